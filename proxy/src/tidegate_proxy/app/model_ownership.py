@@ -35,7 +35,7 @@ class ServedModels:
 
     @property
     def leaving(self) -> frozenset[str]:
-        """Return the models of the Tritons that other shards own."""
+        """Models of the Tritons that other shards own."""
         names = self._directory.catalog.names
         return frozenset(name for name in names if self._assignment.get(name, self.number) != self.number)
 

@@ -1,10 +1,10 @@
-"""One inference request as bytes: read no further than scheduling needs, and copied once at most.
+"""Inference requests as bytes: parsed no further than scheduling needs, and copied at most once.
 
-request             opens a request: its heading, tensors as buffers, deadline, application, merge key; who waits for it
+request             parses a request: header, tensors as buffers, deadline, application, merge key; its client
 wire                protobuf without a copy
-model_signature     the inputs and outputs of a model that requests are checked against
-padding             fills tensors to common shapes, and cuts outputs back
-merging             gathers requests into one, and divides its answer
-forwarded_metadata  metadata and headers that go on to a Triton
-guards              messages that would end a Triton
+model_signature     inputs and outputs of a model, against which requests are checked
+padding             pads tensors to common shapes, and cuts outputs back
+merging             merges requests into one, and splits its response
+forwarded_metadata  metadata and headers that are forwarded to a Triton
+guards              messages that would crash a Triton
 """

@@ -1,4 +1,4 @@
-"""Metadata and headers of clients that go on to a Triton, and those that a model may see as parameters."""
+"""Metadata and headers of clients that are forwarded to a Triton, or visible to a model as parameters."""
 
 import re
 from collections.abc import Container, Iterable, Sequence
@@ -23,7 +23,7 @@ OF_AN_EXCHANGE: Final = frozenset(
 )  # fmt: skip
 """HTTP headers that concern only how one request and its answer are transferred."""
 MAX_VALUE: Final = 8000
-"""Bytes. Over a longer one Triton's HTTP server closes the connection: nobody can count on it."""
+"""Largest length of a value in bytes. Triton's HTTP server closes the connection over a longer one."""
 _MOST_BYTES: Final = 7 << 10
 """The most bytes of metadata: with half a KiB of its own, Triton's gRPC server refuses some beyond 8 KiB, all of 16."""
 _BYTES_OF_A_PAIR: Final = 32
@@ -33,7 +33,7 @@ _IN_VALUES: Final = frozenset(range(0x20, 0x7F))
 
 
 def forwarded(metadata: Metadata, hidden: Container[str]) -> list[tuple[str, str | bytes]]:
-    """The client's metadata without what belongs to its own connection. `hidden`: names that no Triton is to see."""
+    """Return the client's metadata without what concerns only its connection. `hidden`: names not to forward."""
     return [
         (key, value)
         for key, value in metadata
@@ -52,12 +52,12 @@ def forwarded_with_all(several: Sequence[Metadata], hidden: Container[str]) -> l
 
 
 def fits(metadata: Metadata) -> bool:
-    """Whether a Triton's gRPC server takes so much, as its HTTP server does."""
+    """Return whether Triton's gRPC server accepts metadata of this size, as its HTTP server does."""
     return sum(len(key) + len(value) + _BYTES_OF_A_PAIR for key, value in metadata) <= _MOST_BYTES
 
 
 def metadata_of(headers: Iterable[tuple[bytes, bytes]]) -> Metadata:
-    """HTTP headers, names in lower case, as metadata; without those that concern the exchange or are none to gRPC."""
+    """Convert HTTP headers, names in lower case, to metadata, without connection headers and names invalid in gRPC."""
     return tuple(
         (name.decode(), value.decode() or " ")  # as Triton reads an empty value
         for name, value in headers
@@ -71,17 +71,17 @@ def metadata_of(headers: Iterable[tuple[bytes, bytes]]) -> Metadata:
 
 
 DEAF_BACKENDS: Final = frozenset({"fil", "onnxruntime", "openvino", "pytorch", "tensorflow", "tensorrt"})
-"""Backends that read no parameter of a request that a client is free to name."""
+"""Backends that ignore request parameters whose names clients can choose."""
 _TRACES: Final = frozenset({"traceparent", "tracestate"})
 
 
 def may_read_headers(config: model_config_pb2.ModelConfig) -> bool:
-    """Whether a model may see the parameters of its requests."""
+    """Return whether a model can see the parameters of its requests."""
     return config.backend not in DEAF_BACKENDS or config.runtime.endswith(".py")
 
 
 def own_headers(config: ServeConfig) -> frozenset[str]:
-    """Headers that the configuration has Tidegate read, by their lower-case names."""
+    """Return the lower-case names of headers that Tidegate reads by its configuration."""
     named = {config.app.header, config.clients.key}
     named |= {entry.header.name for entry in config.restricted if entry.header}
     named |= {name for triton in config.tritons for name in triton.headers}
@@ -100,14 +100,14 @@ class HeaderForwarding:
     """Known patterns by which the Tritons of a model forward HTTP headers."""
 
     patterns: tuple[str | None, ...]
-    """Their patterns, which match letters of either case; None: not known, empty: there is none."""
+    """Header patterns, case-insensitive; None: unknown, "": none."""
     own: frozenset[str] = frozenset()
-    """Headers that Tidegate itself reads: they do not count where a pattern is not known."""
+    """Headers that Tidegate itself reads: they are ignored where a pattern is unknown."""
 
     def may_forward(self, name: str) -> bool:
-        """Whether one of them may forward a header, named as the client wrote it.
+        """Return whether a Triton may forward a header, with the name as the client wrote it.
 
-        Where a pattern is not known, the headers that every client sends are taken not to be meant for models.
+        If a pattern is unknown, common headers that every client sends count as not forwarded.
         """
         return any(
             self._is_unknown(name) if pattern is None else bool(pattern and re.search(pattern, name, re.IGNORECASE))

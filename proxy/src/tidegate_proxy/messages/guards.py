@@ -1,6 +1,6 @@
-"""Guards before a Triton: inputs that end it, or a model of it, and what Tidegate does instead.
+"""Guards for a Triton: inputs that crash it, or a model, and Tidegate's handling of them.
 
-All were seen with Triton 2.51 (decision 84). Errors that a Triton survives are its own to word.
+All were observed with Triton 2.51 (decision 84). Errors that a Triton survives are left to it.
 """
 
 import math
@@ -15,11 +15,11 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy.transport import Metadata
 
 MAX_JSON_DEPTH: Final = 1000
-"""Triton parses JSON by recursion: a million levels overflow its stack. No call of its API needs more than a few."""
+"""Deepest nesting of JSON that is passed on: Triton parses recursively, and a million levels overflow its stack."""
 MAX_TENSOR_BYTES: Final = (1 << 63) - 1
-"""Triton counts bytes in 64 bits: a shape beyond wraps around, fits no bytes at all, and ends the model's process."""
+"""Largest tensor in bytes: Triton counts in 64 bits; a larger shape wraps around and crashes the model's process."""
 STATUS_KEY: Final = "triton_grpc_error"
-"""Metadata with which a stream asks that a failed answer end it with a status. Triton ends itself doing so."""
+"""Metadata that asks a stream to end with the status of a failed response. Triton crashes on it."""
 _LARGEST_ELEMENT: Final = 8
 _CODE_OF_WORDS: Final[Mapping[str, grpc.StatusCode]] = {
     "Request timeout expired": grpc.StatusCode.UNAVAILABLE,
@@ -36,19 +36,19 @@ _ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
 
 
 def for_streams(metadata: Metadata) -> Metadata:
-    """The metadata of a stream to a Triton, without what may end it."""
+    """Return the metadata of a stream to a Triton, without keys that may crash it."""
     return [pair for pair in metadata if pair[0] != STATUS_KEY]
 
 
 def asks_for_status(metadata: Metadata) -> bool:
-    """Whether a client wants its stream to end with the status of the first failed answer."""
+    """Return whether a client wants its stream to end with the status of the first failed response."""
     return dict(metadata).get(STATUS_KEY) == "true"
 
 
 def failed_answer(message: bytes) -> tuple[grpc.StatusCode, str] | None:
-    """The status of a failed answer in a stream, as Triton gives it to a client that asks for it.
+    """Return the status of a failed response in a stream, as Triton returns it to a client that asks for it.
 
-    None for an answer that did not fail, and for a request that was refused before it was one: both leave as they are.
+    None for a response without failure, and for a request rejected before parsing: both are passed on unchanged.
     """
     response = service_pb2.ModelStreamInferResponse.FromString(message)
     words: str = response.error_message
@@ -59,7 +59,7 @@ def failed_answer(message: bytes) -> tuple[grpc.StatusCode, str] | None:
 
 
 def shape_problem(shapes: Iterable[tuple[str, Sequence[int]]]) -> str:
-    """Why no Triton is sent tensors of these names and shapes, in words; "": it may be."""
+    """Return why tensors of these names and shapes are not sent to a Triton, or "" if they may be."""
     for name, shape in shapes:
         if math.prod(max(1, abs(size)) for size in shape) * _LARGEST_ELEMENT > MAX_TENSOR_BYTES:
             return f"the shape of input '{name}' has more bytes than can be counted in 64 bits; send a smaller shape"
@@ -67,7 +67,7 @@ def shape_problem(shapes: Iterable[tuple[str, Sequence[int]]]) -> str:
 
 
 class JsonDepth:
-    """Nesting depth of JSON that comes in pieces."""
+    """Nesting depth of JSON that arrives in pieces."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -76,7 +76,7 @@ class JsonDepth:
         """Whether the first byte of the next piece is escaped."""
 
     def exceeds(self, content: bytes) -> bool:
-        """Take in the next piece; whether it is nested deeper than `MAX_JSON_DEPTH` somewhere."""
+        """Add the next piece; return whether the nesting exceeds `MAX_JSON_DEPTH`."""
         return any(self._go_on(content[start : start + _STEP]) for start in range(0, len(content), _STEP))
 
     def _go_on(self, piece: bytes) -> bool:

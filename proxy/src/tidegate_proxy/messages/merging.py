@@ -1,4 +1,4 @@
-"""Merge the requests of a batch along the batch dimension, and divide Triton's answer among them again."""
+"""Merging of a batch's requests along the batch dimension, and splitting of Triton's response."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ from tidegate_proxy.messages.request import InferenceRequest, ParsedHeader
 
 Output: TypeAlias = service_pb2.ModelInferResponse.InferOutputTensor
 MAX_MERGED: Final = 64
-"""Headers of batches that are remembered for requests that say the same."""
+"""Number of cached headers of merged requests."""
 _HEADER_BYTES: Final = 1 << 16
 """The most bytes of an answer before its tensors."""
 
 
 class ScatterError(Exception):
-    """Triton's answer cannot be divided among the requests: an output does not have one row per row of input."""
+    """Triton's response cannot be split among the requests: an output does not have one row per row of input."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchTensor:
-    """A tensor of a batch, rows first, in the pieces that it is concatenated from."""
+    """Tensor of a batch, rows first, in the pieces that it is concatenated from."""
 
     name: str
     datatype: str
@@ -37,7 +37,7 @@ class BatchTensor:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Size in bytes."""
         return sum(map(len, self.pieces))
 
 
@@ -55,7 +55,7 @@ def merged_header(envelopes: Sequence[InferenceRequest]) -> service_pb2.ModelInf
 
 
 def merged_message(envelopes: Sequence[InferenceRequest], rows: int) -> bytes:
-    """A request for them, of so many rows, with its tensors. What the first one says remembers its header."""
+    """Build the merged request of these requests, with `rows` rows. Its header is cached with the first request's."""
     first, wanted = envelopes[0].heading, tuple(outputs_wanted(envelopes))
     header = first.merged.get((rows, wanted))
     if header is None:
@@ -76,7 +76,7 @@ def merged_message(envelopes: Sequence[InferenceRequest], rows: int) -> bytes:
 
 
 def merged_inputs(envelopes: Sequence[InferenceRequest]) -> list[BatchTensor]:
-    """Their inputs, each of all rows, in order."""
+    """Return the merged inputs, in order."""
     rows = sum(envelope.rows for envelope in envelopes)
     heading = envelopes[0].heading
     declared = [heading.header.inputs[position] for position in heading.order]
@@ -104,7 +104,7 @@ def _as_run(envelope: InferenceRequest) -> list[Piece]:
 
 
 def outputs_wanted(envelopes: Sequence[InferenceRequest]) -> Sequence[str]:
-    """The outputs that anybody asked for; none when somebody wants all, which is what naming none means."""
+    """Return the outputs that any of the requests asks for; empty if one of them wants all."""
     first = envelopes[0].heading.wanted
     if all(envelope.heading.wanted == first for envelope in envelopes):
         return first
@@ -114,9 +114,9 @@ def outputs_wanted(envelopes: Sequence[InferenceRequest]) -> Sequence[str]:
 
 
 def read_answer(answer: bytes) -> tuple[service_pb2.ModelInferResponse, list[memoryview]]:
-    """A serialized ModelInferResponse without its id and its tensors, and those, one for each output.
+    """Split a serialized ModelInferResponse into its header, without id and tensors, and its output tensors.
 
-    Nobody may change the header: equal ones are one. Raises ScatterError.
+    The header is shared between equal responses: do not modify it. Raises ScatterError.
     """
     try:
         header_bytes, _, tensors = wire.split(answer, wire.RESPONSE_RAW_FIELD)
@@ -136,9 +136,9 @@ def _parsed(header: bytes) -> service_pb2.ModelInferResponse:
 def scatter(
     header: service_pb2.ModelInferResponse, tensors: Sequence[memoryview], envelopes: Sequence[InferenceRequest]
 ) -> list[bytes]:
-    """Each envelope's ModelInferResponse: its rows, its id, the outputs it asked for, cut where it was padded.
+    """Return a ModelInferResponse for each request: its rows, its id, the requested outputs, without padding.
 
-    Raises ScatterError where the answer cannot be divided. The answer to a single envelope is its own.
+    Raises ScatterError if the response cannot be split. The response to a single request is kept.
     """
     if len(envelopes) == 1 and envelopes[0].heading.padded is None:
         said = _Said(header, list(header.outputs), range(len(tensors)))
@@ -157,7 +157,7 @@ def scatter(
 
 
 def has_strings(answer: bytes) -> bool:
-    """Whether an output of a serialized ModelInferResponse may be one whose elements carry their own lengths."""
+    """Return whether an output of a serialized ModelInferResponse may be of type BYTES."""
     return answer.find(b"BYTES", 0, _HEADER_BYTES) >= 0
 
 

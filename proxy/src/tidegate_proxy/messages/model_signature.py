@@ -22,14 +22,14 @@ ELEMENT_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor of a model, without the batch dimension; -1 stands for any size."""
+    """Tensor of a model, without the batch dimension; -1 stands for any size."""
 
     datatype: str
     dims: tuple[int, ...]
     optional: bool = False
 
     def accepts(self, datatype: str, shape: Sequence[int]) -> bool:
-        """Whether a tensor of this type and full shape (rows first) fits."""
+        """Return whether a tensor of this type and full shape (rows first) fits."""
         return (
             datatype == self.datatype
             and len(shape) == len(self.dims) + 1
@@ -39,32 +39,32 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSignature:
-    """The inputs and outputs of a model that is scheduled."""
+    """Inputs and outputs of a model that is scheduled."""
 
     model: str
     inputs: dict[str, TensorSpec]
     outputs: frozenset[str]
     max_rows: int
     padding: tuple[PaddedAxis, ...] = ()
-    """The sizes of inputs that are padded to common ones, so that requests share batches."""
+    """Input sizes that are padded to common ones, so that requests share batches."""
     reads_headers: bool = False
-    """Whether the model may see headers of clients, which its Triton may make parameters of their requests."""
+    """Whether the model may see headers of clients, which its Triton may turn into request parameters."""
     heeds_timeout: bool = False
-    """Whether its Triton drops requests whose parameter `timeout` is over: it does so where a model says so."""
+    """Whether its Triton drops requests after their parameter `timeout`, because the model's config says so."""
 
     @property
     def tensors(self) -> "ModelSignature":
-        """The same, but for what does not concern the tensors of requests."""
+        """Signature without what does not concern the tensors of requests."""
         return replace(self, max_rows=0, reads_headers=False, heeds_timeout=False)
 
     @property
     def has_strings(self) -> bool:
-        """Whether there is an input whose elements carry their own lengths."""
+        """Whether an input has type BYTES, whose elements carry their own lengths."""
         return any(spec.datatype == "BYTES" for spec in self.inputs.values())
 
 
 def signature_of(config: model_config_pb2.ModelConfig) -> ModelSignature:
-    """The signature of a model with a batch dimension."""
+    """Return the signature of a model with a batch dimension."""
     return ModelSignature(
         model=config.name,
         inputs={
@@ -79,22 +79,24 @@ def signature_of(config: model_config_pb2.ModelConfig) -> ModelSignature:
 
 
 def instances_of(config: model_config_pb2.ModelConfig) -> int:
-    """How many batches of a model its Triton runs at a time."""
+    """Return the number of batches of a model that its Triton runs at once."""
     groups = [int(group.count) * max(1, len(group.gpus)) for group in config.instance_group if not group.passive]
     return max(1, sum(groups))
 
 
 STRINGS_ASIDE_FROM: Final = 1 << 18
-"""Size in bytes of a message, or an answer, whose strings may take so long to count that others should not wait for
-it: about 10 ms, where a thread costs a tenth of one."""
+"""Size in bytes of a message whose strings are counted in a thread.
+
+Counting takes about 10 ms, starting a thread a tenth of it.
+"""
 _WORTH_A_GLANCE: Final = 64
 _unpack_length: Final = Struct("<I").unpack_from
 
 
 def split_elements(tensor: Buffer, count: int) -> list[int]:
-    """Where each of the `count` elements of a BYTES tensor ends, in bytes.
+    """Return the end offset in bytes of each of the `count` elements of a BYTES tensor.
 
-    Raises ValueError when the tensor does not hold exactly that many.
+    Raises ValueError if the tensor does not hold exactly that many.
     """
     ends = _ends_of_equals(tensor, count)
     if ends:
@@ -123,6 +125,6 @@ def _ends_of_equals(tensor: Buffer, count: int) -> list[int]:
 
 
 def datatype_of(data_type: int) -> str:
-    """The name that requests have for a datatype of configs."""
+    """Return the name, as in requests, of a datatype of configs."""
     name = str(model_config_pb2.DataType.Name(data_type)).removeprefix("TYPE_")
     return "BYTES" if name == "STRING" else name

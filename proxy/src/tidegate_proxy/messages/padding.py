@@ -1,4 +1,4 @@
-"""Pad a model's requests to common sizes, in the one copy that goes into the message, and cut outputs back."""
+"""Padding of a model's requests to common sizes, within the one copy into the message, and cutting of outputs."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ class TensorResize:
     shape: tuple[int, ...]
     to: tuple[int, ...]
     fill: int = 0
-    """The bytes of an element that is added, as an integer of that size."""
+    """Bytes of an added element, as an integer of that size."""
 
     @property
     def size(self) -> int:
@@ -32,7 +32,7 @@ class TensorResize:
         return prod(self.to) * self.element_bytes
 
     def of(self, tensor: memoryview) -> "Piece":
-        """A tensor after it; not copied now, and not at all where what is kept lies in one piece."""
+        """Return a resized view of a tensor; nothing is copied now, or ever if the kept part is contiguous."""
         if self._keeps_a_beginning:
             return tensor[: self.size]
         return ResizedTensor(tensor, self)
@@ -48,7 +48,7 @@ class TensorResize:
         )
 
     def copy(self, tensor: memoryview, into: memoryview) -> None:
-        """Write it, resized, to memory of its new size."""
+        """Copy a tensor, resized, into memory of its new size."""
         source, target = self._array(tensor, self.shape), self._array(into, self.to)
         common = tuple(slice(min(had, has)) for had, has in zip(self.shape, self.to, strict=True))
         target[common] = source[common]
@@ -62,7 +62,7 @@ class TensorResize:
 
 @dataclass(frozen=True, slots=True)
 class ResizedTensor:
-    """A tensor, as it is, that is to be in another shape where it goes."""
+    """Tensor that is resized when it is copied."""
 
     tensor: memoryview
     resize: TensorResize
@@ -72,11 +72,11 @@ class ResizedTensor:
 
 
 Piece: TypeAlias = Buffer | ResizedTensor
-"""A part of a tensor that a message, or a region of shared memory, is made of."""
+"""Piece of a tensor in a message, or in a region of shared memory."""
 
 
 def write(pieces: Iterable[Piece], into: memoryview, at: int = 0) -> int:
-    """Copy the pieces there, one after the other; where they end."""
+    """Copy the pieces one after the other; return the end offset."""
     for piece in pieces:
         end = at + len(piece)
         if isinstance(piece, ResizedTensor):
@@ -88,7 +88,7 @@ def write(pieces: Iterable[Piece], into: memoryview, at: int = 0) -> int:
 
 
 def join(header: bytes, tensors: Iterable[Iterable[Piece]], raw_field: int) -> bytes:
-    """A message from a header and tensors, as `wire.join` makes it."""
+    """Build a message from a header and tensors, as `wire.join` does."""
     pieces = wire.pieces_of(header, tensors, raw_field)
     as_they_are = [piece for piece in pieces if not isinstance(piece, ResizedTensor)]
     if len(as_they_are) == len(pieces):
@@ -102,7 +102,7 @@ def join(header: bytes, tensors: Iterable[Iterable[Piece]], raw_field: int) -> b
 
 @dataclass(frozen=True, slots=True)
 class FollowingOutputSize:
-    """A size of an output that follows a size of an input."""
+    """Size of an output that follows a size of an input."""
 
     output: str
     axis: int
@@ -118,20 +118,20 @@ class FollowingOutputSize:
 
 @dataclass(frozen=True, slots=True)
 class PaddedAxis:
-    """A size of an input that is brought to common ones."""
+    """Axis of an input that is padded to common sizes."""
 
     input: str
     axis: int
     """Axis in the shape of the whole tensor; 0 is the batch dimension."""
     sizes: tuple[int, ...]
     fill: int
-    """An added element, its bytes as an integer."""
+    """Bytes of an added element, as an integer."""
     followers: tuple[FollowingOutputSize, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class OutputCut:
-    """A size of an output of a request that was padded."""
+    """Cut of an output of a padded request along one axis."""
 
     output: str
     axis: int
@@ -146,14 +146,14 @@ class PaddingPlan:
     """Padding of requests of certain shapes."""
 
     shapes: Mapping[str, tuple[int, ...]]
-    """The shapes of all of their inputs, as they run."""
+    """Shapes of all inputs after padding."""
     resizes: Mapping[str, TensorResize]
-    """How the inputs are padded that are not of such a shape already."""
+    """Resizes of the inputs that need padding."""
     cuts: tuple[OutputCut, ...]
     sent: int
-    """How many elements the inputs have that are padded, as they came."""
+    """Number of elements of the padded inputs before padding."""
     added: int
-    """How many more they have as they run."""
+    """Number of elements added by padding."""
 
 
 def padded(

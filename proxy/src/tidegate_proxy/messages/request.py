@@ -1,7 +1,7 @@
-"""Open one inference request: what scheduling needs to know of it, and its tensors as they came.
+"""Parser of an inference request: what scheduling needs to know of it, and its tensors as they came.
 
-Its heading, all beside the id and the tensors, is read once for all requests that say the same; a request that is
-written as another was is taken apart by comparing. Its deadline, application and shape come from the heading.
+Its header, everything besides the id and the tensors, is parsed once for all requests with the same one; a request laid
+out like an earlier one is split by comparison. Deadline, application and shape come from the header.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class RequestTimes(NamedTuple):
 
 
 def times_in(header: service_pb2.ModelInferRequest) -> RequestTimes:
-    """The parameters `slo_ms` and `timeout`; None for one that is not there or limits nothing."""
+    """Read the parameters `slo_ms` and `timeout`; None for one that is missing or sets no limit."""
     parameters = header.parameters
     slo_ms = _number(parameters["slo_ms"]) if "slo_ms" in parameters else None
     timeout_us = (_number(parameters["timeout"]) or 0) if "timeout" in parameters else 0
@@ -51,12 +51,12 @@ def times_in(header: service_pb2.ModelInferRequest) -> RequestTimes:
 
 
 class ResponseDeadline(NamedTuple):
-    """When the answer to a request is wanted."""
+    """Deadline of a response, and the limit for a late one."""
 
     deadline_ns: int
-    """The instant by which it must be answered, not before it arrives; NEVER_NS when nothing limits it."""
+    """Instant of the deadline, not before the arrival; NEVER_NS without one."""
     late_until_ns: int
-    """The instant up to which an answer is wanted that is late; 0: it is not."""
+    """Instant until which a late response is still wanted; 0: it is not."""
 
 
 def due(
@@ -67,10 +67,10 @@ def due(
     *,
     heeds_timeout: bool = False,
 ) -> ResponseDeadline:
-    """When the answer to a request is wanted that arrives now. `model`: None where there is none any more.
+    """Return the deadline of a request that arrives now. `model`: None if it is not served any more.
 
-    `heeds_timeout`: its Triton heeds the parameter `timeout`. Where that ignores it, an SLO of the model or the request
-    has Tidegate heed it.
+    `heeds_timeout`: its Triton applies the parameter `timeout`. Otherwise Tidegate applies it if the model or the
+    request has an SLO.
     """
     slo_ns = times.slo_ns if times.slo_ns is not None or model is None else model.slo_ns
     limit_ns = NEVER_NS
@@ -85,7 +85,7 @@ def due(
 
 
 def end_of_call_ns(now_ns: int, grpc_remaining_s: float | None) -> int:
-    """The instant at which a client's call ends by its own deadline; NEVER_NS when it has none."""
+    """Return the instant at which a client's call ends by its own deadline; NEVER_NS without one."""
     if grpc_remaining_s is None or grpc_remaining_s >= 1e9:  # so much is grpc's way to say "none"
         return NEVER_NS
     return now_ns + round(grpc_remaining_s * 1e9)
@@ -105,13 +105,13 @@ def _number(parameter: service_pb2.InferParameter) -> float | None:
 
 
 def shape_of(inputs: Iterable[tuple[str, Sequence[int]]], signature: ModelSignature) -> str:
-    """The inputs whose sizes the model's config leaves open, with their sizes, as `format_shape` writes them.
+    """Return the sizes of the inputs with dynamic dimensions, as `format_shape` writes them.
 
-    Empty where it leaves none open. A long text is cut, and told apart by its digest.
+    Empty if there are none. A long text is shortened, and identified by its digest.
 
     Args:
         inputs: names and full shapes (rows first) that fit the signature.
-        signature: what the config says.
+        signature: signature of the model.
     """
     return label(format_shape({name: shape[1:] for name, shape in inputs if -1 in signature.inputs[name].dims}))
 
@@ -121,14 +121,14 @@ class WireFingerprint:
     """Parts that messages share if they differ only in ids and in the contents of tensors of equal sizes."""
 
     before: bytes
-    """The fields before the id; those before the tensors where there is none."""
+    """Fields before the id, or before the tensors if there is no id."""
     after: bytes
-    """The fields between the id and the tensors."""
+    """Fields between the id and the tensors."""
     tensors: tuple[tuple[bytes, int], ...]
-    """The tag and the length of each tensor, as they are written, and that length."""
+    """Encoded tag and length of each tensor, and the length as a number."""
 
     def take(self, message: bytes) -> tuple[bytes, list[memoryview]] | None:
-        """The id, as a field, and the tensors of a message, as `wire.split` has them; None: it is written otherwise."""
+        """Split a message into the field of its id and its tensors, as `wire.split` does; None for another layout."""
         position, id_field, tensors = len(self.before), b"", []
         if not message.startswith(self.before):
             return None
@@ -151,9 +151,9 @@ class WireFingerprint:
 
 
 def form_of(message: bytes, raw_field: int) -> WireFingerprint | None:
-    """The form of a message, which `wire.split` has found to be one; None: it is not written as messages usually are.
+    """Return the layout of a message that `wire.split` accepts; None if it is unusual.
 
-    Those that are have one id at most, and their tensors last.
+    Usual messages have at most one id, and their tensors last.
     """
     raw_tag = raw_field << 3 | 2
     ids: list[tuple[int, int]] = []
@@ -177,7 +177,7 @@ _ID = bytes((wire.ID_TAG,))
 
 
 MAX_BYTES: Final = 1 << 20
-"""Larger messages stay as they are: to write them again would take the event loop from everybody else."""
+"""Largest message that is re-encoded; to encode a larger one would block the event loop."""
 _FIELDS: Final = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
@@ -201,9 +201,9 @@ _DTYPES: Final = {"BOOL": np.dtype("?"), "FP32": np.dtype("<f4"), "FP64": np.dty
 
 
 def with_raw_contents(message: bytes) -> bytes | None:
-    """A serialized ModelInferRequest without raw contents, written with them.
+    """Re-encode a serialized ModelInferRequest with raw contents.
 
-    None where Triton has to see it as it is: tensors in shared memory, or contents that do not fit shape or datatype.
+    None if Triton must see it unmodified: tensors in shared memory, or contents that do not fit shape or datatype.
     """
     if len(message) > MAX_BYTES:
         return None
@@ -241,23 +241,23 @@ def _raw(tensor: service_pb2.ModelInferRequest.InferInputTensor) -> bytes | None
 
 
 MAX_APPLICATIONS: Final = 100
-"""Applications that are kept apart at a time."""
+"""Number of applications that are distinguished at a time."""
 
 
 class ApplicationTags:
-    """Names the application of every request."""
+    """Source of the application of every request."""
 
     def __init__(self, config: AppConfig) -> None:
         self.parameter = config.parameter or ""
-        """The parameter that tells it; "": none does."""
+        """Parameter with the application; "" if none."""
         self._header = config.header or ""
         self._is_secret = may_be_secret(self._header)
         self._labels = FrequentLabels(MAX_APPLICATIONS)
 
     def of(self, heading: "ParsedHeader", metadata: Metadata) -> str:
-        """The application of a request with this heading and metadata, or headers; "": it does not say.
+        """Return the application of a request with this header and metadata, or HTTP headers; "" without one.
 
-        Beyond `MAX_APPLICATIONS`, those that come least often are one, called `other`.
+        Beyond `MAX_APPLICATIONS`, the least frequent ones share the name `other`.
         """
         said = heading.app if self.parameter else self._in(metadata) if self._header else ""
         return self._labels.of(said, time.monotonic()) if said else ""
@@ -271,13 +271,13 @@ class ApplicationTags:
 
 
 PRIVATE_PARAMETERS = frozenset({"timeout", "priority", "slo_ms", "triton_enable_empty_final_response"})
-"""Parameters that concern one request only: they neither hinder a merge nor go to Triton with a merged batch."""
+"""Parameters that concern one request only: they do not prevent batching, and are not sent with a merged batch."""
 MAX_HEADER_BYTES = 1 << 20
 """Maximum bytes of a request beside its tensors, so that one client's request cannot delay all others by seconds."""
 REMEMBERED_BYTES: Final = 1 << 12
-"""The most bytes of a header that is remembered."""
+"""Largest header in bytes that is cached."""
 MAX_REMEMBERED: Final = 512
-"""Headers of one model. What they say is the clients' choice: it must not pile up."""
+"""Number of cached headers per model; bounded, because clients choose their contents."""
 _INTEGERS = {"timeout": ("int64_param",), "priority": ("int64_param", "uint64_param")}
 """Parameters that Triton refuses in any other form, and below zero the priority."""
 _SMALL_HEADER_BYTES = 1 << 16
@@ -285,11 +285,11 @@ _NOT_MERGEABLE = ("sequence_id", "sequence_start", "sequence_end")
 
 
 class NotSchedulable(Exception):
-    """A request that Triton has to see as it is: it cannot be merged, or is wrong and Triton knows the words for it."""
+    """The request must go to Triton unmodified: it cannot be batched, or is invalid and Triton reports the error."""
 
 
 class OversizedRequest(NotSchedulable):
-    """A request that says so much beside its tensors that nobody can look at it in reasonable time."""
+    """The request has too many bytes besides its tensors to be parsed in reasonable time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,36 +297,36 @@ class ParsedHeader:
     """Header that many requests of a batchable model share; parsed once. Immutable."""
 
     header: service_pb2.ModelInferRequest
-    """The message without its id and its tensors."""
+    """Message without its id and its tensors."""
     model: str
     version: str
-    """"": the latest."""
+    """Model version; "": the latest."""
     rows: int
     merge_key: str
-    """Equal for requests that can share a batch."""
+    """Key that is equal for requests that can share a batch."""
     shape: str
     """Shape class of its tensors beyond the batch dimension (`shape_of`)."""
     padded: PaddingPlan | None
-    """How its tensors are padded, and its outputs cut back; None: it runs as it came."""
+    """Padding of its tensors and cuts of its outputs; None: no padding."""
     app: str
-    """Its application, if it has the parameter that tells it; else empty."""
+    """Application, if its parameter is set; else ""."""
     private: frozenset[str]
-    """Parameters that concern such a request only, if it has them."""
+    """Parameters of this request that concern it alone."""
     sizes: tuple[int, ...]
-    """The sizes of the inputs in bytes, in the header's order; for BYTES the number of elements."""
+    """Sizes of the inputs in bytes, in the header's order; for BYTES the number of elements."""
     has_bytes: bool
-    """Whether there is an input whose elements carry their own lengths."""
+    """Whether an input has type BYTES, whose elements carry their own lengths."""
     order: tuple[int, ...]
-    """Positions of the inputs, sorted by name: clients may list them in any order."""
+    """Positions of the inputs, sorted by name, because clients may list them in any order."""
     wanted: tuple[str, ...]
-    """The outputs that are asked for; none: all of them."""
+    """Requested outputs; empty: all of them."""
     times: RequestTimes
-    """When its client wants an answer."""
+    """Deadline parameters of the request."""
     merged: dict[tuple[int, tuple[str, ...]], bytes] = field(default_factory=dict, compare=False, repr=False)
     """Headers of batches that begin with such a request, by rows and requested outputs."""
 
     def shape_run(self, name: str, shape: Sequence[int]) -> Sequence[int]:
-        """The shape in which an input runs that came in another, perhaps."""
+        """Return the shape of an input after padding."""
         return self.padded.shapes[name] if self.padded else shape
 
     def check_sizes(self, tensors: Sequence[Buffer]) -> None:
@@ -349,10 +349,10 @@ class ParsedHeader:
 
 
 class HeaderCache:
-    """The headings of the requests to a batchable model, each read once. Several threads may use it."""
+    """Cache of the headers of requests to a batchable model, each parsed once. Thread-safe."""
 
     def __init__(self, signature: ModelSignature, app_parameter: str = "") -> None:
-        """`app_parameter`: the parameter that tells a request's application; "": none does."""
+        """Create an empty cache. `app_parameter`: the parameter with a request's application; "" if none."""
         self.signature = signature
         self._app_parameter = app_parameter
         self._known: dict[bytes, ParsedHeader] = {}
@@ -360,13 +360,16 @@ class HeaderCache:
         """How requests were written that came again, by their size in bytes."""
 
     def take(self, message: bytes) -> tuple[ParsedHeader, bytes, list[memoryview]] | None:
-        """A request's heading, its id as a field and its tensors; None where it is not written as one before was."""
+        """Return a request's header, the field of its id and its tensors; None if its layout is not cached."""
         form, heading = self._forms.get(len(message), (None, None))
         taken = form.take(message) if form else None
         return (heading, *taken) if heading and taken else None
 
     def read(self, message: bytes, header: bytes, tensors: Sequence[Buffer]) -> ParsedHeader:
-        """The heading of a request that was divided into these. Raises NotSchedulable, as `of`, or for its tensors."""
+        """Parse the header of a request that was split into these parts.
+
+        Raises NotSchedulable, as `of`, or for its tensors.
+        """
         is_known = header in self._known
         heading = self.of(header, len(tensors))
         heading.check_sizes(tensors)
@@ -393,7 +396,7 @@ class HeaderCache:
 
 
 def parsed(header: bytes) -> service_pb2.ModelInferRequest:
-    """A serialized ModelInferRequest without its tensors. Raises NotSchedulable."""
+    """Parse a serialized ModelInferRequest without its tensors. Raises NotSchedulable."""
     try:
         if len(header) > _SMALL_HEADER_BYTES:
             header = wire.without_contents(header)
@@ -505,28 +508,28 @@ MAX_ROWS = 2**31 - 1
 
 @dataclass(slots=True)
 class InferenceRequest:
-    """A well-formed request of a batchable model. Nobody changes it."""
+    """Valid request of a batchable model. Immutable."""
 
     message: bytes
     """Message as the client sent it; a batch of one request is forwarded unchanged."""
     heading: ParsedHeader
     """Its header, without id and tensors."""
     id_field: bytes
-    """Its id as a field of a message, a request's or an answer's; empty where it has none."""
+    """Field of its id, valid in request and response; empty without one."""
     id: str
     tensors: list[memoryview]
     """Raw contents of the inputs, in the header's order; slices of `message`."""
     signature: ModelSignature
     """Signature that it was checked against; the model may have changed since."""
     model: str
-    """The model's name."""
+    """Model name."""
     rows: int
-    """Its size along the batch dimension."""
+    """Size along the batch dimension."""
     merge_key: str
-    """Equal for requests that can share a batch."""
+    """Key that is equal for requests that can share a batch."""
 
     def fits(self, signature: ModelSignature) -> bool:
-        """Whether it can be scheduled where its model is such a one."""
+        """Return whether it can be scheduled if its model has this signature."""
         if signature is self.signature:
             return True
         if replace(signature, max_rows=self.signature.max_rows) == self.signature:
@@ -539,15 +542,15 @@ class InferenceRequest:
 
 
 def open_envelope(message: bytes, signature: ModelSignature) -> InferenceRequest:
-    """Look into a request of a batchable model, as `open_known`."""
+    """Parse a request of a batchable model without a cache; see `open_known`."""
     return open_known(message, HeaderCache(signature))
 
 
 def open_known(message: bytes, headings: HeaderCache) -> InferenceRequest:
-    """Look into a request of a batchable model.
+    """Parse a request of a batchable model, with cached headers.
 
-    Raises NotSchedulable for one that cannot be merged (sequences, shared memory, classification) or is not
-    well-formed: a batch must never fail because of one request in it. Typed contents are written as raw ones.
+    Raises NotSchedulable for one that cannot be batched (sequences, shared memory, classification) or is invalid: a
+    batch must never fail because of one request in it. Typed contents are re-encoded as raw ones.
     """
     if taken := headings.take(message):
         heading, id_field, tensors = taken
@@ -590,23 +593,23 @@ class PassedThrough:
     rows: int = 1
     """Rows by its shapes; 1 for a model without a batch dimension."""
     sequence: str = ""
-    """The id of its sequence, if it is of one."""
+    """Id of its sequence, or ""."""
     regions: tuple[str, ...] = ()
-    """The regions of shared memory in which some of its tensors are, or are to go."""
+    """Regions of shared memory that hold some of its tensors, or will."""
     id: str = ""
     header: service_pb2.ModelInferRequest | None = None
-    """The message without its id and its tensors."""
+    """Message without its id and its tensors."""
     refusal: str = ""
-    """Why no Triton is given it, in words; "": one may be."""
+    """Reason not to send it to any Triton; "" if it may be sent."""
 
     @property
     def is_no_message(self) -> bool:
-        """Whether it cannot be read."""
+        """Whether it cannot be parsed."""
         return self.header is None and not self.refusal
 
     @classmethod
     def of(cls, message: bytes) -> "PassedThrough":
-        """Look at a serialized ModelInferRequest; what is none is of no model."""
+        """Read a serialized ModelInferRequest; an invalid one belongs to no model."""
         try:
             header_bytes, _, name, _ = _split(message)
             header = parsed(header_bytes)
@@ -642,7 +645,7 @@ def _regions_in(message: bytes) -> tuple[str, ...]:
 
 
 Sender = tuple[str, str]
-"""Whom requests come from, and their model."""
+"""Client and model of a request."""
 
 
 class BatchRefusal:
@@ -652,18 +655,18 @@ class BatchRefusal:
     """
 
     def __init__(self, spoiled: Callable[[Sender], None]) -> None:
-        """`spoiled`: is told of each sender that is to blame."""
+        """Create it. `spoiled`: called with each sender of a poison request."""
         self._spoiled = spoiled
         self._failed: list[Sender] = []
         self.somebody_answered = False
-        """Whether a sender of the batch has had an answer since, to a request of it or to a later one."""
+        """Whether a sender of the batch has got a response since, to a request of it or to a later one."""
 
     def sender_answered(self) -> None:
-        """One of its senders had an answer to a later request."""
+        """Record that a sender's later request was answered."""
         self.somebody_answered = True
 
     def answered(self) -> None:
-        """One of the requests was answered after all."""
+        """Record that one of the requests was answered after all."""
         if self.somebody_answered and not self._failed:
             return
         self.somebody_answered = True
@@ -672,7 +675,7 @@ class BatchRefusal:
             self._spoiled(sender)
 
     def failed(self, sender: Sender) -> None:
-        """One of them failed alone, too."""
+        """Record that a request of `sender` also failed when executed alone (poison request)."""
         if self.somebody_answered:
             self._spoiled(sender)
         else:
@@ -680,7 +683,7 @@ class BatchRefusal:
 
 
 class Client(ABC):
-    """One who waits for the answer to one request."""
+    """Client that waits for the response to one request."""
 
     __slots__ = (
         "arrival_ns", "batch_id", "due_ns", "ended_ns", "envelope", "owner", "refusal", "request_id", "runs_apart",
@@ -690,43 +693,43 @@ class Client(ABC):
     def __init__(self, envelope: InferenceRequest, owner: str = "") -> None:
         self.envelope = envelope
         self.owner = owner
-        """Whose request it is (`access.owners`)."""
+        """Client identity for fair queueing (`access.owners`)."""
         self.request_id = -1
         self.arrival_ns = 0
         self.due_ns = 0
-        """When the client wants its answer."""
+        """Deadline of the response."""
         self.until_ns = 0
-        """Until when the client wants an answer, if a late one."""
+        """Instant until which a late response is still wanted."""
         self.batch_id: int | None = None
-        """The batch whose stage runs for it."""
+        """Batch that runs for it."""
         self.started_ns = 0
-        """When its first stage started; 0: none has."""
+        """Start of its first stage; 0: not started."""
         self.ended_ns = 0
-        """When its last stage ended; 0: none has."""
+        """End of its last stage; 0: not ended."""
         self.refusal: BatchRefusal | None = None
-        """The refusal of the batch that it was in; None: it was not refused."""
+        """Failure of the batch that it was in; None: none failed."""
         self.runs_apart = False
-        """Whether not everybody can share its batch, as it or others of its sender spoiled theirs, or may have."""
+        """Whether it shares batches with some requests only, after poison requests of its sender, or suspected ones."""
         self.span: Any = None
-        """The OpenTelemetry span of its trace; None: nobody wants to know."""
+        """OpenTelemetry span of its trace; None: not traced."""
 
     @property
     def metadata(self) -> Metadata:
-        """Return the gRPC metadata or HTTP headers of the request."""
+        """GRPC metadata or HTTP headers of the request."""
         return ()
 
     @property
     def forwarded_metadata(self) -> Metadata:
-        """Return the metadata to forward to a Triton over gRPC."""
+        """Metadata to forward to a Triton over gRPC."""
         return self.metadata
 
     @abstractmethod
     def resolve(self, outcome: Outcome) -> None:
-        """Take the answer, or what there is instead. Called once; must not block."""
+        """Take the response or the failure. Called once; must not block."""
 
 
 class AwaitingClient(Client):
-    """One that awaits its answer in an event loop."""
+    """Client that awaits its response in an event loop."""
 
     __slots__ = ("_metadata", "answer")
 
@@ -737,16 +740,16 @@ class AwaitingClient(Client):
 
     @property
     def metadata(self) -> Metadata:
-        """Return the metadata of the request."""
+        """Metadata of the request."""
         return self._metadata
 
     @property
     def forwarded_metadata(self) -> Metadata:
-        """HTTP headers go on where no model can see what a Triton makes of them as metadata."""
+        """HTTP headers as metadata where no model can see them, and gRPC metadata."""
         return () if self.envelope.signature.reads_headers else self._metadata
 
     def resolve(self, outcome: Outcome) -> None:
-        """Give the outcome to whoever awaits it."""
+        """Set the outcome for the waiting coroutine."""
         if self.answer.done():
             return
         if isinstance(outcome, RequestFailed):

@@ -11,14 +11,14 @@ Buffer = bytes | memoryview
 PieceT = TypeVar("PieceT", bound=Sized)
 
 REQUEST_RAW_FIELD = 7
-"""ModelInferRequest.raw_input_contents"""
+"""Field number of ModelInferRequest.raw_input_contents."""
 RESPONSE_RAW_FIELD = 6
-"""ModelInferResponse.raw_output_contents"""
+"""Field number of ModelInferResponse.raw_output_contents."""
 
 MOST_FIELDS = 10_000
-"""More have few requests and answers: two bytes make a field, and looking at millions of them holds up all others."""
+"""Number of fields above which a message is suspicious: two bytes make a field, and millions of them take seconds."""
 MAX_FIELDS = 50_000
-"""The most of a message whose fields are as long as those of thousands of inputs."""
+"""Largest number of fields in a message whose fields are long enough for thousands of inputs."""
 _BYTES_PER_FIELD = 5
 """An input with name, datatype and shape has four fields in some 20 bytes."""
 
@@ -29,7 +29,7 @@ _INPUT_TAG = 5 << 3 | _LENGTH_DELIMITED
 _CONTENTS_TAG = 5 << 3 | _LENGTH_DELIMITED
 """ModelInferRequest.InferInputTensor.contents"""
 ID_TAG = 3 << 3 | _LENGTH_DELIMITED
-"""ModelInferRequest.id and ModelInferResponse.id"""
+"""Tag of ModelInferRequest.id and ModelInferResponse.id."""
 _NO_CONTENTS = bytes((_CONTENTS_TAG, 0))
 
 
@@ -38,17 +38,17 @@ class WireError(ValueError):
 
 
 class TooManyFields(WireError):
-    """They may be one, but what it would take to find out is too much."""
+    """The bytes have too many fields to be parsed in reasonable time."""
 
     def __init__(self, most: int) -> None:
         super().__init__(f"the message has more than {most} fields")
 
 
 def split(message: bytes, raw_field: int) -> tuple[bytes, bytes, list[memoryview]]:  # noqa: PLR0912 - it is in line
-    """Separate a message into its header (every other field, in order), its id and its raw tensors.
+    """Split a message into its header (every other field, in order), its id and its raw tensors.
 
-    The id is the whole field, as both messages have it; empty where there is none. The tensors are not copied.
-    Raises WireError where the bytes are not a message, TooManyFields.
+    The id is the whole field, as both messages have it; empty without one. The tensors are not copied. Raises WireError
+    if the bytes are no message, TooManyFields.
     """
     # Of every request and every answer, so that most of the lengths, of one byte, are read in line.
     raw_tag = raw_field << 3 | _LENGTH_DELIMITED
@@ -108,7 +108,7 @@ def string_in(field: bytes) -> str:
 
 
 def without_contents(header: bytes) -> bytes:
-    """A header of a ModelInferRequest whose inputs have lost their typed contents, but for a sign that there were some.
+    """Return a ModelInferRequest header without typed contents of inputs, except for a mark that there were some.
 
     Raises WireError, TooManyFields: of all inputs together.
     """
@@ -130,7 +130,7 @@ def without_contents(header: bytes) -> bytes:
 
 
 def join(header: bytes, tensors: Iterable[Iterable[Buffer]], raw_field: int) -> bytes:
-    """A message from a header and tensors, each given as the pieces it is concatenated from. Copies each byte once."""
+    """Build a message from a header and tensors, each given as its pieces. Copies each byte once."""
     return b"".join(pieces_of(header, tensors, raw_field))
 
 
@@ -146,7 +146,7 @@ def pieces_of(header: bytes, tensors: Iterable[Iterable[PieceT]], raw_field: int
 
 
 def encode_varint(value: int) -> bytes:
-    """An unsigned integer in base 128, least significant group first."""
+    """Encode an unsigned integer in base 128, least significant group first."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -156,7 +156,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def first_string(message: bytes) -> str:
-    """Field 1, a string, of a message: the model's name in every request that concerns one model; "" if absent."""
+    """Return field 1, a string: the model's name in every request that concerns one model; "" if absent."""
     if not message or message[0] != (1 << 3 | _LENGTH_DELIMITED):
         return ""
     try:
@@ -167,7 +167,7 @@ def first_string(message: bytes) -> str:
 
 
 def fields_of(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Where each field begins, where the value of one with a length, where it ends; and its tag. Raises WireError."""
+    """Yield for each field its start, the start of its value, its end, and its tag. Raises WireError."""
     try:
         while position < end:
             start = position

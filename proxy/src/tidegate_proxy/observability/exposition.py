@@ -1,6 +1,6 @@
-"""Prometheus' text format 0.0.4, as far as pages have to be taken apart and put together again.
+"""Prometheus text format 0.0.4: parsing and merging of metrics pages.
 
-Sample lines stay as they are, but for labels that are added: what a server printed is not rounded or renamed.
+Sample lines stay unchanged except for added labels: values of a server are not rounded or renamed.
 """
 
 import re
@@ -22,18 +22,18 @@ class MetricSample:
 
     name: str
     labels: tuple[tuple[str, str], ...]
-    """In the order of the line, values escaped as they stand there."""
+    """Labels in the order of the line, values escaped."""
     value: str
-    """With the timestamp, if there is one."""
+    """Value with the timestamp, if there is one."""
 
     def __str__(self) -> str:
         labels = ",".join(f'{name}="{value}"' for name, value in self.labels)
         return f"{self.name}{{{labels}}} {self.value}" if labels else f"{self.name} {self.value}"
 
     def labeled(self, name: str, value: str) -> "MetricSample":
-        """With one more label, the last one, for some tools look at how a line begins.
+        """Return the sample with another label at the end, because some tools match the beginning of a line.
 
-        One that has the name already becomes `exported_<name>`, as Prometheus itself does.
+        An existing label of the name becomes `exported_<name>`, as in Prometheus itself.
         """
         kept = tuple((f"exported_{name}" if own == name else own, text) for own, text in self.labels)
         return MetricSample(self.name, (*kept, (name, escaped(value))), self.value)
@@ -41,7 +41,7 @@ class MetricSample:
 
 @dataclass(slots=True)
 class MetricFamily:
-    """A metric: its samples under one HELP and one TYPE."""
+    """Metric family: samples under one HELP and one TYPE."""
 
     name: str
     type: str = "untyped"
@@ -49,7 +49,7 @@ class MetricFamily:
     samples: list[MetricSample] = field(default_factory=list)
 
     def owns(self, sample: str) -> bool:
-        """Whether a sample of that name is one of this metric."""
+        """Return whether a sample of that name belongs to this family."""
         return sample == self.name or any(sample == self.name + end for end in _SUFFIXES.get(self.type, ()))
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class MetricFamily:
 
 
 def families_of(page: str) -> list[MetricFamily]:
-    """Take a page apart. A line that is no sample is left out: one server's fault must not spoil the whole page."""
+    """Parse a page. Invalid lines are left out, so that one server's error does not affect the whole page."""
     families: dict[str, MetricFamily] = {}
     current: MetricFamily | None = None
     for line in page.replace("\r\n", "\n").split("\n"):
@@ -78,9 +78,9 @@ def families_of(page: str) -> list[MetricFamily]:
 
 
 def merged(families: Iterable[MetricFamily]) -> list[MetricFamily]:
-    """One family per name, in the order of their first appearance; help and type are the first one's.
+    """Merge families by name, in the order of their first appearance; help and type are the first one's.
 
-    Of samples that name the same series, the first counts.
+    Of samples of the same series, the first counts.
     """
     whole: dict[str, MetricFamily] = {}
     seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
@@ -95,12 +95,12 @@ def merged(families: Iterable[MetricFamily]) -> list[MetricFamily]:
 
 
 def sample(name: str, labels: Mapping[str, str], value: float) -> MetricSample:
-    """A sample of our own."""
+    """Build a sample of Tidegate's own."""
     return MetricSample(name, tuple((label, escaped(text)) for label, text in labels.items()), str(value))
 
 
 def escaped(label: str) -> str:
-    """A label's value as it is written between the quotes."""
+    """Escape a label's value for the text format."""
     return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 

@@ -1,4 +1,4 @@
-"""The log: lines for people, or one JSON object a line for machines; either with fields.
+"""Logs as text lines, or one JSON object per line; both with fields.
 
     log.warning("triton lost", extra={"triton": address, "error": "connection refused"})
 
@@ -21,20 +21,20 @@ from rich.logging import RichHandler
 
 LogFormat = Literal["text", "json"]
 BURST, WINDOW_S = 10, 10.0
-"""So many records of one message are logged in so many seconds; the next one after that says how many were not."""
+"""Rate limit: records of one message per window, and its length in s; the next record has the number suppressed."""
 MAX_TEXT_CHARACTERS = 500
-"""Characters of a field."""
+"""Largest length of a field in characters."""
 _MESSAGES = 1000
-"""How many different messages are watched: one that is made anew for every request must not fill the memory."""
+"""How many different messages are watched: one that is made again for every request must not fill the memory."""
 TEXT_FIELDS = ("error", "detail")
-"""Fields that follow the message in lines for people: the cause, and any other text."""
+"""Fields that follow the message in text lines: the cause, and any other text."""
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 """Attributes of every record; the last is uvicorn's, the message once more."""
 _SUPPRESSED = "suppressed"
 
 
 def configure_logs(log_format: LogFormat = "text", level: str | int = "INFO") -> None:
-    """Log to stderr, in place of whatever was configured before. Raises ValueError for an unknown level."""
+    """Log to stderr, replacing any earlier configuration. Raises ValueError for an unknown level."""
     handler: logging.Handler
     if log_format == "json":
         handler = logging.StreamHandler()
@@ -52,7 +52,7 @@ def configure_logs(log_format: LogFormat = "text", level: str | int = "INFO") ->
 
 
 def sign(**fields: int) -> None:
-    """Have every line that this process logs carry these fields, e.g. shard=1, as those of others go the same way."""
+    """Add fields to every line of this process, e.g. shard=1, because several processes share the output."""
 
     def signed(record: logging.LogRecord) -> bool:
         vars(record).update(fields)
@@ -63,10 +63,10 @@ def sign(**fields: int) -> None:
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: `time`, `level`, `logger`, `message`, the fields, and `exception` where there is one."""
+    """Formatter for one JSON object per line: `time`, `level`, `logger`, `message`, fields, and `exception` if any."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """Return the line without its end."""
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -80,7 +80,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as `message: error (name=value, ...)`."""
+    """Formatter for text lines: `message: error (name=value, ...)`."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Return the first line; exceptions follow it."""
@@ -92,7 +92,7 @@ class TextFormatter(logging.Formatter):
 
 
 class RateLimit(logging.Filter):
-    """Lets a message through `burst` times a window; what differs in its arguments only is one message."""
+    """Filter that passes a message `burst` times per window; arguments do not make it a different message."""
 
     def __init__(self, burst: int = BURST, window_s: float = WINDOW_S) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class RateLimit(logging.Filter):
         """When the window of a message began, and how many came since, by message."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to log it; the first one of a new window gets the field `suppressed`."""
+        """Return whether to log a record; the first one of a new window gets the field `suppressed`."""
         key = (record.name, record.levelno, str(record.msg))
         with self._lock:
             began_s, count = self._seen.pop(key, (record.created, 0))

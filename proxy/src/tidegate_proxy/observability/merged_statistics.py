@@ -1,4 +1,4 @@
-"""ModelStatistics of several Tritons as one response: what clients, and perf_analyzer among them, ask for."""
+"""Merged ModelStatistics of several Tritons, as clients such as perf_analyzer expect them."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping
@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy.observability.observability import RequestCounts, by_number
 
 Message = Any
-"""A protobuf message: they share no type."""
+"""Protobuf message; these have no common type."""
 _HTTP_ORDER = (
     "name",
     "version",
@@ -29,11 +29,11 @@ def merge_statistics(
     hidden: Collection[str] = (),
     split: Collection[str] = (),
 ) -> Message:
-    """One ModelStatisticsResponse from those of several Tritons, in the order of names and versions.
+    """Merge the ModelStatisticsResponses of several Tritons, ordered by name and version.
 
-    `ours`: `Statistics.snapshot()`; it takes the place of the inference statistics of those models. Their batch_stats,
-    memory_usage and response_stats, and all of the other models, are the sums over the Tritons. `hidden` models of
-    Tritons are left out; `split` ones are in `ours` only.
+    `ours`: `Statistics.snapshot()`; it replaces the inference statistics of those models. Their batch_stats,
+    memory_usage and response_stats, and everything of other models, are sums over the Tritons. `hidden` models are left
+    out; `split` ones are in `ours` only.
     """
     whole: dict[tuple[str, str], Message] = {}
     for response in responses:
@@ -56,7 +56,7 @@ def merge_statistics(
 
 
 def statistics_json(response: Message) -> bytes:
-    """The response as Triton's HTTP endpoint prints it."""
+    """Return the response as Triton's HTTP endpoint prints it."""
     models = [_plain(model) for model in response.model_stats]
     return json.dumps({"model_stats": models}, separators=(",", ":")).encode()
 

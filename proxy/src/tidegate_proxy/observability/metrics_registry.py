@@ -1,4 +1,4 @@
-"""Tidegate's numbers as Prometheus metrics: a registry made of them whenever somebody asks."""
+"""Prometheus registry of Tidegate's metrics, built for each scrape."""
 
 from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import version
@@ -22,7 +22,7 @@ from tidegate_proxy.observability.observability import DurationHistogram, Metric
 from tidegate_proxy.transport.client_bounds import ClientBounds
 
 ADVICE_HOLDS_S = 60.0
-"""A policy repeats its advice while it stands: so long after the last one the metric is 0 again."""
+"""Seconds after a policy's last advice at which its metric returns to 0; a policy repeats valid advice."""
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 """Upper ends of the classes of batch sizes."""
 _PER_NS = 1e-9
@@ -38,12 +38,12 @@ def registry_of(
     restarts: Mapping[str, int] = MappingProxyType({}),
     left_apis: Collection[tuple[str, str, str]] = (),
 ) -> CollectorRegistry:
-    """A registry with every `tidegate_` metric of an engine, and those of this process, as they are at `now_ns`.
+    """Build a registry with every `tidegate_` metric of an engine, and those of this process, as of `now_ns`.
 
-    It may be read in any thread: the numbers that the event loop goes on with are not touched. `ejections`: of each
-    Triton, how often it was ejected, and whether it is. `bounds`: what clients hold.
-    `restarts`: how often the Triton of each worker of a deployment was started again. `left_apis`: Triton, protocol and
-    API of everything that a Triton restricts and decides about itself.
+    It may be read in any thread, because the event loop does not modify it. `ejections`: for each Triton, how often it
+    was ejected, and whether it is. `bounds`: what clients hold. `restarts`: restarts of each worker's Triton in a
+    deployment.
+    `left_apis`: Triton, protocol and API of everything that a Triton restricts itself.
     """
     registry = CollectorRegistry()
     registry.register(_BoundsCollector(bounds))

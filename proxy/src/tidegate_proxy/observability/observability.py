@@ -1,9 +1,9 @@
-"""Counts the outcomes of requests, batches and workers, and writes traces.
+"""Counters of requests, batches and workers, and traces.
 
-The engine's reducer tells of requests and stages, the driver of clients. All of it is called on the hot path, raises
-nothing, and is kept in three accounts: `Metrics` (what `metrics_registry` turns into Prometheus'), `ModelStatistics`
-(the numbers that Triton keeps per model and version: a Triton counts the merged batches it runs, clients expect one
-success per request of theirs, so these take the place of the Tritons' own) and spans (`tracing`).
+The engine's reducer reports requests and stages, the driver reports clients. All methods are on the hot path and never
+raise. Results go to `Metrics` (exported by `metrics_registry`), `ModelStatistics` (Triton's per-version counts: a
+Triton counts merged batches, clients expect one success per request, so these replace the Tritons' own) and spans
+(`tracing`).
 """
 
 import time
@@ -38,7 +38,7 @@ R = TypeVar("R")
 
 
 def isolated(method: Callable[P, R]) -> Callable[P, R | None]:
-    """A method of those who look on: what it raises is reported as a fault, and None its result."""
+    """Decorate an observer's method: log and count its exceptions as internal errors, and return None."""
 
     @wraps(method)
     def quiet(*arguments: P.args, **options: P.kwargs) -> R | None:
@@ -52,7 +52,7 @@ def isolated(method: Callable[P, R]) -> Callable[P, R | None]:
 
 
 FAILURE_REASONS = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
-"""Triton's: refused or timed out in the queue, cancelled by the client, the model failed, anything else."""
+"""Triton's failure reasons: rejected or timed out in the queue, cancelled by the client, model failed, others."""
 
 
 @dataclass(slots=True)
@@ -60,10 +60,10 @@ class RequestCounts:
     """Counts of clients' requests to one model version. Sums of durations cover the successes."""
 
     rows: int = 0
-    """The rows of the successes: Triton's inference_count."""
+    """Rows of the successes: Triton's inference_count."""
     executions: int = 0
     last_ms: int = 0
-    """When the last one was answered, in milliseconds since the epoch; 0: never."""
+    """Time of the last response, in milliseconds since the epoch; 0: never."""
     successes: int = 0
     success_ns: int = 0
     queue_ns: int = 0
@@ -71,14 +71,14 @@ class RequestCounts:
     infer_ns: int = 0
     output_ns: int = 0
     failures: Counter[str] = field(default_factory=Counter)
-    """How many failed, by one of FAILURE_REASONS."""
+    """Number of failures, by one of FAILURE_REASONS."""
     failure_ns: int = 0
 
 
 class ModelStatistics:
-    """Counts requests to the scheduled models.
+    """Statistics of the scheduled models, as Triton would report them for clients' requests.
 
-    A request to a model or version that was not declared is not counted: its Triton counts it, or refuses it.
+    A request to an undeclared model or version is not counted: its Triton counts or rejects it.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class ModelStatistics:
         self._members: dict[str, tuple[tuple[str, str], ...]] = {}
 
     def declare(self, model: str, versions: Iterable[str]) -> None:
-        """Say which versions of a scheduled model are loaded; those that were before keep their counts."""
+        """Declare the loaded versions of a scheduled model; known ones keep their counts."""
         loaded, before = tuple(sorted(versions, key=by_number)), self._versions.get(model, ())
         if loaded == before:
             return
@@ -100,15 +100,15 @@ class ModelStatistics:
             self._counts.setdefault((model, version), RequestCounts())
 
     def declare_ensemble(self, model: str, members: Iterable[tuple[str, str]]) -> None:
-        """Say which models (name, version, "" for the latest) a request to an ensemble runs inside Triton.
+        """Declare the models (name, version, "" for the latest) that a request to an ensemble runs inside Triton.
 
-        perf_analyzer wants the counts of all of them to move. How long each took only Triton knows: their times stay
-        with the ensemble.
+        perf_analyzer expects the counts of all of them to change. Only Triton knows their durations, which stay with
+        the ensemble.
         """
         self._members[model] = tuple(members)
 
     def latest(self, model: str) -> str | None:
-        """The version that answers where a request names none; None for a model that was not declared."""
+        """Return the version that answers requests without one; None for an undeclared model."""
         versions = self._versions.get(model)
         return versions[-1] if versions else None
 
@@ -126,10 +126,10 @@ class ModelStatistics:
         input_ns: int = 0,
         output_ns: int = 0,
     ) -> None:
-        """Requests, one or those of a batch, were answered `at_ms` since the epoch; rows and durations are their sums.
+        """Count one request or those of a batch, answered `at_ms` since the epoch; rows and durations are sums.
 
-        From its arrival each took `total_ns`, waited `queue_ns`; its batch took `input_ns` to gather, `infer_ns` on
-        Triton, `output_ns` to divide.
+        `total_ns`: since arrival; `queue_ns`: in the queue; `input_ns`: merging; `infer_ns`: on Triton; `output_ns`:
+        splitting the response.
         """
         if (counts := self._find(model, version)) is None:
             return
@@ -143,18 +143,18 @@ class ModelStatistics:
         counts.output_ns += output_ns
 
     def failed(self, model: str, version: str, reason: str, total_ns: int) -> None:
-        """A request was refused, or failed; `reason` is one of FAILURE_REASONS."""
+        """Count a rejected or failed request; `reason` is one of FAILURE_REASONS."""
         if counts := self._find(model, version):
             counts.failures[reason] += 1
             counts.failure_ns += total_ns
 
     def executed(self, model: str, version: str) -> None:
-        """A Triton ran a batch, or refused it."""
+        """Count an execution of a batch on a Triton, failed or not."""
         if counts := self._find(model, version):
             counts.executions += 1
 
     def passed_through(self, model: str, version: str, *, ok: bool, at_ms: int, total_ns: int, rows: int = 1) -> None:
-        """A request went to Triton as it was and is answered: all of its time counts as inference."""
+        """Count a bypassed request that is answered: all of its time counts as inference."""
         self.executed(model, version)
         if not ok:
             self.failed(model, version, "BACKEND", total_ns)
@@ -164,7 +164,7 @@ class ModelStatistics:
             self.passed_through(member, of_version, ok=True, at_ms=at_ms, total_ns=0, rows=rows)
 
     def snapshot(self) -> dict[tuple[str, str], RequestCounts]:
-        """The numbers now, by (model, version)."""
+        """Return a copy of the counts, by (model, version)."""
         return {key: replace(counts, failures=counts.failures.copy()) for key, counts in self._counts.items()}
 
     def _find(self, model: str, version: str) -> RequestCounts | None:
@@ -172,7 +172,7 @@ class ModelStatistics:
 
 
 def by_number(version: str) -> tuple[int, str]:
-    """To sort versions by: 10 comes after 9."""
+    """Return a sort key for versions: 10 comes after 9."""
     return (int(version) if version.isdecimal() else -1, version)
 
 
@@ -181,9 +181,9 @@ LATENCY_BOUNDS_NS = tuple(
         ms_to_ns, (0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000, 2000, 5000, 10_000)
     )
 )
-"""Upper ends of the classes of queue times and latencies; dense where SLOs are."""
+"""Bucket bounds of queue times and latencies in ns; dense where SLOs are."""
 SLACK_BOUNDS_NS = tuple(map(ms_to_ns, (0, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 100, 200, 500, 1000, 5000)))
-"""Upper ends of the classes of slack; what is below zero is late as planned."""
+"""Bucket bounds of slack in ns; below zero the batch was predicted to be late."""
 _OF_WORKERS = frozenset({WorkerJoined, WorkerLost, TopologyChanged})
 DECISION_BOUNDS_NS = tuple(map(ms_to_ns, (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100)))
 MAX_REASONS = 32
@@ -197,23 +197,23 @@ OTHER_SHAPES = "other"
 
 
 class DurationHistogram:
-    """Histogram of durations in seconds."""
+    """Histogram of durations, in buckets."""
 
     __slots__ = ("bounds_ns", "counts", "sum_ns")
 
     def __init__(self, bounds_ns: Sequence[int]) -> None:
         self.bounds_ns = bounds_ns
         self.counts = [0] * (len(bounds_ns) + 1)
-        """The last: above every bound."""
+        """Counts by bucket; the last one is above every bound."""
         self.sum_ns = 0
 
     def add(self, duration_ns: int) -> None:
-        """Count one."""
+        """Count a duration."""
         self.counts[bisect_left(self.bounds_ns, duration_ns)] += 1
         self.sum_ns += duration_ns
 
     def copy(self) -> "DurationHistogram":
-        """The same numbers, which stay as they are."""
+        """Return an independent copy."""
         same = DurationHistogram(self.bounds_ns)
         same.counts, same.sum_ns = self.counts.copy(), self.sum_ns
         return same
@@ -234,34 +234,34 @@ class ModelCounts:
 
     slo_ns: int | None = None
     slack: DurationHistogram = field(default_factory=lambda: DurationHistogram(SLACK_BOUNDS_NS))
-    """How long before the first deadline of its requests a batch was planned to end."""
+    """Predicted slack of batches: time from their end to the first deadline of their requests."""
     stages: dict[str, StageTimes] = field(default_factory=dict)
     """Latency of stages by shape; empty if nothing varies."""
     queued: DurationHistogram = field(default_factory=lambda: DurationHistogram(LATENCY_BOUNDS_NS))
-    """From arrival until the first stage starts; once more for a request that is tried again."""
+    """Time from arrival to the start of the first stage; counted again for each retry."""
     answered: DurationHistogram = field(default_factory=lambda: DurationHistogram(LATENCY_BOUNDS_NS))
-    """From arrival to the end of the last stage."""
+    """Time from arrival to the end of the last stage."""
     batch_rows: Counter[int] = field(default_factory=Counter)
     batch_requests: Counter[int] = field(default_factory=Counter)
     rows: Counter[int] = field(default_factory=Counter)
-    """How many requests of how many rows were answered."""
+    """Number of answered requests by rows."""
     on_time: int = 0
     late: int = 0
     failed: int = 0
     cancelled: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    """How many were dropped, by reason."""
+    """Number of dropped requests by reason."""
     padded_rows: int = 0
-    """Rows of requests that ran padded; once more for one that is tried again."""
+    """Rows of requests that ran padded; counted again for each retry."""
     sent_elements: int = 0
-    """How many elements their padded inputs had as they came."""
+    """Number of elements of padded inputs before padding."""
     added_elements: int = 0
-    """How many were added to them."""
+    """Number of elements added by padding."""
     shapes: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """How many were answered, and the sum of their latencies in ns, by what varies in tensors, where anything does."""
+    """Number of answered requests and the sum of their latencies in ns, by shape."""
 
     def answered_of(self, shape: str, requests: int, sum_ns: int) -> None:
-        """Count requests of one shape that were answered, with the sum of their latencies."""
+        """Count answered requests of one shape, with the sum of their latencies."""
         if shape not in self.shapes and len(self.shapes) >= MAX_SHAPES:
             shape = OTHER_SHAPES
         before, before_ns = self.shapes.get(shape, (0, 0))
@@ -277,7 +277,7 @@ class ModelCounts:
         times.taken_ns += taken_ns
 
     def copy(self) -> "ModelCounts":
-        """The same numbers, which stay as they are."""
+        """Return an independent copy."""
         return ModelCounts(
             self.slo_ns,
             self.slack.copy(),
@@ -301,12 +301,12 @@ class ModelCounts:
 
 @dataclass(slots=True)
 class WorkerCounts:
-    """One worker, by its name."""
+    """Counts of one worker, by its name."""
 
     name: str
     up: bool = True
     busy_ns: int = 0
-    """How long its stages ran, also those that failed."""
+    """Total time of its stages, failed ones included."""
 
 
 @dataclass(slots=True)
@@ -319,15 +319,15 @@ class ChangeTimes:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
-    """The numbers at one instant."""
+    """Copy of all numbers at one instant."""
 
     models: dict[str, ModelCounts]
     waiting: Counter[str]
-    """Requests that wait, by model: for a batch, or between two stages for the next worker."""
+    """Queued requests by model: for a batch, or between two stages for the next worker."""
     workers: list[WorkerCounts]
     decisions: DurationHistogram
     advised: int
-    """Workers to add; below zero: to release."""
+    """Number of workers to add; below zero: to release."""
     advised_at_ns: int | None
     policies_replaced: int
     policies_restored: int
@@ -336,28 +336,27 @@ class MetricsSnapshot:
     observers_removed: int
     engine_restarts: int
     changes: Counter[str]
-    """How many changes of the layout have reached which state; a state that begins a change among them."""
+    """Number of layout changes that have reached each state."""
     change_times: dict[str, ChangeTimes]
-    """From their beginning, by how they ended: done or undone."""
+    """Durations of layout changes, by outcome: done or undone."""
     layout_gpus: float | None
-    """How many GPUs the layout in force takes; None: nobody said so."""
+    """Number of GPUs in the current layout; None if unknown."""
 
 
 class Metrics(OutcomeListener):
-    """Follows one engine: its reducer tells of requests and stages, and its driver calls `handled` after
-    `Engine.handle`.
+    """Metrics of one engine: its reducer reports requests and stages, and its driver calls `handled`.
 
-    What is told by the reducer is taken in quietly: a broken metric must not break an engine.
+    Exceptions in reports of the reducer are caught: a broken metric must not break the engine.
     """
 
     def __init__(self, setup: Setup, reducer: Reducer, layout_gpus: float | None = None) -> None:
-        """`reducer`: the engine's own, so that nothing is kept twice. `layout_gpus`: what the first layout takes."""
+        """Create empty metrics. `reducer`: the engine's own. `layout_gpus`: GPUs of the first layout."""
         self._models = {model.name: ModelCounts(model.slo_ns) for model in setup.models}
         self._workers = {worker.id: WorkerCounts(worker.name) for worker in setup.workers}
         self._reducer = reducer
         reducer.add_listener(self)
         self.refused: Counter[tuple[str, str]] = Counter()
-        """Requests that found the queues full, by model and by what they were full of."""
+        """Requests rejected because a queue was full, by model and by the limit that was reached."""
         self.verified: Counter[tuple[str, str]] = Counter()
         """Verified batches, by model and result."""
         self._decisions = DurationHistogram(DECISION_BOUNDS_NS)
@@ -371,10 +370,10 @@ class Metrics(OutcomeListener):
         self._change_times: dict[str, ChangeTimes] = {}
         self._change_began_ns = 0
         self.layout_gpus = layout_gpus
-        """How many GPUs the layout in force takes; None: it is not known."""
+        """Number of GPUs in the current layout; None if unknown."""
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect], decision_ns: int) -> None:
-        """Count what happened and what the engine made of it; `decision_ns` is the time that `handle` took."""
+        """Count a stimulus and its effects; `decision_ns`: duration of `Engine.handle`."""
         self._decisions.add(decision_ns)
         if type(event) in _OF_WORKERS:
             self._take_in_workers(event)
@@ -383,26 +382,26 @@ class Metrics(OutcomeListener):
                 self._take_in_effect(effect)
 
     def padded(self, model: str, rows: int, padded: PaddingPlan) -> None:
-        """A request of a model begins to run, padded."""
+        """Count a request that starts padded."""
         counts = self._of(model)
         counts.padded_rows += rows
         counts.sent_elements += padded.sent
         counts.added_elements += padded.added
 
     def sent_ns(self, batch_id: int) -> int | None:
-        """When the stage of a batch that runs was sent, as all figures have it; None for a batch of which none runs."""
+        """Return the instant at which the running stage of a batch was sent, or None if none runs."""
         sent = self._reducer.sent.get(batch_id)
         return sent.sent_ns if sent else None
 
     def on_time(self) -> dict[str, tuple[int, int]]:
-        """How many requests of each model were answered on time, and how many were to be."""
+        """Return, by model, the number of requests answered on time, and of those with a deadline."""
         return {
             name: (counts.on_time, counts.on_time + counts.late + counts.failed + counts.dropped.total())
             for name, counts in self._models.items()
         }
 
     def snapshot(self) -> MetricsSnapshot:
-        """A copy of all numbers. Call it under the lock; it takes some microseconds per model and open request."""
+        """Return a copy of all numbers. Call it under the lock; it takes microseconds per model and open request."""
         return MetricsSnapshot(
             models={name: counts.copy() for name, counts in self._models.items()},
             waiting=self._reducer.waiting(),
@@ -425,7 +424,7 @@ class Metrics(OutcomeListener):
 
     @isolated
     def joined(self, now_ns: int, effect: StartStage, requests: Sequence[Request]) -> None:
-        """A batch began."""
+        """Count a batch that starts."""
         model = self._of(effect.batch.model)
         model.batch_rows[effect.rows] += 1
         model.batch_requests[len(effect.batch.request_ids)] += 1
@@ -438,7 +437,7 @@ class Metrics(OutcomeListener):
 
     @isolated
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
-        """A stage is over."""
+        """Count a stage that ends."""
         stage = effect.batch.stages[effect.stage]
         if worker := self._workers.get(stage.worker_id):
             worker.busy_ns += ended_ns - started_ns
@@ -446,7 +445,7 @@ class Metrics(OutcomeListener):
 
     @isolated
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
-        """A batch is answered."""
+        """Count an answered batch."""
         model = self._of(batch.model)
         add, rows = model.answered.add, model.rows
         late = sum_ns = 0
@@ -463,29 +462,29 @@ class Metrics(OutcomeListener):
 
     @isolated
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
-        """A request was given up."""
+        """Count a dropped request."""
         dropped = self._of(request.model).dropped
         known = reason in dropped or len(dropped) < MAX_REASONS
         dropped[reason if known else OTHER_REASONS] += 1
 
     @isolated
     def failed(self, now_ns: int, request: Request, reason: str) -> None:
-        """A request has no answer."""
+        """Count a failed request."""
         self._of(request.model).failed += 1
 
     @isolated
     def cancelled(self, now_ns: int, request: Request) -> None:
-        """A client left."""
+        """Count a cancelled request."""
         self._of(request.model).cancelled += 1
 
     @isolated
     def advised(self, now_ns: int, advice: Advise) -> None:
-        """The policy wants more workers, or fewer."""
+        """Record the policy's advice to add or release workers."""
         self._advised, self._advised_at_ns = advice.workers, now_ns
 
     @isolated
     def change_progressed(self, event: ChangeProgressed) -> None:
-        """A change of the layout reached a state."""
+        """Record the progress of a layout change."""
         self._changes[event.state] += 1
         self.layout_gpus = event.gpus
         if event.state == "starting":
@@ -540,12 +539,11 @@ class Metrics(OutcomeListener):
 
 
 PassedWatcher = Callable[[str, int, int, bool], None]
-"""Called for each answer to a request that was not scheduled: model, when it was sent, how long it took, whether it
-went well."""
+"""Callback for each response to an unscheduled request: model, instant sent, duration, success."""
 
 
 class Observability:
-    """Called on the hot path. Its methods raise nothing."""
+    """Observer of requests for metrics, statistics and traces. On the hot path; its methods never raise."""
 
     def __init__(
         self,
@@ -555,21 +553,24 @@ class Observability:
         watchers: Sequence[PassedWatcher] = (),
         layout_gpus: float | None = None,
     ) -> None:
-        """`reducer`: the engine's own. `watchers`: see `replace_watchers`. `layout_gpus`: GPUs of the first layout."""
+        """Create it. `reducer`: the engine's own. `watchers`: see `replace_watchers`.
+
+        `layout_gpus`: GPUs of the first layout.
+        """
         self.metrics = Metrics(setup, reducer, layout_gpus)
         self.statistics = ModelStatistics()
         self._watchers = tuple(watchers)
         self.traces = tracing is not None
-        """Whether it wants to know of requests as they come."""
+        """Whether it needs to be called for arrivals."""
         self._tracing = tracing
 
     def replace_watchers(self, watchers: Sequence[PassedWatcher]) -> None:
-        """Call others from now on for each answer to a request that was not scheduled."""
+        """Replace the callbacks for responses to unscheduled requests."""
         self._watchers = tuple(watchers)
 
     @isolated
     def arrived(self, client: Client) -> None:
-        """A request is to be scheduled; its metadata may continue a trace."""
+        """Record the arrival of a request to schedule; its metadata may continue a trace."""
         if self._tracing:
             heading = client.envelope.heading
             client.span = self._tracing.request_arrived(
@@ -582,7 +583,7 @@ class Observability:
 
     @isolated
     def batch_started(self, clients: Sequence[Client], effect: StartStage, worker: str, at_ns: int) -> BatchSpan | None:
-        """A stage of a batch goes to a Triton; what it returns is given back to `batch_ended`."""
+        """Record that a stage is sent to a Triton; pass the result to `batch_ended`."""
         heading, rows = clients[0].envelope.heading, effect.rows
         if effect.stage == 0:
             started_ns = self.metrics.sent_ns(effect.batch.id) or at_ns
@@ -598,13 +599,13 @@ class Observability:
 
     @isolated
     def batch_ended(self, execution: BatchSpan, at_ns: int, error: str | None = None) -> None:
-        """A batch is over that is traced."""
+        """Record the end of a traced batch."""
         if self._tracing:
             self._tracing.execution_ended(execution, at_ns=at_ns, error=error)
 
     @isolated
     def answered(self, clients: Sequence[Client], execution: BatchSpan | None, output_ns: int) -> None:
-        """The clients of a batch have their answers; dividing the batch's took `output_ns`."""
+        """Record the responses to a batch; splitting them took `output_ns`."""
         heading, now_ns = clients[0].envelope.heading, time.monotonic_ns()
         rows = total_ns = queue_ns = infer_ns = 0
         for client in clients:
@@ -635,7 +636,7 @@ class Observability:
 
     @isolated
     def failed(self, client: Client, reason: str, outcome: str) -> None:
-        """A client got an error, or left. `reason`: one of FAILURE_REASONS; `outcome`: the trace's words for it."""
+        """Record a failed or cancelled request. `reason`: one of FAILURE_REASONS; `outcome`: text for the trace."""
         heading, now_ns = client.envelope.heading, time.monotonic_ns()
         self.statistics.failed(heading.model, heading.version, reason, now_ns - client.arrival_ns)
         if self._tracing and client.span is not None:
@@ -643,7 +644,7 @@ class Observability:
 
     @isolated
     def passed_through(self, model: str, version: str, *, rows: int, sent_ns: int, ok: bool) -> None:
-        """A request that could not be scheduled has its answer."""
+        """Record the response to a request that could not be scheduled."""
         total_ns = time.monotonic_ns() - sent_ns
         self.statistics.passed_through(
             model, version, ok=ok, at_ms=time.time_ns() // 1_000_000, total_ns=total_ns, rows=rows
@@ -653,12 +654,12 @@ class Observability:
 
     @isolated
     def passed_on(self, client: Client) -> None:
-        """A request that was to be scheduled was answered by a Triton as it was."""
+        """Record that a request was bypassed after it had been accepted for scheduling."""
         if self._tracing and client.span is not None:
             self._tracing.request_ended(client.span, "passed_through", at_ns=time.monotonic_ns())
 
     @isolated
     def close(self) -> None:
-        """Send what is left of the traces."""
+        """Flush the traces."""
         if self._tracing:
             self._tracing.close()

@@ -1,18 +1,18 @@
-"""One page for all who ask for it: rendered for one reader at a time, and not often, however many there are."""
+"""Page shared by all readers: rendered for one at a time, at a limited rate."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
 MAX_BURST_PAGES: Final = 8
-"""Pages that may be rendered at once, one after the other, after some seconds in which none was."""
+"""Number of pages that may be rendered back to back after some idle seconds."""
 PER_S: Final = 1.0
-"""Pages per second that may be rendered beyond that."""
+"""Sustained number of pages per second."""
 PageT = TypeVar("PageT")
 
 
 class SharedPage(Generic[PageT]):
-    """The latest page, and who renders the next. Lives in an event loop."""
+    """Latest page, and the task that renders the next. Use it only in one event loop."""
 
     def __init__(self, render: Callable[[], Awaitable[PageT]]) -> None:
         self._render = render

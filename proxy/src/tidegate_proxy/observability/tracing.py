@@ -1,8 +1,7 @@
 """Traces: one span per inference request, in the client's trace, and one per merged batch, in Triton's.
 
-A driver holds `RequestTracer | None`; None costs one comparison. Instants are those of the monotonic clock, as
-everywhere in the proxy. Triton honours the context it is sent only when it runs with `--trace-config
-mode=opentelemetry`.
+A driver holds `RequestTracer | None`; None costs one comparison. Instants are those of the monotonic clock. Triton uses
+the context that it receives only with `--trace-config mode=opentelemetry`.
 """
 
 import os
@@ -22,12 +21,12 @@ _ANSWERED = frozenset({"on_time", "late"})
 
 
 class TracingError(Exception):
-    """Spans cannot be exported; the message says why and what to do."""
+    """Spans cannot be exported; the message gives the cause and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSpan:
-    """A batch on its way to Triton."""
+    """Span of a batch that is sent to Triton."""
 
     requests: int
     rows: int
@@ -36,11 +35,11 @@ class BatchSpan:
     metadata: Metadata
     """Metadata for the call, so that Triton's spans join the trace."""
     span: Span | None
-    """None where the batch is one request, whose own span serves, or where nobody is sampled."""
+    """Span; None if the batch is one request, whose own span is used, or if no request is sampled."""
 
 
 class RequestTracer:
-    """Makes the spans; `close` sends what is left of them."""
+    """Tracer that creates the spans; `close` flushes them."""
 
     def __init__(self, tracer: Tracer, close: Callable[[], None] = lambda: None) -> None:
         self._tracer = tracer
@@ -66,10 +65,10 @@ class RequestTracer:
     def execution_started(
         self, requests: Sequence[Span], *, model: str, rows: int, worker: str, at_ns: int
     ) -> BatchSpan:
-        """Begin a batch of these requests.
+        """Begin the span of a batch of these requests.
 
-        A merged batch gets a span of its own, linked with that of every request; it is in the trace of the first that
-        is sampled, because a trace of its own might not be.
+        A merged batch gets a span of its own, linked to that of every request; it is in the trace of the first sampled
+        one, because a new trace might not be sampled.
         """
         sampled = [span for span in requests if span.is_recording()]
         if len(requests) < 2 or not sampled:
@@ -99,9 +98,9 @@ class RequestTracer:
     def request_ended(
         self, span: Span, outcome: str, *, at_ns: int, queue_ns: int | None = None, execution: BatchSpan | None = None
     ) -> None:
-        """End the span of a request. `outcome`: as in `tidegate_requests_total`, with the reason behind a colon.
+        """End the span of a request. `outcome`: as in `tidegate_requests_total`, with the reason after a colon.
 
-        `queue_ns` and `execution` are those of a request that got as far as a batch.
+        `queue_ns` and `execution` are set for requests that were part of a batch.
         """
         if not span.is_recording():
             return
@@ -139,8 +138,8 @@ def require_exporter() -> None:
 def otlp_tracing(endpoint: str | None = None, sampled: float = 1.0) -> RequestTracer:
     """Export spans by OTLP over gRPC to `endpoint` (HOST:PORT or a URL; None: as OTEL_EXPORTER_OTLP_* say).
 
-    `sampled` is the share of the traces that begin here; a client's own choice is kept. Raises TracingError where the
-    extra `tracing` is not installed.
+    `sampled`: fraction of the traces that begin here; a client's decision is kept. Raises TracingError if the extra
+    `tracing` is not installed.
     """
     require_exporter()
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - an extra

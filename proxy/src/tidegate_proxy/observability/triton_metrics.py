@@ -1,8 +1,8 @@
-"""Triton's own metrics, as an operator of Triton knows them, of all Tritons behind one Tidegate.
+"""Triton's own metrics of all Tritons behind one Tidegate.
 
-Of a scheduled model a Triton sees merged batches; what it counts as requests is not what clients sent. So for those
-models the request metrics (`REQUEST_METRICS`) come from Tidegate's `Statistics`. Everything else is passed through from
-the Tritons' own pages: of a single one as it printed it, of several told apart by a label `triton`.
+A Triton counts merged batches of scheduled models, not clients' requests. So for those models the request metrics
+(`REQUEST_METRICS`) come from Tidegate's `Statistics`. Everything else is copied from the Tritons' own pages, with a
+label `triton` if there are several.
 """
 
 import re
@@ -28,7 +28,7 @@ REQUEST_METRICS = {
     "not include cached requests)",
     "nv_inference_pending_request_count": "Instantaneous number of pending requests awaiting execution per-model.",
 }
-"""Names and help texts of Triton (src/metrics.cc of its core)."""
+"""Names and help texts of Triton's request metrics (src/metrics.cc of its core)."""
 FAILURE_METRIC = "nv_inference_request_failure"
 _GAUGES = frozenset({"nv_inference_pending_request_count"})
 _NS_PER_US = 1000
@@ -38,9 +38,9 @@ _TYPE_LINE = re.compile(r"^# TYPE (\S+)", re.MULTILINE)
 def request_metrics(
     counts: Mapping[tuple[str, str], RequestCounts], pending: Mapping[tuple[str, str], int]
 ) -> list[MetricFamily]:
-    """Triton's request metrics of the scheduled models, as clients see them.
+    """Return Triton's request metrics of the scheduled models, as clients see them.
 
-    Both by (model, version): `Statistics.snapshot()`, and how many requests wait.
+    `counts`: `Statistics.snapshot()`; `pending`: queued requests; both by (model, version).
     """
     families = [
         MetricFamily(name, "gauge" if name in _GAUGES else "counter", help_text)
@@ -72,10 +72,10 @@ def request_metrics(
 def merge(
     own: str, requests: Iterable[MetricFamily], pages: Mapping[str, str | None], scheduled: Collection[str]
 ) -> str:
-    """One page: `own` (Tidegate's metrics, as text), the request metrics of the scheduled models, the Tritons' pages.
+    """Merge `own` (Tidegate's metrics, as text), the request metrics of scheduled models, and the Tritons' pages.
 
-    `scheduled`: models, and partitions of models, whose request metrics on the Tritons' pages give way to ours. So does
-    any metric of a Triton's that has the name of one in `own`.
+    `scheduled`: models, and partitions of models, whose request metrics on the Tritons' pages are replaced. Metrics of
+    a Triton with a name in `own` are replaced too.
     """
     own_names = {"tidegate_triton_up", *_TYPE_LINE.findall(own)}
     up = MetricFamily("tidegate_triton_up", "gauge", "1 if a Triton answered with its metrics, else 0.")

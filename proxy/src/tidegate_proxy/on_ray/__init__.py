@@ -1,16 +1,16 @@
-"""A deployment on a cluster of Ray (`tidegate up --ray`): its Tritons, shards and frontends are actors on Ray's nodes.
+"""Deployment on a Ray cluster (`tidegate up --ray`): its Tritons, shards and frontends are actors on Ray's nodes.
 
-Ray says where each is; this process, the driver, starts them, sees when one is lost, has it started anew wherever Ray
-finds room, and tells the others its new address. Decision 74 says why it is done so.
+Ray places them; this process, the driver, starts them, notices when one is lost, restarts it on any node with room, and
+reports its new address to the others. Decision 74 gives the reasons.
 
-    plan          what is to be placed: devices with their Tritons, shards, frontends, and what each takes of a node
-      shard_layouts       a layout parted among shards
-    role_configs     the configuration that each shard and each frontend is given
-    files         the files that go with them, through Ray's object store
-    actors        what runs on the nodes
+    plan          parts to place: devices with their Tritons, shards, frontends, and the resources of each
+      shard_layouts       a layout divided among shards
+    role_configs     configuration of each shard and each frontend
+    files         their files, sent through Ray's object store
+    actors        the actors on the nodes
       node_folder    their folders there
-      role          a `tidegate serve` in a role, beside its actor; child: how it begins
-    supervisor    what runs here
-      supervised_part          one of those that it looks after
-    session       from the address of a cluster to clients that are served
+      role          a `tidegate serve` process of an actor; child: its start
+    supervisor    supervises all parts, in the driver
+      supervised_part          one of the parts
+    session       from the address of a cluster to serving clients
 """

@@ -36,9 +36,9 @@ class RayPlacement:
     """Where Ray has put an actor."""
 
     node: str
-    """The node's id."""
+    """Id of the node."""
     host: str
-    """Its address."""
+    """Address of the node."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class StartedProcesses:
     """Processes that run beside an actor."""
 
     pid: int = 0
-    """The process of a shard or a frontend."""
+    """Process id of a shard or a frontend."""
     workers: tuple[RunningWorker, ...] = ()
     addresses: Mapping[str, str] = field(default_factory=dict)
-    """Where frontends find a shard, as `shard`; where clients find a frontend, as `grpc`, `http` and `metrics`."""
+    """Addresses: `shard` for frontends of a shard; `grpc`, `http` and `metrics` for clients of a frontend."""
 
 
 class _OnNode:
@@ -75,16 +75,16 @@ class _OnNode:
 
 
 class TritonsActor(_OnNode):
-    """The Tritons of one device."""
+    """Actor with the Tritons of one device."""
 
     def __init__(self) -> None:
         super().__init__()
         self._tritons: RunningTritons | None = None
 
     def start(self, workers: Sequence[DeployedWorker], references: References, former: str) -> StartedProcesses:
-        """Start one for each worker, and wait until their models are ready. Raises NotStarted.
+        """Start a Triton for each worker, and wait until its models are ready. Raises NotStarted.
 
-        `references`: their repositories; `former`: the deployment's folder, where it was generated.
+        `references`: their repositories; `former`: folder in which the deployment was generated.
         """
         try:
             folder = self._make_folder()
@@ -109,7 +109,7 @@ class TritonsActor(_OnNode):
         return StartedProcesses(workers=self._tritons.workers)
 
     def until_it_ends(self) -> str:
-        """Wait until one of them has ended by itself; which."""
+        """Wait until one of them exits; return its name."""
         assert self._tritons is not None, "it was started"
         names = [worker.name for worker in self._tritons.workers]
         while all(self._tritons.is_running(name) for name in names):
@@ -118,14 +118,14 @@ class TritonsActor(_OnNode):
         return f"the Triton of worker {ended!r} ended"
 
     def stop(self) -> None:
-        """End all of them."""
+        """Stop all of them."""
         if self._tritons:
             self._tritons.stop_all()
         self._remove_folder()
 
 
 class RoleActor(_OnNode):
-    """A shard, or a frontend with one process or several."""
+    """Actor with a shard, or a frontend of one or several processes."""
 
     def __init__(self, role: str) -> None:
         super().__init__()
@@ -136,16 +136,16 @@ class RoleActor(_OnNode):
         """The number of its document."""
 
     def address(self) -> str:
-        """Where a shard can listen for frontends."""
+        """Return an address on which a shard can listen for frontends."""
         return f"{self._place.host}:{free_port(self._place.host)}"
 
     def start(
         self, number: int, document: Document, secret: str, references: References, own: Mapping[str, bytes]
     ) -> StartedProcesses:
-        """Start it, and wait until it serves. Raises NotStarted.
+        """Start the process, and wait until it serves. Raises NotStarted.
 
-        `number`: of the document, the higher the later; `references`: the files that its configuration names; `own`:
-        those that are written for it, by name.
+        `number`: version of the document; `references`: the files that its configuration names; `own`: files written
+        for it, by name.
         """
         try:
             folder = self._make_folder()
@@ -165,24 +165,24 @@ class RoleActor(_OnNode):
         return StartedProcesses(pid=self._role.pid, addresses=addresses)
 
     def follow(self, number: int, document: Document) -> None:
-        """Have it take up another configuration, unless it has a later one."""
+        """Apply another configuration, unless it has a newer one."""
         with self._following:
             if self._role and number > self._latest:
                 self._latest = number
                 self._role.follow(document)
 
     def until_it_ends(self) -> str:
-        """Wait until it has ended by itself; its last words."""
+        """Wait until the process exits; return its last output."""
         assert self._role is not None, "it was started"
         return self._role.wait()
 
     def stop(self, within_s: float) -> None:
-        """Have it answer what is under way, within so many seconds, and end."""
+        """Let calls in flight end within `within_s` seconds, then exit."""
         if self._role:
             self._role.stop(within_s)
         self._remove_folder()
 
 
 def address_of(worker: RunningWorker) -> TritonAddress:
-    """Where a shard finds a Triton."""
+    """Return the address at which a shard finds a Triton."""
     return TritonAddress(grpc=worker.grpc, http=worker.http, metrics=worker.metrics, worker=worker.name)

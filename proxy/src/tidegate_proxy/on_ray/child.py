@@ -1,4 +1,4 @@
-"""How a `tidegate serve` beside an actor begins: it ends when the thread that started it does, so with the actor."""
+"""Start of a `tidegate serve` process of an actor, which ends with the actor's thread that started it."""
 
 import ctypes
 import os
@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def end_with() -> None:
-    """Have the kernel end this process, as SIGTERM does, with the one whose id is the first argument; take that out."""
+    """Let the kernel send this process SIGTERM when the one named by the first argument exits; remove that argument."""
     actor = int(sys.argv.pop(1))
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != actor:

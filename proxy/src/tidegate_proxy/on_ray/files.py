@@ -1,4 +1,4 @@
-"""The files of a deployment on their way to Ray's nodes, through its object store."""
+"""Files of a deployment, sent to Ray's nodes through its object store."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -10,13 +10,13 @@ import numpy as np
 from tidegate.schemas import DeployedWorker
 
 References = Mapping[str, Any]
-"""The objects of files, by their paths in the deployment's folder."""
+"""Objects of files, by their paths in the deployment's folder."""
 _BOARDS: Final = "boards"
 _CONFIG: Final = "config.pbtxt"
 
 
 class StoredFiles:
-    """The files of this machine. Each is put into the store once, however many repositories are linked to it."""
+    """Files of this machine in Ray's object store. Each is stored once, however many repositories link to it."""
 
     def __init__(self, ray: Any, folder: Path) -> None:  # noqa: ANN401 - a module
         self._ray = ray
@@ -25,11 +25,11 @@ class StoredFiles:
         """The objects of files, by device and inode."""
 
     def forget(self) -> None:
-        """Put files anew. Ray may know of copies of an object on a node that is gone, and wait for them."""
+        """Store files again, as Ray may wait for copies on a lost node."""
         self._objects.clear()
 
     def of_workers(self, workers: Iterable[DeployedWorker]) -> References:
-        """The model repositories of workers. Raises OSError."""
+        """Return the model repositories of workers. Raises OSError."""
         paths = [
             path
             for worker in workers
@@ -39,7 +39,7 @@ class StoredFiles:
         return {str(path.relative_to(self._folder)): self._put(path) for path in paths}
 
     def of(self, paths: Iterable[Path]) -> References:
-        """Some files, if they are in the folder; others have to be on the nodes already. Raises OSError."""
+        """Return the files that are in the folder; others must exist on the nodes already. Raises OSError."""
         inside = [path for path in paths if path.absolute().is_relative_to(self._folder)]
         return {str(path.absolute().relative_to(self._folder)): self._put(path) for path in inside}
 
@@ -52,9 +52,9 @@ class StoredFiles:
 
 
 def write_files(ray: Any, references: References, folder: Path, former: str) -> None:  # noqa: ANN401
-    """Write files into a folder of this node, for its owner alone; what has several names is copied. Raises OSError.
+    """Write files into a folder of this node, for its owner only; files with several names are copied. Raises OSError.
 
-    `former`: the folder that they come from: where the configuration of a model names it, the new one stands then.
+    `former`: their original folder, which is replaced in the configuration of models.
     """
     contents = ray.get(list(references.values()))
     for path, content in zip(references, contents, strict=True):

@@ -1,4 +1,4 @@
-"""The folder of an actor on its node, which goes with it: at the latest when the next one is made there."""
+"""Folder of an actor on its node, removed with the actor, or when the next one is created there."""
 
 import fcntl
 import os
@@ -13,9 +13,9 @@ _LOCK: Final = "lock"
 
 
 def own_folder() -> Path:
-    """Make one, for its owner alone; what is left of processes that were killed is removed. Raises OSError.
+    """Create the folder, for its owner only, and remove those of killed processes. Raises OSError.
 
-    Its process holds a lock there until it ends, in whatever way.
+    The process holds a lock there until it exits.
     """
     for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
         with suppress(OSError):  # it is held, gone, or another user's

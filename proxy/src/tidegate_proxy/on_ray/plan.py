@@ -12,13 +12,13 @@ from tidegate_proxy.on_ray.shard_layouts import split_layout
 GPU_RESOURCE: Final = "GPU"
 """Ray's name of the resource for a whole GPU."""
 Takes = Mapping[str, float]
-"""Amounts of Ray's resources, by name: `CPU`, `GPU_RESOURCE`, or whatever nodes were started with."""
+"""Amounts of Ray's resources, by name: `CPU`, `GPU`, or any that nodes were started with."""
 ONE_CORE: Final[Takes] = {"CPU": 1.0}
 
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """A device of the layout with the Tritons of its workers, which stay together wherever Ray puts it."""
+    """Device of the layout with the Tritons of its workers, which Ray places together."""
 
     name: str
     workers: tuple[DeployedWorker, ...]
@@ -33,7 +33,7 @@ class RayPlan:
     deployment: DeploymentPlan
     devices: tuple[DevicePlan, ...]
     layouts: tuple[Layout, ...]
-    """The layout of each shard."""
+    """Layout of each shard."""
     frontends: int
 
 

@@ -1,4 +1,4 @@
-"""A `tidegate serve` in a role, in a process beside the one that started it."""
+"""Process that runs `tidegate serve` in a role, started by an actor."""
 
 import os
 import re
@@ -28,14 +28,14 @@ _KILL_AFTER_S: Final = 10.0
 
 
 class RoleNotStarted(Exception):
-    """It did not come to serve; the message has its last lines."""
+    """The process did not begin to serve; the message has its last lines."""
 
 
 class RoleProcess:
-    """The process, from `start` to `stop`. What it writes goes on to this process's output, which Ray keeps."""
+    """Process of a role, from `start` to `stop`. Its output goes to this process's output, which Ray stores."""
 
     def __init__(self, role: str, folder: Path) -> None:
-        """`role`: `shard` or `frontend`; `folder`: where its configuration is, with the files that this names."""
+        """Prepare it. `role`: `shard` or `frontend`; `folder`: contains its configuration and the files named there."""
         self._role = role
         self._folder = folder
         self._process: subprocess.Popen[str] | None = None
@@ -46,7 +46,7 @@ class RoleProcess:
         """Addresses that the process announced at start."""
 
     def start(self, document: Document, secret: str) -> None:
-        """Start it, and wait until it serves. Raises RoleNotStarted, with nothing left, and OSError."""
+        """Start the process, and wait until it serves. Raises RoleNotStarted, with nothing left, and OSError."""
         with open(self._folder / SECRET_FILE, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             file.write(secret)
         self._write(document)
@@ -58,24 +58,24 @@ class RoleProcess:
                 raise RoleNotStarted("\n".join(["it ended:", *(f"  {line}" for line in self._lines)]))
 
     def follow(self, document: Document) -> None:
-        """Have it take up another configuration. Raises OSError."""
+        """Apply another configuration. Raises OSError."""
         self._write(document)
         if self._process:
             self._process.send_signal(signal.SIGHUP)
 
     def wait(self) -> str:
-        """Wait until it has ended by itself; its last line."""
+        """Wait until the process exits; return its last line."""
         with self._changed:
             self._changed.wait_for(lambda: self._has_ended)
             return self._lines[-1] if self._lines else "it ended"
 
     @property
     def pid(self) -> int:
-        """Its process id; 0 before it is started."""
+        """Process id; 0 before the start."""
         return self._process.pid if self._process else 0
 
     def stop(self, within_s: float) -> None:
-        """Have it end as it does by itself, and kill it if that takes longer."""
+        """Let the process shut down, and kill it after `within_s` seconds."""
         if self._process is None:
             return
         self._process.send_signal(signal.SIGTERM)
@@ -124,13 +124,13 @@ class RoleProcess:
 
 
 def free_port(host: str) -> int:
-    """A port of this host that is free just now."""
+    """Return a free port of this host."""
     with socket.create_server((host, 0)) as port:
         return int(port.getsockname()[1])
 
 
 def seen_from_elsewhere(address: str, host: str) -> str:
-    """An address on which a process listens, with the host by which others find it."""
+    """Return the address of a listening process with the host that others can reach."""
     return f"{host}:{port_of(address)}" if host_of(address) in ("0.0.0.0", "[::]") else address
 
 

@@ -1,5 +1,4 @@
-"""The configuration of each shard and each frontend on Ray: the deployment's, with the addresses where things are
-now."""
+"""Configuration of each shard and each frontend on Ray: the deployment's, with current addresses."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,11 +16,11 @@ from tidegate_proxy.on_ray.plan import RayPlan
 SECRET_FILE: Final = "links.secret"  # noqa: S105 - a file's name
 _SHARD_LAYOUT: Final = "layout.of-shard.json"
 _OURS: Final = ("tritons", "layout", "shards", "plan")
-"""Fields that are said anew."""
+"""Fields that are said again."""
 _OF_TRITON: Final = ("tls", "headers")
 """Fields that the deployment's configuration may set for a Triton beside its address."""
 Document = Mapping[str, Any]
-"""A configuration as a file has it."""
+"""Configuration as a document."""
 
 
 class RoleConfigs:
@@ -42,8 +41,10 @@ class RoleConfigs:
         }
 
     def of_shard(self, tritons: Mapping[str, TritonAddress], address: str) -> Document:
-        """A shard's, which is the only one that it knows of. `tritons`: by worker; `address`: where frontends find
-        it."""
+        """Return a shard's configuration, with no other shards.
+
+        `tritons`: by worker; `address`: its address for frontends.
+        """
         shard = {
             "tritons": [
                 {name: value for name, value in self._told_of.get(worker, {}).items() if name in _OF_TRITON}
@@ -57,7 +58,7 @@ class RoleConfigs:
         return {**self._rest, "shards": [shard], "listen": {**self._listen, "metrics": "127.0.0.1:0"}}
 
     def of_frontend(self, shards: Sequence[str]) -> Document:
-        """A frontend's. `shards`: where they are."""
+        """Return a frontend's configuration. `shards`: their addresses."""
         # Every shard has to name a Triton, and a frontend asks none.
         named = [{"tritons": [address], "address": address} for address in shards]
         return {**self._rest, "shards": named, "listen": {**self._listen, "reuse_port": True}}
@@ -69,7 +70,7 @@ def files_of_shard(layout: Layout) -> dict[str, bytes]:
 
 
 def named_files(config: ServeConfig) -> tuple[Path, ...]:
-    """The files that a configuration names."""
+    """Return the files that a configuration names."""
     return tuple(dict.fromkeys(_paths(config)))
 
 

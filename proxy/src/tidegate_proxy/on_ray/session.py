@@ -1,4 +1,4 @@
-"""From the address of a cluster to clients that are served, until a signal says to stop."""
+"""Session on a Ray cluster: starts everything and serves until a signal."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""A layout parted among shards, each of which schedules a part of its models on workers of its own."""
+"""Division of a layout among shards, each of which schedules some models on its own workers."""
 
 from collections.abc import Collection
 
@@ -6,10 +6,10 @@ from tidegate.schemas import Layout, LayoutWorker
 
 
 def split_layout(layout: Layout, shards: int, started: Collection[str]) -> tuple[Layout, ...]:
-    """The layouts of at most so many shards, as even in their workers as can be; fewer where less can be parted.
+    """Return the layouts of at most `shards` shards, with as equal numbers of workers as possible.
 
-    What one engine has to know of at once stays together: workers of one device, and all workers of one model.
-    `started`: the names of the workers that there will be; models without any are in no layout.
+    Workers of one device, and all workers of one model, stay together. `started`: names of the workers that will exist;
+    models without any are in no layout.
     """
     groups = [group for group in _groups(layout) if any(worker.name in started for worker in group)]
     members: list[list[LayoutWorker]] = [[] for _ in range(min(shards, len(groups)))]

@@ -1,4 +1,4 @@
-"""One of those that Ray is to place: a device's Tritons, a shard or a frontend, and how far it is."""
+"""Part that Ray places, and its state: the Tritons of a device, a shard or a frontend."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -10,20 +10,20 @@ from tidegate_proxy.on_ray.plan import DevicePlan, Takes
 _WAIT_S: Final = (0.5, 30.0)
 """How long one waits that was lost again and again: at first, and at last."""
 _STABLE_S: Final = 30.0
-"""Whatever ran so long is placed anew at once."""
+"""Whatever ran so long is placed again at once."""
 
 
 class PartPhase(Enum):
     """Phase in the life of a part."""
 
     ABSENT = auto()
-    """Nobody has it, or had it."""
+    """The part does not exist."""
     PLACING = auto()
-    """Ray looks for a node."""
+    """Ray is looking for a node."""
     FINDING = auto()
-    """A shard looks for an address on its node."""
+    """A shard is looking for an address on its node."""
     PLACED = auto()
-    """It waits for what it needs."""
+    """The part is placed, and waits for its dependencies."""
     STARTING = auto()
     RUNNING = auto()
 
@@ -35,42 +35,42 @@ class SupervisedPart:
     name: str
     takes: Takes
     shard: int = 0
-    """The number of a shard, or of a device's shard."""
+    """Number of the shard, or of a device's shard."""
     device: DevicePlan | None = None
-    """None: a shard or a frontend."""
+    """Device of Tritons; None: a shard or a frontend."""
     is_frontend: bool = False
     phase: PartPhase = PartPhase.ABSENT
     actor: Any = None
     place: RayPlacement | None = None
-    """Where it is, or was last."""
+    """Current or last node."""
     started: StartedProcesses | None = None
     """Processes that run, or ran last."""
     address: str = ""
-    """Where frontends find a shard, from when it starts."""
+    """Address of a shard for frontends, from its start."""
     is_outdated: bool = False
-    """Whether what it was started with is not true any more."""
+    """Whether its configuration is out of date."""
     lost_at: float | None = None
-    """Since when it is away; None: it was never there, or it is."""
+    """Instant since when it is missing; None: it never ran, or it runs."""
     since: float = 0.0
-    """When its phase began."""
+    """Instant at which its phase began."""
     is_warned: bool = False
-    """Whether was said that there is no room for it."""
+    """Whether lack of room for it was logged."""
     avoids: tuple[str, ...] = ()
-    """The nodes that it is not placed on, as they may be gone."""
+    """Nodes that it is not placed on, because they may be lost."""
     retry_at: float = 0.0
     _wait_s: float = _WAIT_S[0]
 
     @property
     def is_shard(self) -> bool:
-        """Whether it schedules."""
+        """Whether it is a shard."""
         return self.device is None and not self.is_frontend
 
     def enter(self, phase: PartPhase, now: float) -> None:
-        """It is at another phase."""
+        """Enter another phase."""
         self.phase, self.since = phase, now
 
     def lost(self, now: float) -> None:
-        """It runs no more, or did not come to."""
+        """Handle the loss of the part, or its failure to start."""
         if self.phase is PartPhase.RUNNING:
             self.lost_at = now
         has_been_stable = self.phase is PartPhase.RUNNING and now - self.since > _STABLE_S

@@ -40,9 +40,9 @@ class Supervisor:
         tell: Tell,
         changed: Callable[["Supervisor"], None],
     ) -> None:
-        """`cluster`: what messages call it; `secret`: of the links; `tell`: hears what happens.
+        """Prepare it. `cluster`: its name in messages; `secret`: of the links; `tell`: called with messages.
 
-        `changed`: called when something runs elsewhere than before, once all is served.
+        `changed`: called after a part has moved, once clients are served.
         """
         self._ray = ray
         self._cluster = cluster
@@ -71,7 +71,7 @@ class Supervisor:
         return (*self._devices, *self._shards, *self._frontends)
 
     def start(self) -> None:
-        """Start all, and return when clients are served. Raises DeploymentError for the first that does not start."""
+        """Start all parts; return when clients are served. Raises DeploymentError for the first that fails to start."""
         workers = [worker.name for device in self._plan.devices for worker in device.workers]
         self._tell({"event": "starting", "workers": workers})
         while not all(part.phase is PartPhase.RUNNING for part in self.parts):
@@ -79,12 +79,12 @@ class Supervisor:
         self._is_serving = True
 
     def watch(self) -> None:
-        """For ever: place anew what is lost."""
+        """Run forever: restart parts that are lost."""
         while True:
             self._step()
 
     def stop(self) -> None:
-        """End all that runs: frontends, once what is under way is answered, then shards, then Tritons."""
+        """Stop everything: frontends, once calls in flight have ended, then shards, then Tritons."""
         drain_timeout_s = self._plan.deployment.config.drain_timeout_s
         for parts, arguments, within_s in (
             (self._frontends, (drain_timeout_s,), drain_timeout_s),

@@ -1,7 +1,7 @@
-"""A canary: for a share of the time all that could be scheduled is, else it passes as it is, and both are compared.
+"""Canary: schedules requests for a fraction of the time, bypasses them otherwise, and compares both.
 
-A switchback experiment: what is scheduled and what passes would be in each other's way on the same GPUs, so they take
-turns, by blocks of time that are drawn. What could not be scheduled passes as ever and is not compared.
+It is a switchback experiment: on the same GPUs both groups would disturb each other, so they alternate in randomly
+drawn blocks of time. Requests that cannot be scheduled are bypassed in any case, and not compared.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 FOLD_EVERY_S: Final = 1.0
 SAY_EVERY: Final = 60
-"""Every so many folds a line is logged."""
+"""Number of folds between two log lines."""
 MAX_DRAWN: Final = 200_000
-"""Between two folds: what comes beyond that is served as it was drawn, and not compared."""
+"""Largest number of requests between two folds; further ones are served, but not compared."""
 
 
 class Canary(OutcomeListener, Collector):
@@ -42,7 +42,7 @@ class Canary(OutcomeListener, Collector):
     def __init__(
         self, config: ServeConfig, in_force: InForce, directory: CurrentCatalog, decides: Callable[[], str]
     ) -> None:
-        """`decides`: says who schedules, in words."""
+        """Prepare it. `decides`: returns a description of the current policy."""
         self._policy = config.policy
         self._decides = decides
         self._decided = decides()
@@ -60,12 +60,12 @@ class Canary(OutcomeListener, Collector):
 
     @property
     def is_on(self) -> bool:
-        """Whether requests are scheduled for a share of the time only."""
+        """Whether requests are scheduled for a fraction of the time only."""
         return self.share is not None
 
     @property
     def share(self) -> float | None:
-        """The share of the time in which all is scheduled; None: there is no canary."""
+        """Fraction of the time in which requests are scheduled; None: no canary."""
         return self._in_force.settings.canary
 
     @property
@@ -75,11 +75,11 @@ class Canary(OutcomeListener, Collector):
 
     @property
     def compared(self) -> Sequence[ModelComparison]:
-        """Return the comparison for each model."""
+        """Comparison for each model."""
         return self._compared
 
     def schedules(self, envelope: InferenceRequest) -> bool:
-        """Whether a request that could be scheduled is; true for all while there is no canary."""
+        """Return whether to schedule a request that could be; always true without a canary."""
         share = self.share
         if share is None:
             return True
@@ -94,7 +94,7 @@ class Canary(OutcomeListener, Collector):
         return scheduled
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
-        """Requests that were scheduled have their answers."""
+        """Record the responses to scheduled requests."""
         if self.is_on:
             slo_ns = self._slo_ns(batch.model)
             for request in requests:
@@ -102,7 +102,7 @@ class Canary(OutcomeListener, Collector):
                 self._comparison.answered(came_ns, model, ended_ns - came_ns, slo_ns, scheduled=True)
 
     def passed(self, model: str, sent_ns: int, took_ns: int, ok: bool) -> None:
-        """A request that was not scheduled has its answer."""
+        """Record the response to a bypassed request."""
         if self.is_on and ok:
             self._comparison.answered(sent_ns, model, took_ns, self._slo_ns(model), scheduled=False)
 
@@ -115,17 +115,17 @@ class Canary(OutcomeListener, Collector):
         }
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The same for Prometheus."""
+        """Yield the comparison as Prometheus metrics."""
         return gauges(self._compared if self.is_on else ())
 
     def change_policy(self, policy: PolicyChoice) -> None:
-        """Begin anew where another policy schedules from now on."""
+        """Restart the comparison with another policy."""
         if policy != self._policy:
             self._policy = policy
             self._begin_anew()
 
     async def run(self) -> None:
-        """For ever: count what was drawn, and say now and then how the shares compare."""
+        """Run forever: fold recorded requests, and log the comparison periodically."""
         folds = 0
         while True:
             await asyncio.sleep(FOLD_EVERY_S)
@@ -137,7 +137,7 @@ class Canary(OutcomeListener, Collector):
                     log.info("canary comparison", extra={"detail": in_words(self.policy, compared)})
 
     def fold(self, now_ns: int) -> bool:
-        """Count what was drawn since the last time; whether anything else than before is to be compared."""
+        """Fold the requests recorded since the last call; return whether the comparison changed."""
         drawn, self._drawn = self._drawn, []
         if (self._share, self._decided) != (self.share, self.policy):
             self._begin_anew()
@@ -168,7 +168,7 @@ class Canary(OutcomeListener, Collector):
 
 
 def gauges(compared: Sequence[ModelComparison]) -> Iterator[GaugeMetricFamily]:
-    """A comparison as metrics."""
+    """Yield a comparison as metrics."""
     attainment = GaugeMetricFamily(
         "tidegate_canary_attainment",
         "Fraction of requests on time in the latest ten minutes: while all were scheduled (treatment), while all "
@@ -198,7 +198,7 @@ def gauges(compared: Sequence[ModelComparison]) -> Iterator[GaugeMetricFamily]:
 
 
 def in_words(policy: str, compared: ModelComparison) -> str:
-    """A comparison as a line for people."""
+    """Describe a comparison in one line."""
     scheduled, passed = _words_of(compared.scheduled), _words_of(compared.passed)
     both = f"{compared.model}: by {policy} {scheduled}; passed as they are {passed}"
     if compared.gain is None:

@@ -9,31 +9,34 @@ from typing import Final
 import msgspec
 
 BLOCK_NS: Final = 2_000_000_000
-"""So long either all that comes is scheduled or all passes. The interval counts blocks, which share their luck."""
+"""Length of a block in ns, in which all requests are scheduled, or all bypassed.
+
+Blocks are the units of the interval.
+"""
 BURN_IN_NS: Final = 500_000_000
 """Time at the start of a block, in ns, that is not compared: queues of the previous block remain."""
 MAX_BLOCKS: Final = 300
 """Number of latest blocks that are compared: ten minutes."""
 SETTLING_BLOCKS: Final = 5
-"""The latest blocks are left out: their answers may not have been seen yet."""
+"""Number of latest blocks that are left out, because responses may be missing."""
 MIN_BLOCKS: Final = 6
 MIN_REQUESTS: Final = 200
 """Minimum requests of each group before a verdict."""
 MAX_STRAY_RATIO: Final = 1.01
-"""More answers than requests by this factor are no requests that could have been scheduled."""
+"""Ratio of responses to requests above which some responses belong to requests that cannot be scheduled."""
 Z: Final = 1.96
-"""95 % of a normal distribution lie so many deviations about its middle."""
+"""Standard deviations around the mean that contain 95 % of a normal distribution."""
 LATENCY_CLASS_RATIO: Final = 1.02
-"""Latencies are counted in classes, each so much longer than the one before."""
+"""Ratio between adjacent latency buckets."""
 
 
 class TrafficGroup(msgspec.Struct, frozen=True):
-    """The requests of a model that were scheduled, or those that passed."""
+    """Requests of a model in one group: scheduled or bypassed."""
 
     requests: int
     answered: int
     attainment: float | None
-    """Share of the requests that was answered within the SLO; None: the model has none, or nothing came."""
+    """Fraction of the requests answered within the SLO; None without an SLO or requests."""
     p50_ms: float | None
     p99_ms: float | None
 
@@ -45,13 +48,13 @@ class ModelComparison(msgspec.Struct, frozen=True):
     scheduled: TrafficGroup
     passed: TrafficGroup
     gain: tuple[float, float] | None
-    """95 % interval of what scheduling adds to the attainment, 0.01 for a point; None: nothing is said."""
+    """95 % interval of the attainment gained by scheduling (0.01 is one percentage point); None: no statement."""
     why: str
-    """Why nothing is said; else empty."""
+    """Reason for no statement; else ""."""
 
 
 class GroupCounts:
-    """Requests of a model that were scheduled, or that passed: how many, and how many of them were on time."""
+    """Counts of a model's requests in one group, and of those on time."""
 
     __slots__ = ("on_time", "requests")
 
@@ -60,7 +63,7 @@ class GroupCounts:
 
     @property
     def share_on_time(self) -> float:
-        """The share of the requests answered on time, at most 1: answers are counted by a clock of their own."""
+        """Fraction of the requests answered on time, at most 1, because responses have a clock of their own."""
         return min(1.0, self.on_time / self.requests)
 
 
@@ -111,13 +114,13 @@ _Key = tuple[str, bool]
 
 
 class Comparison:
-    """The latest 300 blocks, which are ten minutes of those of two seconds. Holds no clock.
+    """Comparison over the latest 300 blocks, ten minutes of two seconds each. It does not read the clock.
 
-    Blocks settle, are compared so long, and are forgotten: sums over all of them are kept as they come and go.
+    A block settles, is compared for some time, and is dropped; sums over all blocks are updated with each.
     """
 
     def __init__(self, begins_ns: int = 0, *, block_ns: int | None = None, settling_blocks: int | None = None) -> None:
-        """`begins_ns`: what comes before the first block that begins then or later is not compared.
+        """Create it. `begins_ns`: requests before the first block that begins then or later are not compared.
 
         `block_ns`, `settling_blocks`: instead of `BLOCK_NS` and `SETTLING_BLOCKS`. A quarter of a block is its burn-in.
         """
@@ -132,18 +135,18 @@ class Comparison:
         """Sums over settled blocks."""
 
     def drew(self, at_ns: int, model: str, *, scheduled: bool) -> None:
-        """A request came, and it was decided whether it is scheduled."""
+        """Record a request and its group."""
         if counts := self._counts(at_ns, model, scheduled):
             counts.requests += 1
 
     def answered(self, at_ns: int, model: str, took_ns: int, slo_ns: int | None, *, scheduled: bool) -> None:
-        """A request that came at an instant has its answer; what takes longer than a block to settle is not counted."""
+        """Record the response to a request that arrived at an instant, unless its block has settled."""
         if counts := self._counts(at_ns, model, scheduled):
             counts.on_time += slo_ns is not None and took_ns <= slo_ns
             counts.took.append(round(math.log(max(1, took_ns), LATENCY_CLASS_RATIO)))
 
     def settle(self, now_ns: int) -> bool:
-        """Let blocks settle and be forgotten; whether anything else than before is to be compared."""
+        """Settle and drop blocks up to now; return whether the comparison changed."""
         until = now_ns // self._block_ns - self._settling_blocks + 1
         if until <= self._settled:
             return False
@@ -164,7 +167,7 @@ class Comparison:
 
     @property
     def models(self) -> list[str]:
-        """The models of which anything is known, by name."""
+        """Names of the models with data, sorted."""
         return sorted({model for model, _ in self._sums})
 
     def of(self, model: str, *, has_slo: bool, share: float = 0.5) -> ModelComparison:
@@ -239,14 +242,14 @@ def _quantile_ms(took: Counter[int], share: float) -> float | None:
 def difference_of(
     scheduled: GroupCounts, passed: GroupCounts, of_scheduled: Sequence[GroupCounts], of_passed: Sequence[GroupCounts]
 ) -> tuple[float, float]:
-    """95 % interval of the share in time of what was scheduled, less that of what passed.
+    """Return the 95 % interval of the attainment of scheduled requests minus that of bypassed ones.
 
-    `of_scheduled`, `of_passed`: the same by blocks, each of which has requests.
+    `of_scheduled`, `of_passed`: counts by block, each with requests.
 
-    The wider one of two, on each side: Newcombe's (1998, method 10), which holds for few requests and for shares near
-    0 and 1, and that of the linearised ratio over blocks, which holds where requests of one block share their luck.
-    Both sides are thought as unlike from block to block as the more unlike one is: where few blocks were drawn for
-    one, that it has met none of the bad ones is no gain.
+    On each side it is the wider of two intervals: Newcombe's (1998, method 10), which holds for few requests and for
+    fractions near 0 and 1, and that of the linearized ratio over blocks, which holds if requests of a block are
+    correlated. Both groups get the larger variance between blocks of the two, because a group with few blocks may have
+    met no bad ones by chance.
     """
     one, other = scheduled.share_on_time, passed.share_on_time
     (p_low, p_high), (q_low, q_high) = _wilson(one, scheduled.requests), _wilson(other, passed.requests)

@@ -14,7 +14,7 @@ from tidegate_proxy.tritons.catalog import CurrentCatalog
 
 
 class RolloutMode:
-    """Shadow and canary, of which one is on at most."""
+    """Shadow mode and canary, of which at most one is active."""
 
     def __init__(
         self,
@@ -24,19 +24,22 @@ class RolloutMode:
         measured: ProfileFile,
         engine: Engine,
     ) -> None:
-        """`measured`: what the simulator of the shadow expects; `engine`: schedules what does not pass."""
+        """Prepare both.
+
+        `measured`: profiles for the shadow's simulator; `engine`: schedules the requests that are not bypassed.
+        """
         self.shadow = Shadow(config, in_force, directory, measured)
         self.canary = Canary(config, in_force, directory, lambda: engine.decides)
         engine.reducer.add_listener(self.canary)
 
     def bypasses(self) -> tuple[Callable[[InferenceRequest], bool], ...]:
-        """Give what decides at present whether a request that could be scheduled passes; nothing while both are off."""
+        """Return the functions that decide whether a schedulable request is bypassed; empty if both are off."""
         if self.shadow.is_on:
             return (self._shadowed,)
         return (self._passed_for_now,) if self.canary.is_on else ()
 
     def watchers(self) -> tuple[Callable[[str, int, int, bool], None], ...]:
-        """Give what counts answers to requests that were not scheduled; nothing while both are off."""
+        """Return the functions that count responses to unscheduled requests; empty if both are off."""
         if self.shadow.is_on:
             return (self.shadow.ended,)
         return (self.canary.passed,) if self.canary.is_on else ()
@@ -49,14 +52,14 @@ class RolloutMode:
         return not self.canary.schedules(envelope)
 
     def change_policy(self, policy: PolicyChoice) -> None:
-        """Speak of another policy from now on."""
+        """Report on another policy from now on."""
         self.shadow.change_policy(policy)
         self.canary.change_policy(policy)
 
     async def run(self) -> None:
-        """For ever: what either has to do beside requests."""
+        """Run forever: the background work of both."""
         await asyncio.gather(self.shadow.run(), self.canary.run())
 
     async def close(self) -> None:
-        """End what runs beside."""
+        """Stop the background work."""
         await self.shadow.close()

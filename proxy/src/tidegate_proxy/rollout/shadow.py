@@ -1,7 +1,7 @@
-"""Shadow mode: what passes untouched is shown to a process beside this one, which says what a policy would have gained.
+"""Shadow mode: bypasses all requests and simulates in another process what a policy would gain.
 
-That process runs at the lowest priority and simulates (`tidegate.sim.shadow`). Nobody waits for it: what it does not
-take in time is left out and counted, and where it ends another is started a while later.
+That process runs at the lowest priority (`tidegate.sim.shadow`). The proxy never waits for it: requests that it does
+not read in time are left out and counted, and if it exits another is started later.
 """
 
 import asyncio
@@ -37,21 +37,21 @@ log = logging.getLogger(__name__)
 SHADOW_COMMAND: Final = ("-m", "tidegate.sim.shadow_process")
 TELL_EVERY_S: Final = 1.0
 REPORT_EVERY: Final = 10
-"""Every so many messages a report is asked for."""
+"""Number of messages between two requests for a report."""
 MAX_REQUESTS: Final = 20_000
-"""Between two messages; more are counted, and left out."""
+"""Largest number of requests between two messages; further ones are counted, and left out."""
 MAX_UNREAD_BYTES: Final = 16 << 20
 """Maximum bytes that the process has not read; messages beyond are dropped."""
 MAX_REPORT: Final = 4 << 20
 START_AGAIN_S: Final = 60.0
 OVERDUE_S: Final = 60.0
-"""A report that was asked for so long ago is one to be told of."""
+"""Seconds after which a missing report is logged."""
 GIVE_UP_S: Final = 300.0
-"""A report that was asked for so long ago would be about what is long past: who owes it is stopped, or stuck."""
+"""Seconds after which a missing report would be outdated: the process is stopped, or stuck."""
 LAST_WORDS_WITHIN_S: Final = 5.0
 STATISTICS_METHOD: Final = SERVICE_PREFIX + "ModelStatistics"
 LAST_WORDS: Final = 20
-"""So many of the latest lines that the process wrote to its standard error are kept."""
+"""Number of lines of the process's standard error that are kept."""
 
 
 Executed = tuple[str, str, int, int, list[tuple[int, int, int]]]
@@ -92,22 +92,22 @@ class Shadow(Collector):
 
     @property
     def is_on(self) -> bool:
-        """Whether requests are to pass as they are."""
+        """Whether shadow mode is on, so that requests bypass scheduling."""
         return self._in_force.settings.shadow
 
     @property
     def policy(self) -> str:
-        """The name of the policy that is spoken of."""
+        """Name of the simulated policy."""
         return self._policy.name
 
     @property
     def process_id(self) -> int | None:
-        """The id of the process that simulates; None: there is none."""
+        """Id of the simulating process; None: none runs."""
         return self._process.pid if self._process else None
 
     @property
     def why(self) -> str:
-        """Why nothing is said, or nothing new; empty: there is no reason that is known."""
+        """Reason for a missing or outdated report; "" if none is known."""
         if not self.is_on:
             return ""
         if self._ended_why:
@@ -126,7 +126,7 @@ class Shadow(Collector):
         return 0.0 if self._asked_s is None else time.monotonic() - self._asked_s
 
     def seen(self, envelope: InferenceRequest) -> None:
-        """A request passes that could have been scheduled."""
+        """Record a bypassed request that could have been scheduled."""
         if len(self._seen) < MAX_REQUESTS:
             heading = envelope.heading
             merge_key = label(heading.merge_key)  # clients choose how long it is
@@ -135,7 +135,7 @@ class Shadow(Collector):
             self._counts["left_out"] += 1
 
     def ended(self, model: str, sent_ns: int, took_ns: int, ok: bool) -> None:
-        """A request that was not scheduled has its answer; of a model that cannot be, that says nothing."""
+        """Record the response to a bypassed request; ignored for models that cannot be scheduled."""
         if self.is_on and len(self._ended) < MAX_REQUESTS and model in self._directory.catalog.models:
             self._ended.append((sent_ns, model, took_ns, ok))
 
@@ -151,16 +151,16 @@ class Shadow(Collector):
         }
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The same for Prometheus."""
+        """Yield the latest report as Prometheus metrics."""
         return gauges((self._report or {}).get("estimates", ()) if self.is_on else ())
 
     def change_policy(self, policy: PolicyChoice) -> None:
-        """Speak of another policy from now on."""
+        """Simulate another policy from now on."""
         if policy != self._policy:
             self._policy, self._told, self._report = policy, None, None
 
     async def run(self) -> None:
-        """For ever: show the process what passed, while that is wanted."""
+        """Run forever: send bypassed requests to the process while shadow mode is on."""
         while True:
             await asyncio.sleep(TELL_EVERY_S)
             if not self.is_on:
@@ -185,7 +185,7 @@ class Shadow(Collector):
                 self._seen, self._ended = [], []
 
     async def close(self) -> None:
-        """End the process."""
+        """Stop the process."""
         await self._end()
 
     async def _run_process(self) -> str:
@@ -333,7 +333,7 @@ def _end_in_words(status: int | None, last_words: Sequence[str]) -> str:
 
 
 def gauges(estimates: Iterable[dict[str, Any]]) -> Iterator[GaugeMetricFamily]:
-    """Estimates as metrics."""
+    """Yield estimates as metrics."""
     attainment = GaugeMetricFamily(
         "tidegate_shadow_attainment",
         "Fraction of requests on time in the latest minute of shadow mode: as measured, and as simulated under "
@@ -388,10 +388,10 @@ def executed(address: str, answer: service_pb2.ModelStatisticsResponse, models: 
 
 
 def own_batching(catalog: Catalog) -> dict[str, Any]:
-    """How the Tritons' own batchers are configured, in options of the policy `triton`.
+    """Return the configuration of the Tritons' own batchers, as options of the policy `triton`.
 
-    Where the Tritons batch one model in different ways, it is as most of them do. Models that share a worker do so by
-    Triton's rate limiter, which lets those have turns that have had the fewest.
+    If the Tritons batch a model differently, the most common configuration counts. Models on one worker share it by
+    Triton's rate limiter, which prefers the model with the fewest executions.
     """
     ways: dict[str, Counter[bytes]] = {}
     for models in catalog.loaded.values():

@@ -1,4 +1,4 @@
-"""The engine under the monotonic clock: takes in one event after the other, carries out its effects, wakes it in time.
+"""Engine on the monotonic clock: handles one event after the other, executes effects, wakes it on time.
 
 Event loops wake in whole milliseconds, batches start in tenths.
 """
@@ -25,13 +25,13 @@ _SECOND_NS: Final = 1_000_000_000
 
 
 class WakeTimer:
-    """One instant at a time, set anew as often as one likes. It rings in the loop it was made in."""
+    """Timer for one instant, which can be reset any number of times. It fires in the loop it was created in."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
         """Raise OSError if the kernel has no timer left."""
         self._ring = ring
         self.at_ns: int | None = None
-        """When it rings; None: not at all."""
+        """Instant at which it fires; None: never."""
         self._armed_ns: int | None = None
         """When the kernel wakes the loop; None: not at all."""
         self._loop = asyncio.get_running_loop()
@@ -41,14 +41,14 @@ class WakeTimer:
         self._loop.add_reader(self._timer, self._woken)
 
     def set(self, at_ns: int | None) -> None:
-        """Ring at this instant of the monotonic clock instead of the one set before; None: not at all."""
+        """Set the instant of the monotonic clock at which it fires; None: never."""
         self.at_ns = at_ns
         # A timer that wakes the loop too early is left alone: it looks at the clock and is armed again.
         if at_ns is not None and (self._armed_ns is None or at_ns < self._armed_ns):
             self._arm(at_ns)
 
     def close(self) -> None:
-        """Stop; does not ring any more afterwards."""
+        """Stop the timer for good."""
         timer, self._timer = self._timer, -1
         self.at_ns = None
         if timer >= 0:
@@ -81,24 +81,24 @@ class WakeTimer:
 
 
 ASK_AGAIN_NS = 10_000_000
-"""After so long an engine that could not say when to wake it is asked again."""
+"""Interval in ns after which an engine that failed to name its next timer is queried again."""
 
 
 DECISION_BUDGET_NS = 20_000_000
-"""How long the decision on one event may take."""
+"""Time limit in ns of the decision on one event."""
 MAX_OVERRUN_NS = 1_000_000_000
-"""So much time in decisions of more than that is too much ..."""
+"""Limit in ns of the total time in decisions beyond the budget ..."""
 OVERRUN_WINDOW_NS = 10_000_000_000
-"""... within about so long."""
+"""... within a window of about this many ns."""
 WATCHED_EVENTS = 256
-"""After a decision that seemed long, so many are measured by the time of the CPU, which takes a system call."""
+"""Number of events after a slow decision for which CPU time is measured, which takes a system call."""
 
 
 class DecisionBudget:
-    """Notices a policy whose decisions take too long: everything else waits for them.
+    """Detector of a policy whose decisions take too long, while everything else waits.
 
-    A decision seems long, too, where the machine gave the CPU to others. So what counts is the CPU time of this thread,
-    which is measured for a while after a decision that seemed long. It leaks away: a tenth of the time may go there.
+    A decision also seems long if the machine gave the CPU to other processes. So the CPU time of this thread counts,
+    measured for a while after a slow decision. The sum decays by a tenth of the elapsed time.
     """
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class DecisionBudget:
         return time.thread_time_ns() if self._watched else None
 
     def ended(self, now_ns: int, seemed_ns: int, began_ns: int | None) -> PolicyOverran | None:
-        """Count a decision that seems to have taken so long; return what to tell the engine of a slow policy."""
+        """Count a decision of this apparent duration; return the event for the engine if the policy is too slow."""
         took_ns = seemed_ns
         if began_ns is not None:
             self._watched -= 1
@@ -134,7 +134,7 @@ class DecisionBudget:
 
 
 class LiveEngine:
-    """One engine that lives in the event loop it was made in."""
+    """Engine that runs in the event loop it was created in."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class LiveEngine:
         carry_out: Callable[[AnyEffect], None],
         give_up: Callable[[AnyEffect], None],
     ) -> None:
-        """`carry_out` performs one effect; should it raise, `give_up` ends whatever that effect concerned."""
+        """Prepare it. `carry_out` executes one effect; if it raises, `give_up` ends what the effect concerned."""
         self.engine = engine
         self._metrics = metrics
         self._carry_out = carry_out
@@ -156,19 +156,19 @@ class LiveEngine:
         self._budget = DecisionBudget()
 
     def seen_ns(self) -> int:
-        """The engine's last sign of life: now, unless it should have been woken earlier."""
+        """Return the engine's last sign of life: now, unless a timer is overdue."""
         now_ns = time.monotonic_ns()
         return min(now_ns, self._alarm.at_ns or now_ns)
 
     def put_off(self, telling: Callable[[], None]) -> None:
-        """Have the engine told by `telling` of what has happened, when there is time: before it is told anything else.
+        """Defer `telling`, which reports events to the engine, until before the next event.
 
-        The caller has caught up before, and sees to it that `catch_up` is called soon.
+        The caller has caught up before, and ensures that `catch_up` is called soon.
         """
         self._put_off = telling
 
     def catch_up(self) -> None:
-        """Tell the engine what was put off."""
+        """Report deferred events to the engine."""
         telling, self._put_off = self._put_off, None
         if telling is None:
             return
@@ -186,20 +186,21 @@ class LiveEngine:
             self._performing = performing
 
     def close(self) -> None:
-        """The last event is past: time does not go on by itself any more, and observers close what they have open."""
+        """Stop: timers do not fire any more, and observers close their files."""
         self._alarm.close()
         self._effects += self.engine.close()
         self.perform()
 
     def take_in(self, event: AnyStimulus) -> None:
-        """Let the engine take in what happened, and carry out what follows. As `handle`."""
+        """Let the engine handle a stimulus, and execute the effects. See `handle`."""
         self.handle(event)
         self.perform()
 
     def handle(self, event: AnyStimulus) -> None:
-        """Let the engine take in what happened; `perform` then carries out what follows.
+        """Let the engine handle a stimulus; `perform` executes the effects.
 
-        Raises ValueError for a worker that joins, a plan or a policy that the engine refuses; nothing has changed then.
+        Raises ValueError for a worker that joins, a layout or a policy that the engine rejects; nothing has changed
+        then.
         """
         if self._put_off is not None:
             self._catch_up_in_order()
@@ -227,7 +228,7 @@ class LiveEngine:
             self.handle(overran)
 
     def perform(self) -> None:
-        """Carry out what is to be carried out, unless that is going on: then it is done when this returns to there."""
+        """Execute pending effects, unless this is a nested call: then the outer call does so."""
         if self._performing:
             return
         self._performing = True

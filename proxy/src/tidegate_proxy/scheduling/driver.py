@@ -1,7 +1,7 @@
-"""The live driver: the engine under the monotonic clock, its stages on real Tritons, its answers to real clients.
+"""Live driver: connects the engine to real Tritons and clients.
 
-It is put together of the engine, the clients that wait, the stages that run, and the Tritons that come and go; all in
-one thread, that of the event loop.
+It consists of the engine, the waiting clients, the running stages, and the Tritons that take part; all in the event
+loop's thread.
 """
 
 import logging
@@ -44,17 +44,17 @@ from tidegate_proxy.tritons.shared_memory import SharedRegions
 log = logging.getLogger(__name__)
 
 QUEUE_FULL = "Exceeds maximum queue size"
-"""Triton's own words for a request that is not even queued."""
+"""Triton's message for a request rejected because the queue is full."""
 
 
 def refuse_stray(client: Client) -> None:
-    """Tell a client that its request cannot be scheduled any more, where nothing else would answer it."""
+    """Fail a request that cannot be scheduled any more, if nothing else will answer it."""
     words = "its model has just changed"
     client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.REASON_UNAVAILABLE))
 
 
 class Driver:
-    """Drives one engine. Lives in an event loop."""
+    """Driver of one engine. Use it only in one event loop."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class Driver:
         pass_on: Callable[[Client], None] = refuse_stray,
         look_again: LookAgain = no_look,
     ) -> None:
-        """`regions`: shared with the Tritons on this machine; None: everything is sent.
+        """Create it. `regions`: shared memory with local Tritons; None: tensors are sent.
 
-        `hidden`: names of metadata that are not to go on to a Triton. `on_batch`: called when the clients of a batch of
-        several requests have their answers; must not raise. `pass_on`: has a request answered that cannot be scheduled
-        any more, as its model has become another. `look_again`: asks a Triton what it serves now, and takes that up.
+        `hidden`: names of metadata that are not forwarded to a Triton. `on_batch`: called when the clients of a batch
+        of several requests have their responses; must not raise. `pass_on`: bypasses a request whose model has changed.
+        `look_again`: refreshes the models of a Triton.
         """
         self.engine = engine
         self._in_force = in_force
@@ -107,9 +107,9 @@ class Driver:
     # Clients -----------------------------------------------------------------------------------------------------
 
     def admit(self, client: Client, arrival_ns: int, due: ResponseDeadline, app: str = "") -> Request | None:
-        """Let a client of an application wait; its request as the engine has it. None: it was told why not.
+        """Admit a client's request; return it in the engine's form, or None if it was rejected and the client notified.
 
-        A request whose model has become another goes to a Triton as it is.
+        A request whose model has changed is bypassed to a Triton.
         """
         envelope, settings = client.envelope, self._in_force.settings
         client.arrival_ns, client.due_ns, client.until_ns = arrival_ns, due.deadline_ns, max(due)
@@ -149,18 +149,18 @@ class Driver:
         return None
 
     def schedule(self, request: Request) -> None:
-        """Have the engine take in a request that was admitted, and carry out what it decides."""
+        """Let the engine handle an admitted request, and execute its decisions."""
         self._engine.take_in(RequestArrived(time.monotonic_ns(), request))
 
     def give_up(self, client: Client) -> None:
-        """End a request that a fault met, wherever it is by now."""
+        """End a request that met an internal error, in whatever state it is."""
         known = self.clients.remove(client.request_id)
         self.clients.tell(client, own_fault())  # who has been told already does not mind
         if known:
             self._engine.take_in(RequestCancelled(time.monotonic_ns(), client.request_id))
 
     def leave(self, client: Client) -> bool:
-        """The client does not wait any more; whether it did. What nobody waits for is not run, or not to its end."""
+        """Handle a client that left; return whether it waited. Work that no client waits for is cancelled."""
         if self.clients.remove(client.request_id) is None:
             return False
         self._engine.take_in(RequestCancelled(time.monotonic_ns(), client.request_id))
@@ -169,34 +169,37 @@ class Driver:
         return True
 
     def watch(self, liveness: Liveness) -> None:
-        """Have the signs of life of the engine looked at."""
+        """Register the engine for liveness checks."""
         liveness.watch("engine", self._engine.seen_ns)
 
     def settings_changed(self) -> None:
-        """Have the engine learn what it has to know of the settings that are in force now."""
+        """Notify the engine of the current settings."""
         self._engine.take_in(RetryLimitChanged(time.monotonic_ns(), self._in_force.settings.max_tries))
 
     def change_policy(self, choice: PolicyChoice) -> None:
-        """Let another policy decide, over what waits. Raises ValueError, and changes nothing, where there is none."""
+        """Switch to another policy, with the queued requests.
+
+        Raises ValueError, and changes nothing, if that is impossible.
+        """
         self._engine.take_in(PolicyChanged(time.monotonic_ns(), choice.name, dict(choice.options)))
 
     def change_progressed(self, event: ChangeProgressed) -> None:
-        """Let the engine, and all who watch it, know how far a change of the layout is."""
+        """Notify the engine and its observers of the progress of a layout change."""
         self._engine.take_in(event)
 
     @property
     def waiting(self) -> int:
-        """Requests whose clients wait."""
+        """Number of requests whose clients wait."""
         return len(self.clients)
 
     def dismiss(self) -> None:
-        """Tell every client that waits that there will be no answer."""
+        """Fail the requests of all waiting clients."""
         for client in self.clients:
             if self.leave(client):
                 client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, refusal=refusal.SHUTTING_DOWN))
 
     async def close(self) -> None:
-        """Forget what is still under way: clients that wait are told."""
+        """Stop, and fail the requests of all waiting clients."""
         self.dismiss()
         await self.stages.close()
         self._engine.close()

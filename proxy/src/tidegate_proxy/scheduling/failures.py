@@ -1,4 +1,4 @@
-"""Decide what becomes of the requests of a batch that failed, and whose request makes a Triton refuse whole batches."""
+"""Failure handling: retries after a failed batch, and detection of poison requests."""
 
 import itertools
 from collections import OrderedDict
@@ -18,23 +18,23 @@ from tidegate_proxy.tritons.catalog import CurrentCatalog
 
 FIRST_ALONE: Final = 8
 MAX_ALONE: Final = 256
-"""Requests of a sender that run alone after one that spoiled a batch."""
+"""Number of a sender's requests that run alone after a poison request of it."""
 MAX_SENDERS: Final = 1024
-"""How many are remembered of either sort: those longest ago are forgotten first."""
+"""Number of senders remembered of either sort; the oldest are dropped first."""
 
 
 class Spoilers:
-    """The owners who spoiled batches lately, and those who may have."""
+    """Senders of recent poison requests, and suspected ones."""
 
     def __init__(self) -> None:
         self.alone: OrderedDict[Sender, tuple[int, int]] = OrderedDict()
-        """How many more requests run alone, and how many there were to be."""
+        """Requests that still run alone, and how many there were at first, by sender."""
         self.suspects: OrderedDict[Sender, tuple[int, BatchRefusal]] = OrderedDict()
-        """The number of the half, and the refusal that it is suspected for."""
+        """Half of the batch and the refusal for which a sender is suspected."""
         self._halves = itertools.count()
 
     def company(self, sender: Sender, request_id: int) -> str:
-        """Whom a request that has come shares a batch with, as a part of its merge key; empty: with anybody."""
+        """Return the part of a request's merge key that separates it from others; "" if it may share any batch."""
         left, alone = self.alone.get(sender, (0, 0))
         if left > 1:
             self.alone[sender] = (left - 1, alone)
@@ -46,7 +46,7 @@ class Spoilers:
         return "" if half is None else f"/suspects {half}"
 
     def suspect(self, senders: Iterable[Sender], refusal: BatchRefusal) -> None:
-        """A batch with requests of these was refused."""
+        """Suspect the senders of a batch that was refused."""
         known = list(dict.fromkeys(sender for sender in senders if sender[0]))
         middle = len(known) // 2
         for part in (known[:middle], known[middle:]):
@@ -58,13 +58,13 @@ class Spoilers:
             self.suspects.popitem(last=False)
 
     def answered(self, sender: Sender) -> None:
-        """A request was answered whose batch not everybody could share: its sender is not suspected any more."""
+        """Record that a separated request was answered: its sender is no longer suspected."""
         _, refusal = self.suspects.pop(sender, (None, None))
         if refusal:
             refusal.sender_answered()
 
     def failed_alone(self, sender: Sender) -> None:
-        """A request failed, not for the first time, in whose batch there were no others."""
+        """Record that a retried request failed alone."""
         _, refusal = self.suspects.get(sender, (None, None))
         if refusal is None or refusal.somebody_answered:
             self.spoiled(sender)
@@ -72,7 +72,7 @@ class Spoilers:
             self.suspect([sender], refusal)
 
     def spoiled(self, sender: Sender) -> None:
-        """A request spoiled a batch, or failed alone as others of its sender had spoiled theirs."""
+        """Record a poison request of a sender."""
         if not sender[0]:
             return
         self.suspects.pop(sender, None)
@@ -84,7 +84,7 @@ class Spoilers:
 
 
 class RetryBudget:
-    """How many requests of refused batches may be tried again: a share of all requests, and some to begin with."""
+    """Budget of retries for requests of refused batches: a fraction of all requests, plus an initial amount."""
 
     FLOOR: Final = 100
     CEILING: Final = 1000
@@ -94,7 +94,7 @@ class RetryBudget:
         self._spent = 0.0
 
     def spend(self, requests: int, share: float, total: int) -> bool:
-        """Whether so many may be tried again, `total` requests having come so far; then they are counted."""
+        """Return whether this many retries are allowed after `total` requests so far; if so, count them."""
         earned = self.FLOOR + share * total
         self._spent = max(self._spent, earned - self.CEILING)
         if self._spent + requests > earned:
@@ -116,14 +116,14 @@ LookAgain = Callable[[Backend], Awaitable[None]]
 
 
 async def no_look(_backend: Backend) -> None:
-    """Leave what is known of a Triton as it is, where nothing looks for changes."""
+    """Do not refresh the models of a Triton, where nothing looks for changes."""
 
 
 class Recovery:
-    """Finds out whether the Triton or a request was at fault. Lives in the event loop.
+    """Detector of whether the Triton or a request was at fault. Use it only in the event loop.
 
-    What a Triton refused as a whole is halved: either half is a batch like any other, which the policy orders and
-    places, and none of it shares a batch with others, until a request is refused alone.
+    A refused batch is halved: each half is a batch like any other for the policy, but does not share batches with other
+    requests, until a request is refused alone.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Recovery:
         in_force: InForce,
         look_again: LookAgain,
     ) -> None:
-        """`look_again`: asks a Triton what it serves now, and takes that up."""
+        """Prepare it. `look_again`: refreshes the models of a Triton."""
         self._directory = directory
         self._clients = clients
         self._membership = membership
@@ -156,14 +156,13 @@ class Recovery:
         return FailureVerdict(outcome=RequestFailed(code, details, reason="BACKEND"))
 
     def failed(self, run: StageRun, code: grpc.StatusCode, details: str) -> None:
-        """A stage was ended as its verdict said: unless any one of several clients may be at fault, it speaks against
-        its Triton."""
+        """Count a failed stage against its Triton, unless any one of several clients may be at fault."""
         owners = {client.owner for client in run.clients}
         if len(owners) == 1 or code is grpc.StatusCode.UNAVAILABLE:
             self._membership.failed(run.backend, owners, code, details)
 
     def answered(self, clients: Iterable[Client]) -> None:
-        """A batch that not everybody could share was answered: what its clients were suspected of was not theirs."""
+        """Clear the suspicion against clients of a separated batch that was answered."""
         for client in clients:
             if client.refusal:
                 client.refusal.answered()

@@ -20,25 +20,25 @@ from tidegate_proxy.tritons.backend import Backend
 
 @dataclass(slots=True, eq=False)
 class StageRun:
-    """A stage on its Triton."""
+    """Stage that runs on its Triton."""
 
     effect: StartStage
     worker_id: int
     target: StageTarget
     payload: BatchPayload
     clients: list[Client]
-    """The clients of the whole batch: its rows stay where they are when one leaves."""
+    """Clients of the whole batch: its rows keep their places when one leaves."""
     started_ns: int
     waiting: int
-    """Clients that have not left."""
+    """Number of clients that have not left."""
     execution: BatchSpan | None = None
-    """For those who look on."""
+    """Span for tracing."""
     call: PendingCall | None = None
     recovery: asyncio.Task[None] | None = None
     """Task that handles its failure."""
     batch_id: int = field(init=False)
     backend: Backend = field(init=False)
-    """Where it runs."""
+    """Triton that runs it."""
     is_last: bool = field(init=False)
     """Whether its batch is answered after it."""
 
@@ -49,16 +49,16 @@ class StageRun:
 
     @property
     def upper_ns(self) -> int:
-        """How long it is planned to take."""
+        """Predicted duration."""
         return self.effect.batch.stages[self.effect.stage].duration_ns
 
     @property
     def abandoned(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """Whether no client waits for it any more."""
         return self.waiting == 0
 
     def stop(self) -> None:
-        """Nobody wants to know how it ends."""
+        """Cancel it; its result is ignored."""
         if self.call:
             self.call.cancel()
         if self.recovery:
@@ -67,7 +67,7 @@ class StageRun:
 
 
 class RunningStages:
-    """The stages that run, or have run and are followed by another, by batch: at most one of each."""
+    """Running stages, and ended ones with a successor, by batch: at most one of each."""
 
     def __init__(self, engine: LiveEngine) -> None:
         self._engine = engine
@@ -89,11 +89,11 @@ class RunningStages:
         return self._running.get(run.batch_id) is run
 
     def is_running(self, batch_id: int) -> bool:
-        """Whether a stage of a batch runs."""
+        """Return whether a stage of a batch runs."""
         return batch_id in self._running
 
     def begin(self, run: StageRun) -> None:
-        """A stage is sent to its Triton."""
+        """Register a stage that is sent to its Triton."""
         self._running[run.batch_id] = run
         if turns := run.backend.turns:
             effect = run.effect
@@ -104,43 +104,43 @@ class RunningStages:
                 _end_turns(run, error)
 
     def end(self, run: StageRun, *, well: bool = False) -> int:
-        """A stage that ran does not any more; when that was, which is now. `well`: it was answered."""
+        """Remove a stage that has ended; return the current instant. `well`: it was answered."""
         del self._running[run.batch_id]
         ended_ns = self.free(run.worker_id)
         _over(run, ended_ns, teaches=well)
         return ended_ns
 
     def free(self, worker_id: int) -> int:
-        """A worker is at the end of a stage; when that was, which is now."""
+        """Mark a worker as idle after a stage; return the current instant."""
         now_ns = self._freed_ns[worker_id] = time.monotonic_ns()
         return now_ns
 
     def keep(self, run: StageRun) -> None:
-        """A stage has ended, and its batch goes on."""
+        """Keep an ended stage whose batch continues."""
         self._between[run.batch_id] = run
 
     def take_last(self, batch_id: int) -> StageRun | None:
-        """The stage that ended last of a batch that goes on now; None for its first stage."""
+        """Remove and return the previous stage of a batch; None for its first stage."""
         return self._between.pop(batch_id, None)
 
     def run_of(self, client: Client) -> StageRun | None:
-        """The stage that runs for a client."""
+        """Return the stage that runs for a client, or None."""
         return None if client.batch_id is None else self._running.get(client.batch_id)
 
     def has_begun(self, client: Client) -> bool:
-        """Whether a client's batch is under way, with a stage that runs or is over."""
+        """Return whether a client's batch has a stage that runs or has ended."""
         return client.batch_id in self._running or client.batch_id in self._between
 
     def is_behind(self, run: StageRun) -> bool:
-        """Whether another stage runs on the worker of this one."""
+        """Return whether another stage runs on the worker of this one."""
         return any(other.worker_id == run.worker_id and other is not run for other in self._running.values())
 
     def since_ns(self, run: StageRun) -> int:
-        """Since when a stage runs: it was sent, and if it had to wait for another on its worker, that has ended."""
+        """Return the instant since when a stage runs: it was sent, or the one before it on its worker ended."""
         return max(run.started_ns, self._freed_ns.get(run.worker_id, 0))
 
     def forget(self, workers: Container[int]) -> list[StageRun]:
-        """The stages that run on lost workers, no longer among those that run."""
+        """Remove and return the stages on lost workers."""
         runs = [run for run in self._running.values() if run.worker_id in workers]
         now_ns = time.monotonic_ns()
         for run in runs:
@@ -149,7 +149,7 @@ class RunningStages:
         return runs
 
     def forget_batch(self, batch_id: int) -> list[StageRun]:
-        """The stage of a batch that runs, or that ended last; it has none any more."""
+        """Remove and return the stages of a batch."""
         runs = []
         if run := self._running.pop(batch_id, None):
             _over(run, time.monotonic_ns(), teaches=False)
@@ -159,7 +159,7 @@ class RunningStages:
         return runs
 
     def forget_stranded(self) -> list[StageRun]:
-        """Forget the stages that run, or ended last, of batches that the engine does not know. Returns them."""
+        """Remove and return the stages of batches that the engine does not know."""
         now_ns, flight = time.monotonic_ns(), self._engine.engine.flight
         running = [run for batch_id, run in self._running.items() if flight(batch_id) is None]
         between = [run for batch_id, run in self._between.items() if flight(batch_id) is None]
@@ -171,7 +171,7 @@ class RunningStages:
         return [*running, *between]
 
     def forget_all(self) -> None:
-        """Forget every stage."""
+        """Remove every stage."""
         now_ns = time.monotonic_ns()
         for run in self._running.values():
             _over(run, now_ns, teaches=False)
@@ -193,7 +193,7 @@ def _end_turns(run: StageRun, error: Exception) -> None:
 
 
 RESERVED_FRACTION = 0.1
-"""So much more, as a share, may wait when what comes is of a client or a model that has little waiting."""
+"""Fraction of the limit that is reserved for clients and models with few queued requests."""
 
 
 @dataclass(slots=True)
@@ -205,7 +205,7 @@ class QueueLoad:
 
 
 def queue_refusal(limits: QueueLimits, waiting: QueueLoad, of_client: QueueLoad, of_model: QueueLoad) -> str:
-    """Why one more request is refused where so much waits in all, of its client and of its model; "": it is not."""
+    """Return why another request is rejected at these loads in all, of its client and of its model, or ""."""
     if waiting.requests < limits.requests and waiting.bytes < limits.bytes:
         return ""
     full = _reached(limits, waiting, 1)
@@ -226,13 +226,13 @@ def _reached(limits: QueueLimits, load: QueueLoad, share: float) -> str:
 
 
 class WaitingClients:
-    """The clients that wait, by request id."""
+    """Waiting clients by request id."""
 
     def __init__(self, observability: Observability) -> None:
         self._observability = observability
         self._by_request: dict[int, Client] = {}
         self.numbered = 0
-        """Requests that were given a number."""
+        """Number of ids assigned."""
         self._load = QueueLoad()
         self._load_of_owner: dict[str, QueueLoad] = {}
         self._load_of_model: dict[str, QueueLoad] = {}
@@ -247,22 +247,22 @@ class WaitingClients:
         return client.request_id in self._by_request
 
     def number(self, client: Client) -> int:
-        """Give a request the number by which it is known from now on."""
+        """Assign an id to a request."""
         client.request_id = number = self.numbered
         self.numbered += 1
         return number
 
     def of(self, request_ids: Iterable[int]) -> list[Client]:
-        """The clients of a batch who still wait."""
+        """Return the clients of a batch that still wait."""
         return [client for request_id in request_ids if (client := self._by_request.get(request_id))]
 
     @property
     def held_bytes(self) -> int:
-        """The bytes of their requests."""
+        """Total bytes of their requests."""
         return self._load.bytes
 
     def admit(self, client: Client, limits: QueueLimits) -> bool:
-        """One more waits, unless too many do."""
+        """Add a client, and return True, unless a limit is reached."""
         model = client.envelope.model
         of_owner = self._load_of_owner.get(client.owner) or QueueLoad()
         of_model = self._load_of_model.get(model) or QueueLoad()
@@ -277,7 +277,7 @@ class WaitingClients:
         return True
 
     def remove(self, request_id: int) -> Client | None:
-        """The client of a request does not wait any more; None if it did not."""
+        """Remove and return the client of a request; None if it does not wait."""
         client = self._by_request.pop(request_id, None)
         if client:
             of_owner = self._load_of_owner[client.owner]
@@ -289,7 +289,7 @@ class WaitingClients:
         return client
 
     def fail(self, request_id: int, failure: RequestFailed) -> None:
-        """One is told that there is no answer, if it still waits."""
+        """Fail a request whose client still waits."""
         if client := self.remove(request_id):
             self.tell(client, failure)
 
@@ -309,7 +309,7 @@ class WaitingClients:
             self._observability.answered(answered, run.execution, output_ns)
 
     def tell(self, client: Client, failure: RequestFailed) -> None:
-        """The client first, then those who look on."""
+        """Fail a request: notify the client first, then the observers."""
         self._give(client, failure)
         self._observability.failed(client, failure.reason, failure.outcome)
 

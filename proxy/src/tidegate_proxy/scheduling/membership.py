@@ -1,6 +1,6 @@
-"""Tritons that come, go, and fail: the engine is told of each.
+"""Membership of Tritons: joins, losses and failures, reported to the engine.
 
-A Triton that answers probes and fails at its work is ejected for a while, as by Envoy's outlier detection.
+A Triton that answers health probes but fails requests is ejected for a while, as by Envoy's outlier detection.
 """
 
 import logging
@@ -39,13 +39,13 @@ _QUEUE_FULL: Final = "maximum queue size"
 
 
 MIN_FAILING_CLIENTS: Final = 2
-"""Clients for whom a Triton fails many times in a row, where there are so many."""
+"""Number of clients that must see consecutive failures of a Triton, if it has that many."""
 MOST_OF_ONE: Final = 0.75
-"""The most of its failures that may be one client's, where there are others."""
+"""Largest fraction of its failures from a single client, if there are others."""
 
 
 def is_failure(code: grpc.StatusCode, details: str) -> bool:
-    """Whether an error speaks against the Triton that gave it."""
+    """Return whether an error counts against the Triton that returned it."""
     return code in _OF_TRITON and _QUEUE_FULL not in details
 
 
@@ -104,7 +104,7 @@ class OutlierDetector:
     """And in the one before."""
 
     def did_well(self, backend: Backend, owner: str) -> None:
-        """It answered a call of a client, or a batch with one."""
+        """Record a Triton's success for a client."""
         record = self._record(backend)
         record.well += 1
         if record.in_row:
@@ -116,9 +116,9 @@ class OutlierDetector:
     def failed(
         self, backend: Backend, owners: Collection[str], now_ns: int, catalog: Catalog, backends: Sequence[Backend]
     ) -> str | None:
-        """It failed a call; if it is to be ejected for that, why: it counts as ejected from then on.
+        """Record a failed call; return the reason if the Triton is ejected for it, else None.
 
-        `owners`: whose requests were in it; `backends`: all Tritons.
+        `owners`: clients of its requests; `backends`: all Tritons.
         """
         record = self._record(backend)
         limits = self.in_force.settings.outlier_detection
@@ -144,13 +144,13 @@ class OutlierDetector:
         return f"{reason}; it is ejected for {lasts_s:g} s"
 
     def is_out(self, backend: Backend, now_ns: int, catalog: Catalog) -> bool:
-        """Whether it is ejected still. It is not where nobody else that lives has one of its models."""
+        """Return whether it is still ejected; never if no other live Triton has one of its models."""
         record = self._record(backend)
         record.out = record.out and now_ns < record.until_ns and _others_have_all(backend, catalog)
         return record.out
 
     def ejections(self, backends: Sequence[Backend]) -> dict[str, tuple[int, bool]]:
-        """How often each Triton was ejected, and whether it is, by address."""
+        """Return, by address, how often each Triton was ejected, and whether it is."""
         return {
             backend.address: (record.total, record.out) for backend in backends for record in [self._record(backend)]
         }
@@ -227,19 +227,19 @@ class Membership:
         in_force: InForce,
         pass_on: Callable[[Client], None],
     ) -> None:
-        """`pass_on`: has a request answered that cannot be scheduled any more, as its model has become another."""
+        """Prepare it. `pass_on`: bypasses a request whose model has changed."""
         self._engine = engine
         self._directory = directory
         self._clients = clients
         self._running = running
         self._regions = regions
         self.outliers = outliers
-        """The Tritons that fail while others do well."""
+        """Outlier detection of the Tritons."""
         self._in_force = in_force
         self._pass_on = pass_on
 
     async def lost(self, backend: Backend, details: str) -> bool:
-        """Whether a failed call means that the Triton is gone; if so the engine is told, once."""
+        """Return whether a failed call means that the Triton is lost; if so the engine is notified, once."""
         if not backend.alive and not self.is_ejected(backend):
             return True  # it was given up already: the call was cut off, or came in vain
         if await backend.is_live():
@@ -248,8 +248,7 @@ class Membership:
         return True
 
     def failed(self, backend: Backend, owners: Collection[str], code: grpc.StatusCode, details: str) -> None:
-        """A call of these clients to a Triton has failed: one that fails while others do well is given nothing more for
-        a while."""
+        """Record a failed call of these clients to a Triton, which may be ejected for it."""
         if not is_failure(code, details):
             return
         catalog = self._directory.catalog
@@ -259,11 +258,11 @@ class Membership:
             self._withdraw(backend)
 
     def is_ejected(self, backend: Backend) -> bool:
-        """Whether a Triton is to be given nothing, though it may answer."""
+        """Return whether a Triton gets no requests, though it may answer."""
         return self.outliers.is_out(backend, time.monotonic_ns(), self._directory.catalog)
 
     def give_up(self, backend: Backend, details: str) -> None:
-        """A Triton is gone: tell the engine, once."""
+        """Report the loss of a Triton to the engine, once."""
         if not backend.alive:
             return
         log.error("triton lost", extra={"triton": backend.address, "error": details})
@@ -295,7 +294,7 @@ class Membership:
             self._regions.leave(backend)
 
     def give_up_overdue(self, backend: Backend) -> None:
-        """End stages that take so long that they will never end, though their Triton answers probes."""
+        """End stages that exceed their time limit, though their Triton answers health probes."""
         now_ns = time.monotonic_ns()
         first: dict[int, StageRun] = {}  # what was sent behind it waits for it
         for run in self._running:
@@ -329,9 +328,9 @@ class Membership:
             then.runs += self._running.forget_stranded()
 
     def adopt(self, catalog: Catalog, profiles: Sequence[Profile], returning: Backend | None = None) -> None:
-        """From now on this is what the Tritons serve; `returning` is one that was given up and answers again.
+        """Apply a new catalog; `returning`: a lost Triton that answers again.
 
-        Raises ValueError for a plan that the engine cannot follow. Nothing has changed then, whatever it raises.
+        Raises ValueError for a layout that the engine cannot follow. Nothing has changed then, whatever it raises.
         """
         with self._changing() as then:
             before = self._directory.whole

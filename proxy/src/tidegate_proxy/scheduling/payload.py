@@ -1,8 +1,8 @@
-"""The tensors of a batch on their way along its stages: to a Triton, from there to the next one, back to the clients.
+"""Tensors of a batch along its stages: to a Triton, on to the next one, back to the clients.
 
-Small ones are sent in the calls. Large ones lie in shared memory where the Tritons are on this machine: each is copied
-there once, from the clients' requests, and once from there, into their answers; between stages nothing is copied.
-How large an answer will be is learned from the answers before it, to requests of the same shapes.
+Small ones are sent in the calls. Large ones are in shared memory with local Tritons: each is copied there once, from
+the clients' requests, and once from there, into their responses; between stages nothing is copied. Response sizes are
+learned from earlier responses to requests of the same shapes.
 """
 
 from collections.abc import Sequence
@@ -30,45 +30,45 @@ from tidegate_proxy.tritons.backend import Backend
 from tidegate_proxy.tritons.shared_memory import SharedRegion, SharedRegions
 
 SHARED_FROM_BYTES: Final = 65536
-"""Less is sent: copying it costs less than what sharing saves."""
+"""Size in bytes from which tensors are shared: below it, copying is cheaper."""
 ALIGNMENT_BYTES: Final = 64
 MAX_SIZES: Final = 4096
 
 
 class OutputSizes:
-    """Bytes per row of each output of a partition, for requests of some shapes, as they were last."""
+    """Latest bytes per row of each output of a partition, by request shape."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], dict[str, int]] = {}
 
     def get(self, partition: str, merge_key: str) -> dict[str, int]:
-        """The sizes by name; none where nothing is known."""
+        """Return the sizes by output; empty if unknown."""
         return self._seen.get((partition, merge_key), {})
 
     def learn(self, partition: str, merge_key: str, sizes: dict[str, int]) -> None:
-        """This is how large they were."""
+        """Store the sizes of a response."""
         if len(self._seen) >= MAX_SIZES:
             self._seen.clear()  # merge keys come from clients: they must not pile up
         self._seen[partition, merge_key] = sizes
 
     def forget(self, partition: str, merge_key: str) -> None:
-        """They were larger than that."""
+        """Forget sizes that were too small."""
         self._seen.pop((partition, merge_key), None)
 
 
 @dataclass(frozen=True, slots=True)
 class StageTarget:
-    """A partition on a Triton, as one stage of a batch meets it."""
+    """Partition on a Triton, as the target of a stage."""
 
     partition: str
     signature: ModelSignature | None
-    """Its tensors; None: it has just been unloaded."""
+    """Signature; None: it has just been unloaded."""
     backends: Sequence[Backend]
-    """That of this stage, then those of the later ones, which may read what it writes."""
+    """Triton of this stage, then those of the later ones, which may read its outputs."""
     alone: bool
-    """Whether it is the only stage, of a model that its Triton knows by the name that clients use."""
+    """Whether it is the only stage, of a model whose name on the Triton is the public one."""
     backend: Backend = field(init=False)
-    """Where it runs."""
+    """Triton of this stage."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "backend", self.backends[0])
@@ -85,8 +85,7 @@ class _Live:
 
 
 class BatchPayload:
-    """The tensors of one batch: for each stage `request`, then `answered` or, at last, `outcomes`; at the end
-    `close`."""
+    """Tensors of one batch: call `request` and `answered` for each stage, `outcomes` for the last, then `close`."""
 
     def __init__(
         self,
@@ -95,7 +94,7 @@ class BatchPayload:
         regions: SharedRegions | None,
         outputs: Sequence[str] = (),
     ) -> None:
-        """`regions`: None where nothing is shared. `outputs`: all of a split model, in order."""
+        """Create it. `regions`: None if nothing is shared. `outputs`: all outputs of a split model, in order."""
         self.envelopes = envelopes
         self._rows = sum([envelope.rows for envelope in envelopes])
         self._bytes = sum([len(envelope.message) for envelope in envelopes])
@@ -118,13 +117,13 @@ class BatchPayload:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the present stage's call speaks of shared memory."""
+        """Whether the current stage's call uses shared memory."""
         return self._reads or self._written is not None
 
     def request(self, target: StageTarget, *, share: bool = True) -> bytes:
-        """The call of a stage: a ModelInferRequest. Asked again for the same stage, `share=False` sends everything.
+        """Return the ModelInferRequest of a stage. Called again for the same stage, `share=False` sends all tensors.
 
-        What a single client sent is sent on as it is, unless it is shared or goes along several stages.
+        A single client's message is sent unmodified, unless it is shared or has several stages.
         """
         self._drop_written()
         self._partition = target.partition
@@ -153,7 +152,7 @@ class BatchPayload:
         return join(header.SerializeToString(), sent, wire.REQUEST_RAW_FIELD)
 
     def answered(self, answer: bytes) -> None:
-        """A stage has ended that is not the only one: what it gave is there for the next ones. Raises ScatterError."""
+        """Keep the outputs of a stage for the next ones. Raises ScatterError."""
         header, tensors = self._open(answer)
         for output, content in zip(header.outputs, tensors, strict=True):
             at = self._written_at.get(output.name)
@@ -164,7 +163,7 @@ class BatchPayload:
         self._written, self._written_at = None, {}
 
     def outcomes(self, answer: bytes) -> list[bytes]:
-        """The clients' answers, with that of the last stage. Raises ScatterError."""
+        """Return the clients' responses from that of the last stage. Raises ScatterError."""
         if self._outputs:
             self.answered(answer)
             return self._from_live(read_answer(answer)[0])
@@ -188,13 +187,13 @@ class BatchPayload:
         return scatter(header, contents, self.envelopes)
 
     def sharing_broke(self, target: StageTarget) -> None:
-        """A Triton does not know a region any more, or its answer was larger than expected."""
+        """Handle a Triton that lost a region, or whose response was larger than expected."""
         self._sizes.forget(target.partition, self.envelopes[0].merge_key)
         if self._regions:
             self._regions.forget(target.backend)
 
     def close(self, *, finished: bool) -> None:
-        """The batch is over. `finished`: all of its calls are, so that no Triton writes to what they shared."""
+        """Release the batch. `finished`: all of its calls have ended, so no Triton writes to its regions."""
         self._live = {}
         if self._regions:
             for region in (*self._held, *([self._written] if self._written else [])):

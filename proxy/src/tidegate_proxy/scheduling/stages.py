@@ -1,4 +1,4 @@
-"""The stages of batches: started, sent, ended, failed; those that a Triton would merge one after the other."""
+"""Stages of batches: start, sending, end, failure, and pacing of those that a Triton would merge."""
 
 import asyncio
 import time
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 
 BEGINS_WITHIN_NS: Final = 1_000_000
-"""How long a stage takes to begin on an idle instance: Triton has merged what was sent .2 to 1 ms apart."""
+"""Time in ns in which a stage begins on an idle instance: Triton has merged requests sent 0.2 to 1 ms apart."""
 MIN_MERGE_COST_RATIO: Final = 2
-"""A stage is held back where a merged batch would take so many times as much longer."""
+"""Ratio of the cost of being merged to the delay, above which a stage is held back."""
 MAX_NS: Final = 10_000_000
-"""No stage is held back longer for the sake of one before it, whatever becomes of that."""
+"""Longest time in ns for which a stage is held back."""
 
 Send = Callable[[], None]
 
@@ -59,14 +59,12 @@ class _Queue:
 
 
 class DispatchPacing:
-    """Sends stages that their Triton would merge one after the other has begun: a batch stays what the policy made of
-    it.
+    """Pacing of stages that their Triton would merge: each is sent after the one before has begun.
 
-    A Triton with `dynamic_batching` makes one batch of what waits in a model's queue, whoever made batches of it
-    before: of two stages for two of its instances one, on one of them, for so long that both miss their deadlines,
-    while the other idles and nobody knows. A stage waits there for as long as the worker that it was sent to in advance
-    runs another one, and for some tenths of a millisecond where it is idle. So long the next one is held back, if that
-    costs less than being merged. Lives in an event loop.
+    A Triton with `dynamic_batching` merges queued requests of a model, even if these are batches already: it may run
+    two stages for two instances as one, which misses both deadlines while the other instance idles. A stage sent in
+    advance is queued there until its worker has finished the one before, or for some tenths of a millisecond on an idle
+    worker. The next one is held back for that time if that costs less than being merged. Use it only in one event loop.
     """
 
     def __init__(self, engine: LiveEngine, directory: CurrentCatalog, running: RunningStages) -> None:
@@ -81,7 +79,7 @@ class DispatchPacing:
         self._queues: dict[Backend, dict[str, _Queue]] = {}
 
     def send(self, run: StageRun, send: Send) -> None:
-        """Have a stage sent: now, or as soon as it stays by itself, which is when it started then."""
+        """Send a stage: now, or as soon as it will not be merged."""
         partition = run.effect.batch.stages[run.effect.stage].partition
         if self._directory.catalog is not self._catalog:
             self._look()
@@ -96,7 +94,7 @@ class DispatchPacing:
             self._let_go(queue, run, send)
 
     def over(self, run: StageRun) -> None:
-        """A stage's call is over: what waited behind it has begun."""
+        """Handle the end of a stage's call: the next one has begun."""
         queues = self._queues.get(run.backend)
         if not queues:
             return
@@ -107,7 +105,7 @@ class DispatchPacing:
                 self._go_on(queue)
 
     def close(self) -> None:
-        """Send nothing more of what is held back."""
+        """Discard the stages that are held back."""
         for queues in self._queues.values():
             for queue in queues.values():
                 queue.held.clear()
@@ -167,12 +165,12 @@ class DispatchPacing:
 
 
 BROKEN_SHARING = "shared memory"
-"""In all that Triton says of it: of a region that it does not know, of an answer larger than expected."""
+"""Text in all of Triton's errors on shared memory: an unknown region, or a response larger than expected."""
 EVERY_CLIENT_LEFT = "every client left"
 
 
 class RunningBatches:
-    """Every stage that runs. Lives in an event loop."""
+    """All running stages. Use it only in one event loop."""
 
     def __init__(
         self,
@@ -188,7 +186,7 @@ class RunningBatches:
         hidden: Callable[[], Container[str]],
         on_batch: Callable[[StageRun, Sequence[Outcome]], None] | None,
     ) -> None:
-        """`regions`, `hidden`, `on_batch`: as the driver's."""
+        """Prepare it. `regions`, `hidden`, `on_batch`: see the driver."""
         self._engine = engine
         self._directory = directory
         self._clients = clients
@@ -206,7 +204,7 @@ class RunningBatches:
         self._loop = asyncio.get_running_loop()
 
     async def close(self) -> None:
-        """Forget those that run: how they end concerns nobody any more."""
+        """Cancel the running stages; their results are ignored."""
         self._engine.catch_up()
         self._spacing.close()
         self._running.forget_all()
@@ -215,19 +213,19 @@ class RunningBatches:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def left(self, client: Client) -> None:
-        """A client does not wait any more: a stage that nobody waits for is not run to its end."""
+        """Handle a client that left: cancel its stage if no other client waits for it."""
         if run := self._running.run_of(client):
             run.waiting -= 1
             if run.abandoned and run.call:
                 self._cancel_later(run.call)
 
     def stop_soon(self, runs: Iterable[StageRun]) -> None:
-        """Nobody wants to know how these end."""
+        """Cancel these stages soon; their results are ignored."""
         for run in runs:
             self._loop.call_soon(run.stop)
 
     def crash(self, effect: StartStage) -> None:
-        """A fault of our own met a stage: its clients are told so, its worker is free."""
+        """End a stage that met an internal error: fail its clients, free its worker."""
         batch = effect.batch
         worker_id = batch.stages[effect.stage].worker_id
         runs = self._running.forget_batch(batch.id)
@@ -240,7 +238,7 @@ class RunningBatches:
         self.stop_soon(runs)
 
     def start(self, effect: StartStage) -> None:
-        """Run a stage on its Triton, unless nobody waits for it any more."""
+        """Run a stage on its Triton, unless no client waits for it any more."""
         batch = effect.batch
         worker_id = batch.stages[effect.stage].worker_id
         target = self.target_of(effect)
@@ -267,12 +265,12 @@ class RunningBatches:
         self._spacing.send(run, partial(self._send, run, message))
 
     def payload_of(self, envelopes: Sequence[InferenceRequest], regions: SharedRegions | None) -> BatchPayload:
-        """The tensors of a batch that begins; `regions`: None where nothing is to be shared."""
+        """Create the payload of a batch; `regions`: None if nothing is shared."""
         split = self._directory.catalog.split.get(envelopes[0].model) if envelopes else None
         return BatchPayload(envelopes, self._sizes, regions, split.outputs if split else ())
 
     def target_of(self, effect: StartStage) -> StageTarget:
-        """Where a stage runs."""
+        """Return the target of a stage."""
         catalog, stages = self._directory.catalog, effect.batch.stages
         stage = stages[effect.stage]
         return StageTarget(

@@ -70,7 +70,7 @@ class StreamRelay:
 
     @property
     def unanswered(self) -> list[tuple[PassedThrough, BypassedStreamRequest | None]]:
-        """Return requests without a response, in order: those in flight, and those not sent yet."""
+        """Requests without a response, in order: those in flight, and those not sent yet."""
         on_their_way = [(request, passing) for request, _, passing in self._unanswered if passing is not None]
         waiting = [(message[1], message[2]) for message in self._messages if message is not None]
         return [*on_their_way, *waiting]

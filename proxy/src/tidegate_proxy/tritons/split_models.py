@@ -38,7 +38,7 @@ class SplitModel:
 
     @property
     def metadata(self) -> service_pb2.ModelMetadataResponse:
-        """Return the model's metadata in Triton's form."""
+        """Model's metadata in Triton's form."""
         answer = service_pb2.ModelMetadataResponse(
             name=self.config.name, versions=[SPLIT_MODEL_VERSION], platform=self.config.platform or self.config.backend
         )

@@ -84,7 +84,7 @@ class RequestFacts(OutcomeListener):
 
     @property
     def timeline(self) -> RequestTimeline | None:
-        """Return the steps of the request as text."""
+        """Steps of the request as text."""
         return self._timelines.of(self.request_id)
 
     @property

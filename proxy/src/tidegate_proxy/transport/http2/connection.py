@@ -318,7 +318,7 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     @property
     def unread_bytes(self) -> int:
-        """Return the bytes that were written and not read by the peer."""
+        """Bytes that were written and not read by the peer."""
         return self.http2.queued_body_size() + (self.transport.get_write_buffer_size() if self.transport else 0)
 
     def close(self) -> None:

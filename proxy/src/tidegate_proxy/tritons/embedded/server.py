@@ -118,7 +118,7 @@ class EmbeddedTriton:
 
     @property
     def log_text(self) -> str:
-        """Return the log since the last `start`; available after `stop`, too."""
+        """Log since the last `start`; available after `stop`, too."""
         if self._log_fd is None:
             return ""
         return os.pread(self._log_fd, os.fstat(self._log_fd).st_size, 0).decode(errors="replace")
