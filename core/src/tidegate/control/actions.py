@@ -10,7 +10,7 @@ from tidegate.schemas import Layout, LayoutWorker
 
 @dataclass(frozen=True)
 class QueryController:
-    """Have `ControlLoop.answer` find out what the controller wants. Answer with `on_answer`.
+    """Call `ControlLoop.answer` with the observation, and pass the result to `on_answer`.
 
     It may take long, and may run in a thread: it touches nothing but the controller.
     """
@@ -20,9 +20,9 @@ class QueryController:
 
 @dataclass(frozen=True)
 class StartWorker:
-    """Start a process beside those that serve, load what it hosts, warm it.
+    """Start a worker's process beside those that serve, load its partitions and warm it.
 
-    Answer with `on_worker_warm` or `on_worker_failed`.
+    Then call `on_worker_warm` or `on_worker_failed`.
     """
 
     worker_id: int
@@ -33,9 +33,9 @@ class StartWorker:
 
 @dataclass(frozen=True)
 class Switch:
-    """Tell the engine of the new models and workers (TopologyChanged): from now on these are given work.
+    """Pass the new models and workers to the engine (TopologyChanged), which uses them from then on.
 
-    Answer with `on_switched`, or with `on_switch_failed` where the engine refuses that.
+    Then call `on_switched`, or `on_switch_failed` if the engine rejects them.
     """
 
     revision: LayoutRevision
@@ -43,7 +43,7 @@ class Switch:
 
 @dataclass(frozen=True)
 class StopWorker:
-    """Stop a process: it has drained, is not wanted any more, or drains for too long."""
+    """Stop a worker's process: it has drained, is not wanted any more, or exceeded its drain timeout."""
 
     worker_id: int
     worker: LayoutWorker

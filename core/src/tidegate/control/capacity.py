@@ -13,9 +13,9 @@ COMPUTE_SLICES = 7
 
 
 def capacities(layout: Layout) -> dict[str, float]:
-    """The rows per second of each model if it had its workers to itself, by name.
+    """Return the rows per second of each model, by name, if it had its workers to itself.
 
-    The batch is the largest of which two fit into the SLO, one that just left and one's own; never more than planned.
+    The batch size is the largest of which two fit into the SLO, at most the planned one.
     """
     tables = {part.name: part.latency_ms for part in layout.partitions}
     hosts: defaultdict[str, list[str]] = defaultdict(list)
@@ -42,9 +42,10 @@ def _rows_per_s(table_ms: tuple[float, ...], budget_ms: float | None) -> float:
 
 
 def load_of(layout: Layout, rows_per_s: Mapping[str, float]) -> float:
-    """How busy the busiest workers of a layout would be: 1 is all that they bear.
+    """Return the load of the busiest workers of a layout: 1 is their capacity.
 
-    Models that share workers, if only through others, share a load: more than what is true, where they share few.
+    `rows_per_s`: rows per second by model. Models that share workers, directly or indirectly, share a load; this
+    overestimates it if they share few.
     """
     group: dict[str, str] = {}
 
@@ -65,7 +66,7 @@ def load_of(layout: Layout, rows_per_s: Mapping[str, float]) -> float:
 
 
 def gpus_of(layout: Layout) -> float:
-    """How many GPUs a layout takes: of one that is shared the shares, and never more than all of it."""
+    """Return the number of GPUs that a layout uses; a shared GPU counts by its shares, at most 1."""
     devices: defaultdict[Device, dict[Slice, float]] = defaultdict(dict)
     for worker in layout.workers:
         taken = devices[worker.device]

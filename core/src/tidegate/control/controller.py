@@ -12,7 +12,7 @@ from tidegate.schemas import Layout
 
 
 class ControllerOptions(BaseModel):
-    """Base of a controller's options: validated, and an unknown name is an error that lists the known ones."""
+    """Base class of a controller's options, validated; an unknown name is an error that lists the known ones."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -46,7 +46,7 @@ class Controller(ABC):
 
 @dataclass(frozen=True)
 class ControllerSpec:
-    """A controller that can be selected by name."""
+    """Name, summary and class of a controller that users select by name."""
 
     name: str
     summary: str

@@ -18,7 +18,7 @@ MAX_DOUBLINGS = 6
 
 
 class Governor:
-    """Keeps the limits of a controller."""
+    """Governor of a controller: enforces cooldown, stabilization and minimum improvement."""
 
     def __init__(self, limits: ControllerChoice) -> None:
         self._limits = limits
@@ -29,20 +29,23 @@ class Governor:
         """Since when the controller has wanted another layout, every time that it was asked."""
 
     def on_change_over(self, now_ns: int, *, undone: bool = False) -> None:
-        """A change is over: the next one has to wait."""
+        """Start the cooldown after a change; `undone`: it was rolled back."""
         self._undone = self._undone + 1 if undone else 0
         cooldown_s = self._limits.cooldown_s * 2 ** min(self._undone, MAX_DOUBLINGS)
         self._rests_until_ns = now_ns + round(cooldown_s * 1e9)
         self._wanted_since_ns = None
 
     def reset_stabilization(self) -> None:
-        """The controller wants nothing else than what there is."""
+        """Reset the stabilization window: the controller wants no change."""
         self._wanted_since_ns = None
 
     def rejection_reason(
         self, present: LayoutRevision, wanted: LayoutRevision, observed: Observation, away: Collection[int] = ()
     ) -> str:
-        """Why a layout is not brought about, in words; empty: it is. `away`: ids of workers that are not there."""
+        """Return why a layout is rejected, as text; empty: it is permitted.
+
+        `present`: current revision; `wanted`: the controller's; `away`: ids of unavailable workers.
+        """
         if self._wanted_since_ns is None:
             self._wanted_since_ns = observed.now_ns
         objection = (
@@ -64,9 +67,10 @@ class Governor:
     def unserved_requests_reason(
         self, present: LayoutRevision, wanted: LayoutRevision, largest_rows: Mapping[str, int], away: Collection[int]
     ) -> str:
-        """Why requests would be lost with a layout that are served with the present one; empty: none would be.
+        """Return why a layout would lose requests that the current one serves, as text; empty: it would not.
 
-        `largest_rows`: those of the largest request of each model that has come. This may change while workers start.
+        `largest_rows`: rows of the largest request so far, by model, which may grow while workers start; `away`: ids of
+        unavailable workers.
         """
         return _takes_less(wanted.layout, largest_rows) or _is_away(present, wanted, away)
 

@@ -16,7 +16,7 @@ WorkerState = Literal["starting", "warm", "serving", "draining", "stopped"]
 
 
 class LayoutChange:
-    """From one revision to another. Every method returns what the driver has to do."""
+    """Change from one layout revision to another. Every method returns actions for the driver."""
 
     def __init__(
         self, number: int, before: LayoutRevision, after: LayoutRevision, *, start_limit_ns: int, drain_limit_ns: int
@@ -38,7 +38,7 @@ class LayoutChange:
 
     @property
     def revision(self) -> LayoutRevision:
-        """The one that serves at present."""
+        """The current revision."""
         return self.after if self.state in {"switched", "done"} else self.before
 
     @property
@@ -48,25 +48,25 @@ class LayoutChange:
 
     @property
     def draining(self) -> tuple[int, ...]:
-        """The workers that are given nothing more and run something still, as far as was told."""
+        """Ids of old workers that get no more work and still run something."""
         return self._in("draining")
 
     def begin(self, now_ns: int) -> list[Action]:
-        """Start the new workers; where there are none, switch."""
+        """Start the new workers, or switch at once if there are none."""
         self.limit_ns = now_ns + self._start_limit_ns
         workers = self.after.workers
         starts = [StartWorker(number, workers[number], self.after.layout) for number in self._in("starting")]
         return [self._progress(now_ns), *starts, *self._switch_if_warm(now_ns)]
 
     def on_worker_warm(self, now_ns: int, worker_id: int) -> list[Action]:
-        """A new worker has loaded what it hosts, and has run it."""
+        """Handle a new worker that has loaded and run its partitions; switch if it was the last."""
         if self.workers.get(worker_id) != "starting":
             return []
         self.workers[worker_id] = "warm"
         return self._switch_if_warm(now_ns)
 
     def on_worker_failed(self, now_ns: int, worker_id: int, why: str) -> list[Action]:
-        """A process is gone, whatever it was doing. Of a new one before the switch that undoes the change."""
+        """Handle the loss of a worker's process; a new worker's loss before the switch undoes the change."""
         match self.workers.get(worker_id):
             case "starting" | "warm" if not self._switching:
                 name = self.after.workers[worker_id].name
@@ -77,7 +77,7 @@ class LayoutChange:
                 return []
 
     def on_switched(self, now_ns: int) -> list[Action]:
-        """The engine follows the new layout: the old workers are given nothing more."""
+        """Handle the switch of the engine to the new layout: old workers drain."""
         if not self._switching:
             return []
         self._switching = False
@@ -92,12 +92,12 @@ class LayoutChange:
         return told
 
     def on_switch_failed(self, now_ns: int, why: str) -> list[Action]:
-        """The engine refused the new layout, and follows the old one as before."""
+        """Handle the engine's rejection of the new layout: undo the change."""
         self._switching = False
         return self.undo(now_ns, f"the switch was refused: {why}")
 
     def on_worker_drained(self, now_ns: int, worker_id: int) -> list[Action]:
-        """An old worker has nothing left to run."""
+        """Handle an old worker that has drained: stop it."""
         if self.workers.get(worker_id) != "draining":
             return []
         stop = self._stop(worker_id)
@@ -107,7 +107,7 @@ class LayoutChange:
         return [stop, self._progress(now_ns)]
 
     def pass_time(self, now_ns: int) -> list[Action]:
-        """Undo what has not come up in time; stop what has not drained in time."""
+        """Undo the change if workers did not start in time; stop workers that did not drain in time."""
         if self.is_over or self._switching or now_ns < self.limit_ns:
             return []
         if self.state == "starting":
@@ -119,7 +119,7 @@ class LayoutChange:
         return [*stops, self._progress(now_ns)]
 
     def undo(self, now_ns: int, why: str) -> list[Action]:
-        """Stop what was started; the old workers, which never ceased to serve, go on. Nothing after the switch."""
+        """Stop the new workers and keep the old layout; without effect after the switch."""
         if self.state != "starting" or self._switching:
             return []
         self.state = "undone"

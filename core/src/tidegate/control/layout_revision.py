@@ -24,16 +24,16 @@ class LayoutRevision:
 
     @classmethod
     def of(cls, layout: Layout) -> "LayoutRevision":
-        """The first one: numbered in order, as `Layout.contract` numbers."""
+        """Return the first revision of a layout, with ids in order, as `Layout.contract` numbers workers."""
         return cls(layout, tuple(range(len(layout.workers))))
 
     @property
     def workers(self) -> dict[int, LayoutWorker]:
-        """The workers by id."""
+        """Workers by id."""
         return dict(zip(self.ids, self.layout.workers, strict=True))
 
     def contract(self) -> tuple[tuple[Model, ...], tuple[Worker, ...], tuple[Profile, ...], Network | None]:
-        """The same in the words of policies: models, workers, profiles, network."""
+        """Return models, workers, profiles and network in the types of `tidegate.api`."""
         models, workers, profiles, network = self.layout.contract()
         numbered = tuple(
             msgspec.structs.replace(worker, id=number) for worker, number in zip(workers, self.ids, strict=True)
@@ -41,11 +41,10 @@ class LayoutRevision:
         return models, numbered, profiles, network
 
     def followed_by(self, layout: Layout, next_id: int) -> "LayoutRevision":
-        """The revision of a layout that is to follow; new workers are numbered from `next_id` on.
+        """Return the revision of the next layout; new workers are numbered from `next_id` on.
 
-        A worker that has the same device, slice, kind and partitions as one of the present layout is that one: its id
-        and name stay. A new one whose name a present one has gets another one, since both run for a while. SLOs stay,
-        and outputs.
+        A worker with the same device, slice, class and partitions as a current one keeps its id and name. A new worker
+        whose name is in use gets another one, since both run for a while. SLOs and outputs stay.
         """
         here = _loads(self.layout)
         waiting: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)

@@ -26,7 +26,11 @@ ControllerAnswer = Layout | str | None
 
 
 class ControlLoop:
-    """One controller over one layout. Its `monitor` has to be told by the engine (`Reducer.add_listener`)."""
+    """Control loop of one controller: asks it, has the governor judge, and carries out changes.
+
+    Add its `monitor` to the engine's reducer (`Reducer.add_listener`). Every notification returns actions for the
+    driver.
+    """
 
     def __init__(
         self,
@@ -65,13 +69,13 @@ class ControlLoop:
 
     @property
     def next_wake_ns(self) -> int:
-        """When to call `advance` at the latest."""
+        """Latest time, in ns, for the next call of `advance`."""
         if self.change is not None:
             return self.change.limit_ns
         return self._due_ns if self._enabled and self._asked is None else NEVER_NS
 
     def advance(self, now_ns: int) -> list[Action]:
-        """Time passed: ask the controller where that is due, end a change that takes too long."""
+        """Handle the passage of time: ask the controller if due, end a change that takes too long."""
         if self.change is not None:
             return self._follow(now_ns, self.change.pass_time(now_ns))
         if now_ns < self.next_wake_ns:
@@ -95,7 +99,7 @@ class ControlLoop:
         return self._judge(now_ns, observed, answer)
 
     def on_worker_warm(self, now_ns: int, worker_id: int) -> list[Action]:
-        """A worker that was to start has loaded what it hosts, and has run it."""
+        """Handle a starting worker that has loaded and run its partitions."""
         change = self.change
         if change is None:
             return []
@@ -105,17 +109,17 @@ class ControlLoop:
         return self._follow(now_ns, change.on_worker_warm(now_ns, worker_id))
 
     def on_worker_failed(self, now_ns: int, worker_id: int, why: str) -> list[Action]:
-        """The process of a worker did not come up, or is gone; one that serves may come back."""
+        """Handle a worker's process that failed to start or is gone; a serving worker may come back."""
         if worker_id in self.revision.ids:
             self.away.add(worker_id)
         return [] if self.change is None else self._follow(now_ns, self.change.on_worker_failed(now_ns, worker_id, why))
 
     def on_worker_returned(self, worker_id: int) -> None:
-        """A worker that serves and was gone is there again."""
+        """Handle the return of a serving worker that was gone."""
         self.away.discard(worker_id)
 
     def on_switched(self, now_ns: int) -> list[Action]:
-        """The engine follows the layout that it was to switch to."""
+        """Handle the engine's switch to the new layout."""
         change = self.change
         if change is None:
             return []
@@ -125,20 +129,20 @@ class ControlLoop:
         return self._follow(now_ns, actions)
 
     def on_switch_failed(self, now_ns: int, why: str) -> list[Action]:
-        """The engine refused the layout that it was to switch to, and follows the one before."""
+        """Handle the engine's rejection of the new layout; it keeps the old one."""
         return [] if self.change is None else self._follow(now_ns, self.change.on_switch_failed(now_ns, why))
 
     def on_worker_drained(self, now_ns: int, worker_id: int) -> list[Action]:
-        """A worker that the new layout does without has nothing left to run."""
+        """Handle an old worker that has drained."""
         return [] if self.change is None else self._follow(now_ns, self.change.on_worker_drained(now_ns, worker_id))
 
     def halt(self, now_ns: int) -> list[Action]:
-        """Stop all control at once: nobody is asked, and what has not switched is undone. What drains, drains."""
+        """Stop all control at once: undo a change before its switch; draining continues."""
         self._enabled = False
         return [] if self.change is None else self._follow(now_ns, self.change.undo(now_ns, "control was stopped"))
 
     def resume(self, now_ns: int) -> None:
-        """Let the controller be asked again."""
+        """Resume control after `halt`."""
         if not self._enabled:
             self._enabled, self._due_ns = True, now_ns + self._every_ns
             self.monitor.skip_to(now_ns, self._unanswered())

@@ -12,7 +12,7 @@ NS_PER_S = 1_000_000_000
 
 
 class Monitor(OutcomeListener):
-    """Counts requests as they end: what came is what ended, and what waits more than before."""
+    """Counts requests by model as they end, and derives arrivals from the ended and waiting ones."""
 
     def __init__(self, now_ns: int = 0) -> None:
         self._since_ns = now_ns
@@ -36,29 +36,29 @@ class Monitor(OutcomeListener):
     # What is read ------------------------------------------------------------------------------------------------
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
-        """The last stage of a batch finished."""
+        """Count the answered requests of a batch."""
         for request in requests:
             self._end(request)
             self._on_time[request.model] += request.deadline_ns >= ended_ns
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
-        """A request was given up."""
+        """Count a dropped request."""
         self._end(request)
 
     def failed(self, now_ns: int, request: Request, reason: str) -> None:
-        """A request has no answer."""
+        """Count a failed request."""
         self._end(request)
 
     def cancelled(self, now_ns: int, request: Request) -> None:
-        """A client left: that is not the layout's fault, and the request came all the same."""
+        """Count a cancelled request as arrived; the layout is not to blame."""
         self._come(request)
 
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
-        """A worker was busy."""
+        """Add the stage's duration to the worker's busy time."""
         self._busy_ns[effect.batch.stages[effect.stage].worker_id] += ended_ns - started_ns
 
     def advised(self, now_ns: int, advice: Advise) -> None:
-        """The policy said how many workers it wants."""
+        """Store the policy's recommendation on the number of workers."""
         self._advice = advice
 
     def _end(self, request: Request) -> None:
@@ -75,7 +75,7 @@ class Monitor(OutcomeListener):
     # What is told ------------------------------------------------------------------------------------------------
 
     def largest_rows(self, unanswered: Collection[Request]) -> Mapping[str, int]:
-        """The rows of the largest request of each model that has ever come."""
+        """Return the rows of the largest request so far, by model."""
         for request in unanswered:
             if request.rows > self._largest.get(request.model, 0):
                 self._largest[request.model] = request.rows
@@ -114,7 +114,7 @@ class Monitor(OutcomeListener):
         return observed
 
     def skip_to(self, now_ns: int, unanswered: Collection[Request]) -> None:
-        """Let a new period begin: what was before says nothing of the layout that serves now."""
+        """Start a new period and discard the old one, since another layout serves now."""
         self._begin(
             now_ns,
             Counter(request.model for request in unanswered),

@@ -25,7 +25,7 @@ class ModelLoad:
 
 @dataclass(frozen=True)
 class Observation:
-    """How the present layout did in the period that ends now."""
+    """Observation of the current layout over the period that ends now."""
 
     now_ns: int
     period_ns: int
@@ -43,10 +43,10 @@ class Observation:
 
     @property
     def load(self) -> float:
-        """The share of the period for which a worker ran stages, on average."""
+        """Mean fraction of the period for which workers were busy."""
         return sum(self.busy.values()) / len(self.busy)
 
     @property
     def attainment(self) -> float:
-        """The attainment of the worst model."""
+        """Attainment of the worst model, 0 to 1."""
         return min(model.attainment for model in self.models.values())

@@ -34,7 +34,7 @@ def have_drifted(
 
 
 class SteadyRates:
-    """Rates as they have been since they last drifted: a short period's chance is averaged out, a jump is not."""
+    """Rates averaged since they last drifted: chance averages out, a jump does not."""
 
     def __init__(self, *, remembered_s: float = 30.0) -> None:
         """`remembered_s`: what came longer ago counts less and less, so that rates that creep are followed."""

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, 
 
 
 class ControllerChoice(BaseModel):
-    """A controller by name, with options of its own, and the limits that the governor sets it."""
+    """Name and options of a controller, and the limits that the governor enforces."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     name: str = Field(min_length=1, max_length=200, description="`tidegate plugins` lists them")
@@ -50,5 +50,5 @@ class ControllerChoice(BaseModel):
 
     @property
     def folder(self) -> Path:
-        """The folder that paths among the options start from: that of the file that names the controller."""
+        """Folder that relative paths among the options refer to: that of the file that names the controller."""
         return self._folder

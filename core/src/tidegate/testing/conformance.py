@@ -15,7 +15,7 @@ from tidegate.testing.world import ConformanceWorld, random_world, run_world
 
 
 class ConformanceError(AssertionError):
-    """The policy broke an invariant; the message names it and the seed of the world in which it did."""
+    """Error: the policy violated an invariant; the message names it and the world's seed."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ConformanceFault:
 
     @property
     def invariant(self) -> int | None:
-        """The number of the invariant that broke; None where the policy raised."""
+        """Number of the violated invariant; None if the policy raised an exception."""
         return self.error.number if isinstance(self.error, InvariantViolation) else None
 
     def __str__(self) -> str:
@@ -40,7 +40,10 @@ class ConformanceFault:
 def check_policy(
     spec: PolicySpec, *, worlds: int = 100, seed: int = 0, options: Mapping[str, Any] | None = None
 ) -> None:
-    """Try a policy in `worlds` random worlds. Raises ConformanceError at the first broken invariant."""
+    """Test a policy in `worlds` random worlds from `seed` on. Raises ConformanceError at the first violation.
+
+    `options`: the policy's options; None: defaults.
+    """
     for fault in find_faults(spec, worlds=worlds, seed=seed, options=options):
         raise ConformanceError(str(fault)) from fault.error
 
@@ -48,7 +51,11 @@ def check_policy(
 def find_faults(
     spec: PolicySpec, *, worlds: int = 100, seed: int = 0, options: Mapping[str, Any] | None = None
 ) -> Iterator[ConformanceFault]:
-    """Try a policy in `worlds` random worlds, every second one with disturbances; at most one fault of each."""
+    """Test a policy in `worlds` random worlds, every second one with disturbances; yields at most one violation of
+    each.
+
+    `seed`: first world; `options`: the policy's options, None: defaults.
+    """
     for number in range(seed, seed + worlds):
         try:
             check_world(spec, _world(spec, number), options)
@@ -58,7 +65,10 @@ def find_faults(
 
 
 def check_world(spec: PolicySpec, world: ConformanceWorld, options: Mapping[str, Any] | None = None) -> None:
-    """Try a policy in one world: 2, 3 and 8 are the engine's checks, 10 is the world's, the rest is looked at here."""
+    """Test a policy in one world. The engine checks invariants 2, 3 and 8, the world 10, this function the others.
+
+    Raises an exception at the first violation.
+    """
     recorded = _ended_log(spec, world, options)
     if recorded != _ended_log(spec, world, options):
         raise InvariantViolation(6, "a second run gave other commands")

@@ -26,7 +26,7 @@ NS_PER_S = 1_000_000_000
 
 
 def random_layout(rng: random.Random) -> Layout:
-    """A layout of up to three models on up to eight GPUs of one or two kinds."""
+    """Return a random layout of up to three models on up to eight GPUs of one or two classes."""
     names = [f"model{number}" for number in range(rng.randint(1, 3))]
     workers = []
     for number in range(rng.randint(1, 8)):
@@ -61,7 +61,7 @@ def random_layout(rng: random.Random) -> Layout:
 
 
 def random_observation(rng: random.Random, now_ns: int, period_ns: int, layout: Layout) -> Observation:
-    """Any load of a layout, likely or not, with or without advice."""
+    """Return a random observation of a layout, likely or not, with or without worker recommendations."""
     busy = rng.random()
     advice = Advise(rng.randint(-8, 8), "made up") if rng.random() < 0.5 else None
     return Observation(
@@ -105,7 +105,7 @@ def answers(
 
 
 def digest(said: list[Layout | None]) -> str:
-    """These answers, to be compared byte by byte."""
+    """Return answers as text, to compare byte by byte."""
     return json.dumps([answer and answer.model_dump(mode="json") for answer in said])
 
 
@@ -128,7 +128,7 @@ class ControllerConformance:
     """How often it is asked in each situation."""
 
     def test_it_answers_with_layouts_that_add_up(self) -> None:
-        """Each answer is None or a layout, and one that was copied and changed still adds up."""
+        """Check that each answer is None or a consistent layout."""
         for seed, said in self._said().items():
             for answer in said:
                 if answer is None:
@@ -143,7 +143,7 @@ class ControllerConformance:
                     ) from error
 
     def test_it_serves_every_model(self) -> None:
-        """No answer does without a model that is served: the governor would refuse it."""
+        """Check that no answer omits a served model, which the governor would reject."""
         for seed, said in self._said().items():
             first = {model.name for model in (self.layout or random_layout(random.Random(seed))).models}
             for answer in said:
@@ -152,13 +152,14 @@ class ControllerConformance:
                     raise ConformanceError(f"{self._where(seed)}: its layout does without {sorted(lost)}")
 
     def test_it_is_deterministic(self) -> None:
-        """The same seed and observations give the same layouts."""
+        """Check that equal seeds and observations give equal layouts."""
         for seed, said in self._said().items():
             if digest(said) != digest(answers(self.spec, self.options, self.layout, seed, self.steps)):
                 raise ConformanceError(f"{self._where(seed)}: asked the same again, it answers otherwise")
 
     def test_it_is_deterministic_across_processes(self) -> None:
-        """The order of sets and the hashes of strings do not show; skipped for a class that cannot be imported."""
+        """Check that the order of sets and hashes of strings have no effect; skipped if the class cannot be
+        imported."""
         seeds = range(min(10, self.situations))
         try:
             asked = pickle.dumps((self.spec, dict(self.options), self.layout, list(seeds), self.steps))
@@ -184,13 +185,13 @@ class ControllerConformance:
             raise ConformanceError(f"controller {self.spec.name!r}: its summary is not one line: {self.spec.summary!r}")
 
     def test_every_option_is_described(self) -> None:
-        """Each has a `Field(description=...)`, for whoever sets it."""
+        """Check that each option has a `Field(description=...)`."""
         fields = self.spec.controller.Options.model_fields
         if bare := [name for name, field in fields.items() if not field.description]:
             raise ConformanceError(f"controller {self.spec.name!r} has options without description: {', '.join(bare)}")
 
     def test_unknown_options_are_refused(self) -> None:
-        """A slip of the pen is an error, not a default."""
+        """Check that unknown options are errors."""
         options = self.spec.controller.Options
         try:
             options.model_validate({"_".join(["unknown", *options.model_fields]): 0})

@@ -21,9 +21,9 @@ print(*digests(*pickle.load(sys.stdin.buffer)))
 
 
 def find_hash_fault(spec: PolicySpec, *, worlds: int, seed: int, options: Mapping[str, Any]) -> ConformanceFault | None:
-    """The first world in which a policy answers otherwise in a process of another hash seed.
+    """Return the first world in which a policy answers differently in a process with another hash seed; None if none.
 
-    Raises ValueError for a policy that another process cannot import, RuntimeError when that process fails.
+    Raises ValueError for a policy that another process cannot import, RuntimeError if that process fails.
     """
     try:
         asked = pickle.dumps((spec, worlds, seed, dict(options)))

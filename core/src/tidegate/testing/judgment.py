@@ -99,7 +99,7 @@ JUDGED_SCENARIOS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Judgment:
-    """A policy in one world, beside the best yardstick there."""
+    """Results of a policy in one scenario beside the best baseline there."""
 
     policy: str
     world: str
@@ -137,10 +137,10 @@ def judge_policies(
     plugins: Plugins | None = None,
     jobs: int = -1,
 ) -> "Judging":
-    """Prepare to judge policies beside the yardsticks in the same worlds, on the same arrivals.
+    """Prepare the comparison of policies with the baselines in the same scenarios, on the same arrivals.
 
-    `worlds`: names in WORLDS; default: all. `seeds`: two to ten. `jobs`: runs at once; -1: as many as there are cores.
-    Raises PluginError for a policy that is not installed; yardsticks that are not are left out.
+    `worlds`: names in JUDGED_SCENARIOS; default: all. `seeds`: two to ten. `jobs`: parallel runs; -1: one for each
+    core. Raises PluginError for a policy that is not installed; missing baselines are left out.
     """
     plugins = plugins or Plugins.installed()
     choices = list(policies)
@@ -150,7 +150,7 @@ def judge_policies(
 
 
 class Judging:
-    """All runs that it takes, and what they say: iterate over it for progress, then ask for `judgments`."""
+    """All runs of a comparison: iterate for progress, then call `judgments`."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class Judging:
             yield
 
     def judgments(self, title: str) -> list[Judgment]:
-        """The judgments of a policy, by its title, in the worlds that it can run in."""
+        """Return the judgments of a policy, by its title, in the scenarios that it can run in."""
         judged = []
         names = {choice.title for choice in self._choices} - set(BASELINE_POLICIES)
         for world in self._worlds:

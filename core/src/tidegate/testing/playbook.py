@@ -29,11 +29,14 @@ from tidegate.host import make_policy
 
 
 class TranscriptMismatch(AssertionError):
-    """The policy did something else than the transcript says; the message shows both, side by side in time."""
+    """Error: the policy deviated from the transcript; the message shows both side by side."""
 
 
 class Playbook:
-    """`>>` gives the policy an event, `<<` expects its next command. True once every command was expected."""
+    """Transcript of a policy: `>>` sends an event, `<<` expects the next command.
+
+    True once every command was expected.
+    """
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -49,7 +52,10 @@ class Playbook:
         profiles: Sequence[Profile],
         **options: Any,  # noqa: ANN401 - the policy's own
     ) -> Self:
-        """A Playbook of a new policy. Raises PluginError for options that the policy does not have or like."""
+        """Return a Playbook of a new policy.
+
+        `options`: the policy's options as keywords. Raises PluginError for invalid ones.
+        """
         spec = PolicySpec(policy.__name__, "", policy)
         return cls(make_policy(spec, Setup(tuple(models), tuple(workers), tuple(profiles)), options))
 
@@ -76,7 +82,7 @@ class Playbook:
         return True
 
     def commands(self) -> Sequence[AnyCommand]:
-        """Take the commands that answer the last event, to look at rather than to compare."""
+        """Return the commands for the last event, to inspect rather than compare."""
         taken, self._pending = self._pending, []
         self._transcript.extend(f"<< {command}" for command in taken)
         return taken
@@ -101,7 +107,7 @@ def arrived(
     app: str = "",
     shape: str = "",
 ) -> RequestArrived:
-    """The event that a request arrives, and has its answer in time until `due_ns`."""
+    """Return the arrival of a request with the deadline `due_ns`. Times are in ns."""
     return RequestArrived(now_ns, Request(request_id, model, rows, now_ns, due_ns, merge_key, app, shape))
 
 

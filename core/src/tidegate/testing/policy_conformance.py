@@ -31,23 +31,24 @@ class PolicyConformance:
     """The seed of the first world."""
 
     def test_1_conservation(self) -> None:
-        """Every accepted request ends exactly once."""
+        """Check that every accepted request ends exactly once."""
         self._holds(1)
 
     def test_2_exclusivity(self) -> None:
-        """Stages on one worker never overlap, and are of partitions that it hosts."""
+        """Check that stages on one worker never overlap, and that it hosts their partitions."""
         self._holds(2)
 
     def test_3_causality(self) -> None:
-        """Stages are in order, and nothing starts before it was decided."""
+        """Check that stages are in order, and that nothing starts before it was dispatched."""
         self._holds(3)
 
     def test_6_determinism(self) -> None:
-        """The same seed and events give the same commands."""
+        """Check that equal seeds and events give equal commands."""
         self._holds(6)
 
     def test_6_determinism_across_processes(self) -> None:
-        """The order of sets and the hashes of strings do not show; skipped for a class that cannot be imported."""
+        """Check that the order of sets and hashes of strings have no effect; skipped if the class cannot be
+        imported."""
         if any(fault.invariant in (None, 6) for fault in self._faults()):
             raise SkipTest(f"policy {self.spec.name!r} is broken already in a single process")
         try:
@@ -58,11 +59,11 @@ class PolicyConformance:
             raise ConformanceError(str(fault))
 
     def test_7_parity(self) -> None:
-        """A recorded run, fed back, gives the same commands."""
+        """Check that replaying a recorded run gives the same commands."""
         self._holds(7)
 
     def test_8_deadline_honesty(self) -> None:
-        """Nothing is dispatched that is predicted late; skipped for a policy that declares itself best-effort."""
+        """Check that no request is dispatched that is predicted late; skipped for a best-effort policy."""
         if self.spec.policy.best_effort:
             raise SkipTest(f"policy {self.spec.name!r} declares itself best-effort")
         self._holds(8)
@@ -75,7 +76,7 @@ class PolicyConformance:
         self._holds(10)
 
     def test_it_never_raises(self) -> None:
-        """Whatever happens: the engine would replace it."""
+        """Check that the policy never raises: the engine would replace it."""
         self._holds(None)
 
     def test_it_has_a_summary_of_one_line(self) -> None:
@@ -84,17 +85,17 @@ class PolicyConformance:
             raise ConformanceError(f"policy {self.spec.name!r}: its summary is not one line: {self.spec.summary!r}")
 
     def test_it_needs_no_options(self) -> None:
-        """Every option has a default: a name is enough to select the policy."""
+        """Check that every option has a default: a name suffices to select the policy."""
         required = [name for name, field in self.spec.policy.Options.model_fields.items() if field.is_required()]
         self._none_of(required, "options without a default")
 
     def test_every_option_is_described(self) -> None:
-        """Each has a `Field(description=...)`, for whoever sets it."""
+        """Check that each option has a `Field(description=...)`."""
         fields = self.spec.policy.Options.model_fields
         self._none_of([name for name, field in fields.items() if not field.description], "options without description")
 
     def test_unknown_options_are_refused(self) -> None:
-        """A slip of the pen is an error, not a default."""
+        """Check that unknown options are errors."""
         options = self.spec.policy.Options
         try:
             options.model_validate({"_".join(["unknown", *options.model_fields]): 0})

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def playbook_of() -> PlaybookOf:
-    """`playbook_of(policy, models, workers, profiles, **options)`: a Playbook of a new policy of that class."""
+    """Fixture `playbook_of(policy, models, workers, profiles, **options)`: returns a Playbook of a new policy."""
     from tidegate.testing.playbook import Playbook  # noqa: PLC0415 - see above
 
     return Playbook.of

@@ -66,7 +66,7 @@ class ConformanceWorld:
 
 
 def random_world(rng: random.Random, *, disturbances: bool = True, pipelines: bool = False) -> ConformanceWorld:
-    """Draw a world. Without disturbances workers neither fail nor vanish, and take exactly as long as expected.
+    """Return a random world. Without `disturbances` workers neither fail nor vanish, and latency is exact.
 
     `pipelines`: some models are split into partitions, with a network between the nodes.
     """
@@ -173,7 +173,7 @@ def refused(failed: BatchFailed, batch: Batch) -> BatchFailed:
 
 
 def check_drop(engine: Engine, request: Request) -> None:
-    """Invariant 10: after the event in which a request was dropped, no worker is idle that would answer it in time."""
+    """Check invariant 10: after a request was dropped, no worker is idle that would answer it on time."""
     if worker := engine.idle_on_time(request, engine.expectations.profiles):
         raise InvariantViolation(
             10,
@@ -189,7 +189,10 @@ def run_world(
     options: Mapping[str, Any] | None = None,
     recorder: Recorder | None = None,
 ) -> Simulation:
-    """Run a policy through a world, to its end, with every violated invariant raised."""
+    """Run a policy through a world to its end. Raises an exception at the first violation.
+
+    `recorder`: observer that writes the event log, if given.
+    """
     policy = make_policy(spec, world.setup, dict(options or {}))
     observers = [recorder] if recorder else []
     engine = Engine(policy, name=spec.name, strict=True, observers=observers, first_lead_ns=world.first_lead_ns)

@@ -14,7 +14,7 @@ REFRESH_NS = 10_000_000
 
 
 class ArrivalRate:
-    """Rows per nanosecond of one queue, averaged with exponentially fading weights, and how they come in requests."""
+    """Arrival rate of one queue in rows per ns, as an exponentially weighted average, with the sizes of requests."""
 
     __slots__ = ("_at_ns", "_least", "_mass_ns", "_of_size", "_requests", "_rows", "_since_ns")
 
@@ -31,7 +31,7 @@ class ArrivalRate:
         """The start of the current interval."""
 
     def observe(self, now_ns: int, rows: int) -> None:
-        """Count a request of some rows that arrived."""
+        """Count the arrival of a request of `rows` rows."""
         fade = exp(-(now_ns - self._at_ns) / MEMORY_NS)
         self._mass_ns = self._mass_ns * fade + MEMORY_NS * (1 - fade)
         self._rows = self._rows * fade + rows
@@ -48,27 +48,28 @@ class ArrivalRate:
 
     @property
     def least_rows(self) -> int:
-        """The rows of the smallest request that arrived lately; 1 before anything is known."""
+        """Rows of the smallest recent request; 1 before any arrived."""
         least = min(self._least)
         return 1 if least == NEVER_NS else least
 
     def rows_per_ns_joining(self, free_rows: int) -> float:
-        """The rate, when something last arrived, of the rows in requests that fit into so many, give or take half."""
+        """Return the rate, in rows per ns at the last arrival, of requests that fit into about `free_rows` rows."""
         joining = sum(self._of_size[: free_rows.bit_length() + 1])
         return joining / self._mass_ns if self._mass_ns > 0 else 0.0
 
     @property
     def rows_per_request(self) -> float:
-        """The mean rows of a request; 1 before anything is known."""
+        """Mean rows of a request; 1 before any arrived."""
         return self._rows / self._requests if self._requests else 1.0
 
     @property
     def rows_per_ns(self) -> float:
-        """The rate when something last arrived; 0 before anything is known."""
+        """Rate in rows per ns at the last arrival; 0 before any arrived."""
         return self._rows / self._mass_ns if self._mass_ns > 0 else 0.0
 
     def rows_per_ns_at(self, now_ns: int) -> float:
-        """The rate at an instant, since when nothing may have arrived; the first few arrivals do not make a crowd."""
+        """Return the rate in rows per ns at `now_ns`, even if nothing arrived since; the first arrivals count
+        little."""
         rows, mass_ns = self._faded(now_ns)
         return rows / max(mass_ns, MIN_MASS_NS)
 
@@ -80,7 +81,7 @@ class ArrivalRate:
 
 
 class BatchTarget:
-    """The target of one model, looked at anew every few milliseconds: rates do not move faster."""
+    """Target batch size of one model, recomputed every few milliseconds."""
 
     __slots__ = ("_computed_ns", "_rows", "rate")
 
@@ -90,11 +91,14 @@ class BatchTarget:
         self.forget()
 
     def forget(self) -> None:
-        """The profile or the workers changed."""
+        """Discard the cached target after a change of profile or workers."""
         self._rows, self._computed_ns = 1, -REFRESH_NS
 
     def rows(self, now_ns: int, profile: Profile, slo_ns: int, workers: int) -> int:
-        """The target in rows, at least 1."""
+        """Return the target in rows, at least 1.
+
+        `slo_ns`: time from arrival to deadline; `workers`: number of workers that host the model.
+        """
         if now_ns - self._computed_ns >= REFRESH_NS:
             self._rows = staggered_target(profile, slo_ns, self.rate.rows_per_ns, workers)
             self._computed_ns = now_ns
@@ -102,10 +106,11 @@ class BatchTarget:
 
 
 def staggered_target(profile: Profile, slo_ns: int, rows_per_ns: float, workers: int) -> int:
-    """The largest b whose oldest request is on time when workers start batches of b evenly staggered; at least 1.
+    """Return the largest batch size whose oldest request is on time with evenly staggered workers; at least 1.
 
-    `l(b) + wait <= SLO`, where a batch waits until its rows have come (b/rate) or, under overload, until the next of
-    the workers is free (l(b)/N): equation 1 with the number of workers that the load needs, at most those there are.
+    The condition is `l(b) + wait <= SLO`: a batch waits until its rows have arrived (b/rate) or, under overload, until
+    the next worker is free (l(b)/N). This is equation 1 with the number of workers that the load needs, at most
+    `workers`. `slo_ns`: in ns; `rows_per_ns`: arrival rate.
     """
 
     def too_large(rows: int) -> bool:

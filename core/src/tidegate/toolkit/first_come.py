@@ -22,11 +22,11 @@ from tidegate.toolkit.queueing import QueueingPolicy, RequestQueue
 
 
 class FirstComeFirstServed(QueueingPolicy):
-    """The oldest waiting request, with what can join it, runs on the first idle worker; whole models drop nothing.
+    """First come, first served: the oldest request and those that can join it run on the first idle worker.
 
-    A split model's batch leaves when a worker of its first partition is idle. Each later stage is booked on the worker
-    of its partition that is expected to be done first. A request that no path answers in time is dropped: it would keep
-    several workers from others.
+    Requests of unsplit models are never dropped. A batch of a split model leaves when a worker of its first partition
+    is idle; each later stage is reserved on the worker expected to be free first. A request that no route answers on
+    time is dropped, since it would occupy several workers.
     """
 
     best_effort = True
@@ -49,15 +49,15 @@ class FirstComeFirstServed(QueueingPolicy):
             self._join(worker)
 
     def largest_batch(self, queue: RequestQueue) -> int:
-        """The most rows that a batch of several requests of this queue may have."""
+        """Return the maximum rows of a batch of several requests of this queue."""
         return queue.model.merged_rows
 
     def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
-        """Run it if workers are idle."""
+        """Dispatch the queue if workers are idle."""
         return self._run(now_ns, queue) if queue else ()
 
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
-        """Run the queue whose head waits longest among those that can run now that this worker is idle."""
+        """Dispatch the queue with the longest-waiting request among those that the worker can run."""
         waiting = [
             queue
             for queue in self.queues.values()
@@ -72,22 +72,22 @@ class FirstComeFirstServed(QueueingPolicy):
         return commands
 
     def on_stage_finished(self, event: StageFinished) -> Commands:
-        """The worker has less to do."""
+        """Update the work of the stage's worker."""
         self._strike(event.batch_id, (event.stage,))
         return ()
 
     def on_batch_failed(self, event: BatchFailed) -> Commands:
-        """Its workers have less to do."""
+        """Update the work of the batch's workers."""
         self._strike(event.batch_id, tuple(self._stages.get(event.batch_id, ())))
         return ()
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
-        """Book stages on it, too."""
+        """Add the worker to those that stages are reserved on."""
         self._join(event.worker)
         return super().on_worker_joined(event)
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """Book no more stages on it; batches that are to go there end before."""
+        """Stop reserving stages on the worker; batches on their way to it fail first."""
         for hosting in self._hosting.values():
             hosting.pop(event.worker_id, None)
         for batch_id, stages in list(self._stages.items()):

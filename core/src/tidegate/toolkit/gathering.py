@@ -13,7 +13,7 @@ MAX_LOOKED_AT = 64
 
 @dataclass(frozen=True, slots=True)
 class FormedBatch:
-    """A run of requests of one queue that meets its earliest deadline when started now."""
+    """Requests of one queue, in a row, that meet the earliest deadline among them if started now."""
 
     start: int
     """Position in the queue of its first request; those before it are skipped."""
@@ -28,7 +28,7 @@ class FormedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """The longest run of requests that is on time, begun at the head or where the batch becomes large enough."""
+    """Batch formation: finds the most requests that meet their deadlines, from the head or from a later start."""
 
     reserve_ns: int
     """Kept free before every deadline, for the way back to the client."""
@@ -38,16 +38,19 @@ class Gathering:
     def keep_head(
         self, queue: RequestQueue, profile: Profile, now_ns: int, *, most_rows: int | None = None
     ) -> FormedBatch | None:
-        """Begin at the head, however small the batch becomes. None when not even the head is on time."""
+        """Return the largest batch that begins at the head; None if not even the head is on time.
+
+        `now_ns`: planned start; `most_rows`: maximum rows of the batch.
+        """
         return self.longest_run(queue, most_rows or queue.model.merged_rows, profile, now_ns)
 
     def window(
         self, queue: RequestQueue, profile: Profile, now_ns: int, target_rows: int, *, most_rows: int | None = None
     ) -> FormedBatch | None:
-        """Begin at the first request that leaves time for a batch of the target size, or of all that is behind it.
+        """Return a batch that begins at the first request with time for `target_rows` rows, or for all behind it.
 
-        Requests before it are skipped: each would make the batch smaller than the load can bear (Nexus, section 6.3).
-        They stay queued: whether they are dropped or may still run is the policy's to say.
+        Earlier requests are skipped, since each would make the batch smaller than the load needs (Nexus, section 6.3).
+        They stay queued: the policy decides whether to drop or run them. `now_ns`: planned start.
         """
         target_rows = min(target_rows, most_rows or queue.model.merged_rows)
         for start, (request, size) in enumerate(_runs_within(queue, target_rows)):
@@ -62,9 +65,10 @@ class Gathering:
     def longest_run(
         self, requests: Iterable[Request], most_rows: int, profile: Profile, now_ns: int, *, start: int = 0
     ) -> FormedBatch | None:
-        """The most requests, from position `start` on, that meet the earliest deadline among them; None: not the first.
+        """Return the most requests from position `start` on that meet the earliest deadline among them; None if there
+        are none.
 
-        A single request may have more than `most_rows`.
+        A single request may have more than `most_rows` rows. `now_ns`: planned start.
         """
         reserve_ns, fitting_rows = self.reserve_ns, profile.max_rows
         due_ns = NEVER_NS
@@ -105,7 +109,7 @@ class Gathering:
         return FormedBatch(run.start, run.count, rows, due_ns, tuple(fillers)) if fillers else run
 
     def due_ns(self, request: Request) -> int:
-        """A request's deadline, less the reserve."""
+        """Return a request's deadline less the reserve, in ns."""
         return request.deadline_ns if request.deadline_ns == NEVER_NS else request.deadline_ns - self.reserve_ns
 
 

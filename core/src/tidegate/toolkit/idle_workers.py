@@ -44,9 +44,9 @@ class _Pool:
 
 
 class IdleWorkers:
-    """The idle workers, smallest id first among those that host a partition: O(pools + log workers).
+    """Idle workers by partition, smallest id first: O(pools + log workers) for each operation.
 
-    One that is ready, since what it runs is about to end, counts as idle, and comes after those that are.
+    A worker whose stage is about to end counts as idle, after those that are.
     """
 
     def __init__(self, workers: tuple[Worker, ...]) -> None:
@@ -58,7 +58,7 @@ class IdleWorkers:
             self.join(worker)
 
     def join(self, worker: Worker) -> None:
-        """A worker appeared; it is idle."""
+        """Add a new worker, which is idle."""
         self._workers[worker.id] = worker
         pool = self._pools.get((worker.hosts, worker.device_class))
         if pool is None:
@@ -70,19 +70,19 @@ class IdleWorkers:
         pool.release(worker.id)
 
     def leave(self, worker_id: int) -> None:
-        """A worker is gone."""
+        """Remove a worker that is gone."""
         self.occupy(worker_id)
         if self._workers.pop(worker_id, None):
             self._pool_of.pop(worker_id).members.remove(worker_id)
 
     def release(self, worker_id: int) -> None:
-        """A worker is idle; one that has left stays away."""
+        """Mark a worker as idle; ignored for one that is gone."""
         if pool := self._pool_of.get(worker_id):
             pool.ready.pop(worker_id, None)
             pool.release(worker_id)
 
     def note(self, event: WorkerReady) -> Worker | None:
-        """A worker is idle, or about to be; returns it, unless it has left."""
+        """Mark the worker of a WorkerReady event as idle, or about to be; return it unless it is gone."""
         if event.free_ns <= event.now_ns:
             self.release(event.worker_id)
         elif pool := self._pool_of.get(event.worker_id):
@@ -90,26 +90,27 @@ class IdleWorkers:
         return self._workers.get(event.worker_id)
 
     def withdraw(self, worker_id: int) -> None:
-        """A worker that is about to be idle does not count as idle until it is."""
+        """Mark a worker that was about to be idle as busy again."""
         if pool := self._pool_of.get(worker_id):
             pool.ready.pop(worker_id, None)
 
     def occupy(self, worker_id: int) -> None:
-        """Make a worker busy."""
+        """Mark a worker as busy."""
         if pool := self._pool_of.get(worker_id):
             pool.occupy(worker_id)
 
     def start_ns(self, now_ns: int, worker_id: int) -> int:
-        """The instant from which on a stage counts that is dispatched to an idle worker now: later if it is not yet."""
+        """Return the planned start, in ns, of a stage dispatched now: later than `now_ns` if the worker still runs a
+        stage."""
         return max(now_ns, self._pool_of[worker_id].ready.get(worker_id, 0))
 
     def peek(self, partition: str) -> Worker | None:
-        """The idle worker with the smallest id that hosts the partition."""
+        """Return the idle worker with the smallest id that hosts the partition; None if there is none."""
         found = [first for pool in self._pools_of.get(partition, ()) if (first := pool.first)]
         return self._workers[min(found)[1]] if found else None
 
     def peek_each_kind(self, partition: str) -> list[Worker]:
-        """The idle workers that host the partition, of each kind the one with the smallest id; smallest id first."""
+        """Return the idle worker with the smallest id of each device class that hosts the partition, by id."""
         found: dict[str, tuple[int, int]] = {}
         for pool in self._pools_of.get(partition, ()):
             if first := pool.first:
@@ -126,11 +127,11 @@ class IdleWorkers:
         return pool is not None and (worker_id in pool.idle or worker_id in pool.ready)
 
     def kinds_hosting(self, partition: str) -> set[str]:
-        """The kinds of the workers, busy or idle, that host the partition."""
+        """Return the device classes of all workers that host the partition."""
         return {pool.device_class for pool in self._pools_of.get(partition, ()) if pool.members}
 
     def count_hosting(self, partition: str) -> int:
-        """How many workers, busy or idle, host the partition."""
+        """Return the number of workers, busy or idle, that host the partition."""
         return sum(len(pool.members) for pool in self._pools_of.get(partition, ()))
 
     def sharing(self, partition: str) -> tuple[frozenset[str], int]:
@@ -143,13 +144,13 @@ class IdleWorkers:
         return frozenset(shared), sum(len(pool.members) for pool in pools if pool.hosts & shared)
 
     def count(self) -> int:
-        """How many workers there are, busy or idle."""
+        """Return the number of workers, busy or idle."""
         return len(self._workers)
 
     def count_idle(self, partition: str) -> int:
-        """How many idle workers host the partition."""
+        """Return the number of idle workers that host the partition."""
         return sum(len(pool.idle) + len(pool.ready) for pool in self._pools_of.get(partition, ()))
 
     def get(self, worker_id: int) -> Worker | None:
-        """The worker of this id, busy or idle, while it is here."""
+        """Return the worker with this id, busy or idle; None if it is gone."""
         return self._workers.get(worker_id)

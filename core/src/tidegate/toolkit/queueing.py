@@ -37,7 +37,7 @@ MAX_PASSED = 256
 
 
 class RequestQueue:
-    """The waiting requests of one queue key, oldest first."""
+    """Waiting requests of one queue key, oldest first."""
 
     __slots__ = ("_last_ns", "_requests", "key", "model", "paths", "rows", "shape")
 
@@ -63,13 +63,13 @@ class RequestQueue:
 
     @property
     def head(self) -> Request:
-        """The oldest request. Raises IndexError when the queue is empty."""
+        """The oldest request. Raises IndexError if the queue is empty."""
         for request in self._requests.values():
             return request
         raise IndexError("the queue is empty")
 
     def push(self, request: Request) -> None:
-        """Queue a request: behind the others, or where its rank puts it, as when it is tried again."""
+        """Add a request at the end, or by its rank if it is retried."""
         self.rows += request.rows
         requests, rank_ns = self._requests, self.rank_ns(request)
         if rank_ns >= self._last_ns:
@@ -86,11 +86,11 @@ class RequestQueue:
             requests.move_to_end(later_id)
 
     def rank_ns(self, request: Request) -> int:
-        """Where a request stands in the queue, the smallest first: by its arrival, unless a subclass knows better."""
+        """Return the sort key of a request, smallest first: its arrival in ns, unless a subclass overrides it."""
         return request.arrival_ns
 
     def pop(self, count: int, start: int = 0) -> list[Request]:
-        """Take `count` requests, the oldest first, after the oldest `start`."""
+        """Remove and return `count` requests, in order, starting at position `start`."""
         requests, rows = self._requests, 0
         taken = list(islice(requests.values(), start, start + count))
         for request in taken:
@@ -100,12 +100,12 @@ class RequestQueue:
         return taken
 
     def remove(self, request_id: int) -> None:
-        """Take one request out, wherever it stands: O(1)."""
+        """Remove one request at any position: O(1)."""
         if request := self._requests.pop(request_id, None):
             self.rows -= request.rows
 
     def prefix_within(self, max_rows: int) -> tuple[int, int]:
-        """The longest prefix of at most `max_rows` rows, as (requests, rows). The head is in it, however large."""
+        """Return the longest prefix of at most `max_rows` rows, as (requests, rows); it always contains the head."""
         count = rows = 0
         for request in self._requests.values():
             if rows + request.rows > max_rows and count:
@@ -141,42 +141,43 @@ class QueueingPolicy(Policy, Generic[Queue]):
         self._fastest: dict[tuple[str, str], Profile] = {}
 
     def migrate(self, setup: Setup) -> Self:
-        """The next one knows which requests arrive for the second time; subclasses hand over what they learned."""
+        """Return the next policy, which knows the readmitted requests; subclasses also pass on what they learned."""
         follower = super().migrate(setup)
         follower.readmitted_ids = self.readmitted_ids | self._queue_of.keys()
         return follower
 
     def new_queue(self, key: QueueKey, model: Model) -> Queue:
-        """A queue for requests that can share a batch; it is forgotten when it is empty."""
+        """Return a new queue for requests that can share a batch; it is discarded when empty."""
         return cast("Queue", RequestQueue(key, model))
 
     @abstractmethod
     def queue_changed(self, now_ns: int, queue: Queue) -> Commands:
-        """A request joined this queue or was cancelled, or the workers that host it or their profiles changed."""
+        """Decide about a queue: a request joined or was cancelled, its timer is due, or its workers or profiles
+        changed."""
 
     @abstractmethod
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
-        """A worker became idle, or is about to.
+        """Decide about a worker that became idle or is about to.
 
-        What is about to be idle runs what it would run if it were idle now, or nothing yet: if others took it from the
-        most urgent, because that is not sure to be on time behind the stage that runs, they would come first.
+        Run on a worker about to be idle what you would run if it were idle, or nothing: if the most urgent queue might
+        be late behind the running stage, another one must not take the worker from it.
         """
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
-        """Look at the queue anew that the timer is named after (`SetTimer(queue.key, ...)`), unless it is empty."""
+        """Decide about the queue that the timer is named after (`SetTimer(queue.key, ...)`), unless it is empty."""
         queue = self.queues.get(cast("QueueKey", event.key))
         return self.queue_changed(event.now_ns, queue) if queue else ()
 
     def start_ns(self, now_ns: int, worker: Worker) -> int:
-        """The instant from which on a batch counts that is dispatched to an idle worker now."""
+        """Return the planned start, in ns, of a batch dispatched to an idle worker now."""
         return self.idle.start_ns(now_ns, worker.id)
 
     def profile(self, partition: str, worker: Worker, shape: str) -> Profile:
-        """How long requests of a shape run through a partition on a worker."""
+        """Return the profile of a partition on a worker for requests of a shape."""
         return self.profiles[partition, worker.device_class, shape]
 
     def fastest_profile(self, partition: str, shape: str) -> Profile | None:
-        """The best that any worker here could do for requests of a shape; None where no worker hosts the partition."""
+        """Return the pointwise fastest profile of any worker for a shape; None if no worker hosts the partition."""
         found = self._fastest.get((partition, shape))
         if found is None and (kinds := self.idle.kinds_hosting(partition)):
             found = Profile.quickest(self.profiles[partition, kind, shape] for kind in sorted(kinds))
@@ -184,15 +185,15 @@ class QueueingPolicy(Policy, Generic[Queue]):
         return found
 
     def forget_plans(self, partitions: Collection[str], shape: str | None = None) -> None:
-        """Workers that host these partitions changed, or the profile of one shape of them; None: of any.
+        """Handle a change of workers that host these partitions, or of a profile of one shape; None: of any.
 
-        Extend it to drop what was derived from them.
+        Subclasses extend it to discard derived data.
         """
         for kind in [kind for kind in self._fastest if kind[0] in partitions and shape in (None, kind[1])]:
             del self._fastest[kind]
 
     def enqueue(self, request: Request) -> Queue:
-        """Put a request into its queue; returns the queue."""
+        """Add a request to its queue, and return the queue."""
         model = self.models[request.model]
         key = queue_key(request, model)
         queue = self.queues.get(key)
@@ -205,7 +206,7 @@ class QueueingPolicy(Policy, Generic[Queue]):
         return queue
 
     def take(self, queue: Queue, count: int, start: int = 0) -> list[Request]:
-        """Take `count` requests, from the position `start` on, out of a queue; an emptied queue is forgotten."""
+        """Remove and return `count` requests from position `start` on; an emptied queue is discarded."""
         taken = queue.pop(count, start)
         for request in taken:
             del self._queue_of[request.id]
@@ -213,7 +214,8 @@ class QueueingPolicy(Policy, Generic[Queue]):
         return taken
 
     def dispatch(self, now_ns: int, queue: Queue, count: int, worker: Worker, *, start: int = 0) -> Dispatch:
-        """Run `count` requests of a queue, from the position `start` on, on an idle worker, at once, in one stage."""
+        """Dispatch `count` requests of a queue, from position `start` on, to an idle worker as one stage that starts
+        now."""
         requests = self.take(queue, count, start)
         rows = sum([request.rows for request in requests])
         model = queue.model.name
@@ -224,21 +226,21 @@ class QueueingPolicy(Policy, Generic[Queue]):
         return Dispatch(Batch(self.new_batch_id(), model, tuple([request.id for request in requests]), (stage,)))
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
-        """Queue it."""
+        """Add the request to its queue, and decide about the queue."""
         return self.queue_changed(event.now_ns, self.enqueue(event.request))
 
     def on_request_cancelled(self, event: RequestCancelled) -> Commands:
-        """Take it out of its queue."""
+        """Remove the request from its queue, and decide about the queue."""
         queue = self.queues[self._queue_of.pop(event.request_id)]
         queue.remove(event.request_id)
         self._forget_if_empty(queue)
         return self.queue_changed(event.now_ns, queue)
 
     def on_worker_ready(self, event: WorkerReady) -> Commands:
-        """The worker is idle, or about to be.
+        """Mark the worker as idle or about to be, and decide about it.
 
-        One that is about to be is offered once. What comes after that waits until it is idle: it would else pass what
-        is more urgent, and is better off with the idle worker.
+        A worker about to be idle is offered once. Later requests wait until it is idle; otherwise they would overtake
+        more urgent ones.
         """
         worker = self.idle.note(event)
         if worker is None:
@@ -249,20 +251,20 @@ class QueueingPolicy(Policy, Generic[Queue]):
         return commands
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
-        """The worker is idle; it may be faster than the others, or the first that hosts a model: its queues wait."""
+        """Add the worker, and decide about its queues: it may be faster, or the first that hosts a model."""
         first_of = tuple(part for part in event.worker.hosts if not self.idle.count_hosting(part))
         self.forget_plans(event.worker.hosts)
         self.idle.join(event.worker)
         return [*self.worker_freed(event.now_ns, event.worker), *self._look_again(event.now_ns, first_of)]
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """Dispatch to it no more. It may have been faster than the others: its queues are looked at again."""
+        """Remove the worker, and decide about its queues again, since it may have been the fastest."""
         worker = self.idle.get(event.worker_id)
         self.idle.leave(event.worker_id)
         return self._plan_anew(event.now_ns, worker.hosts if worker else ())
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
-        """Plan with it from now on: its queues are looked at again."""
+        """Use the new profile, and decide about its queues again."""
         self.profiles[event.profile.key] = event.profile
         return self._plan_anew(event.now_ns, (event.profile.partition,), event.profile.shape)
 
