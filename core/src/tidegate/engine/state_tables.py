@@ -9,7 +9,7 @@ from tidegate.api import Batch, BatchFailed, Model, Request, Stage, Worker
 
 @dataclass(slots=True)
 class InFlightBatch:
-    """A dispatched batch on its way along its stages."""
+    """A dispatched batch that has not ended, with its position."""
 
     batch: Batch
     requests: list[Request]
@@ -64,8 +64,7 @@ class Reservations:
     """The present event is its loss, of which the policy is told after what came before: nothing starts here."""
 
     def book(self, stage: Stage, flight: InFlightBatch) -> None:
-        """Enter a stage where its planned start puts it, behind the one that runs: that may have begun before its
-        own."""
+        """Add a stage by its planned start, behind the running one."""
         self.idle.discard(self.worker.id)
         position = len(self.stages)
         first = int(position > 0 and self.flights[0].runs(self.stages[0]))
@@ -80,7 +79,7 @@ class Reservations:
         return is_next and stage.start_ns <= max(now_ns, self.free_ns or 0)
 
     def strike(self, stage: Stage) -> bool:
-        """Remove a stage. False where it is not booked: the worker was lost, and came back, since it was."""
+        """Remove a stage; return False if it was not reserved, since the worker was lost and came back."""
         for position, booked in enumerate(self.stages):
             if booked is stage:  # another flight's may be equal: planned for the same start, and as long
                 del self.stages[position], self.flights[position]
@@ -89,7 +88,7 @@ class Reservations:
         return False
 
     def clear(self, flight: InFlightBatch) -> None:
-        """Strike every stage of a flight."""
+        """Remove every stage of a batch."""
         kept = [(stage, other) for stage, other in zip(self.stages, self.flights, strict=True) if other is not flight]
         self.stages = [stage for stage, _ in kept]
         self.flights = [other for _, other in kept]
@@ -101,7 +100,7 @@ class Reservations:
 
 
 class WorkerTable:
-    """The workers, and what is booked on them."""
+    """Table of the workers and their reservations."""
 
     def __init__(self, workers: Iterable[Worker], models: Mapping[str, Model]) -> None:
         self.models = models
@@ -122,7 +121,7 @@ class WorkerTable:
             self.add(worker)
 
     def add(self, worker: Worker) -> None:
-        """Let a worker be given work; what is booked on it stays."""
+        """Add a worker that can be given work; its reservations stay."""
         # Workers that host the same share the set of it: there may be a thousand of each.
         hosts = self._host_sets.setdefault(worker.hosts, frozenset(worker.hosts))
         self._takes_rows.clear()
@@ -133,7 +132,7 @@ class WorkerTable:
         self._hosted.update(worker.hosts)
 
     def idle(self, partition: str, kind: str) -> list[Worker]:
-        """Workers of a kind that host a partition and have nothing booked: O(workers)."""
+        """Return the workers of a class that host a partition and have no reservations: O(workers)."""
         return [
             worker
             for worker in self.workers.values()
@@ -141,7 +140,7 @@ class WorkerTable:
         ]
 
     def withdraw(self, worker_id: int) -> bool:
-        """Give it no more work; what is booked stays. False if it was not there."""
+        """Stop giving a worker work; its reservations stay. Return False if it was unknown."""
         worker = self.workers.pop(worker_id, None)
         if worker is None:
             return False
@@ -150,25 +149,25 @@ class WorkerTable:
         return True
 
     def dismiss(self, worker_id: int) -> None:
-        """A plan does without it: it finishes what is booked, and is forgotten once nothing is."""
+        """Retire a worker that the new topology does without: it is forgotten after its last reservation."""
         self.withdraw(worker_id)
         if not self.bookings[worker_id].stages:
             del self.bookings[worker_id]
             self.idle_ids.discard(worker_id)
 
     def lose(self, worker_id: int) -> None:
-        """A worker is not there any more: nothing starts on it while its bookings are still to be withdrawn."""
+        """Mark a worker as lost: nothing starts on it while its reservations are removed."""
         if booked := self.bookings.get(worker_id):
             booked.is_lost = True
 
     def serve(self, models: Mapping[str, Model]) -> None:
-        """Serve these models from now on."""
+        """Set the served models."""
         self.models = models
         self.serves_late = any(model.on_deadline_miss == "serve" for model in models.values())
         self._takes_rows.clear()
 
     def takes_rows(self, name: str) -> int:
-        """The most rows of a model that can run at once: of its pipelines whose partitions all have workers; else 0."""
+        """Return the most rows of a model that one batch can have: of its pipelines with workers; otherwise 0."""
         most_rows = self._takes_rows.get(name)
         if most_rows is None:
             model = self.models.get(name)

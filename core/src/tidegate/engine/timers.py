@@ -10,7 +10,7 @@ MAX_DEAD_TIMERS = 64
 
 
 class Timers:
-    """A heap in which a moved or cancelled timer stays behind, marked dead, until it surfaces, or most of them are."""
+    """Timers in a heap; moved and cancelled ones stay, marked dead, until they surface or are the majority."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, TimerKey]] = []
@@ -22,7 +22,7 @@ class Timers:
         """Nothing is due before, and perhaps nothing then: so that most events need not ask."""
 
     def set(self, key: TimerKey, at_ns: int) -> None:
-        """Set or move a timer."""
+        """Set a timer to `at_ns`, or move it."""
         if len(self._heap) >= self._most:
             self._sweep()
         self._order += 1
@@ -37,18 +37,18 @@ class Timers:
         self._most = 2 * len(self._heap) + MAX_DEAD_TIMERS
 
     def cancel(self, key: TimerKey) -> None:
-        """Forget a timer, if it is set."""
+        """Cancel a timer; without effect if it is not set."""
         self._live.pop(key, None)
 
     def clear(self) -> None:
-        """Forget all timers."""
+        """Cancel all timers."""
         self._live.clear()
         self._heap.clear()
         self.earliest_ns = NEVER_NS
 
     @property
     def next_ns(self) -> int:
-        """When the next timer is due; NEVER_NS where none is set."""
+        """Return the time of the next timer, in ns; NEVER_NS if none is set."""
         heap, live = self._heap, self._live
         while heap:
             at_ns, order, key = heap[0]
@@ -60,7 +60,7 @@ class Timers:
         return NEVER_NS
 
     def pop_next(self, now_ns: int) -> TimerKey | None:
-        """Take the timer that is due first; returns its key, None where none is due."""
+        """Remove the next timer if it is due; return its key, or None."""
         if self.next_ns > now_ns:
             return None
         _, _, key = heappop(self._heap)
@@ -68,9 +68,9 @@ class Timers:
         return key
 
     def pop_due(self, now_ns: int) -> Iterator[tuple[int, TimerKey]]:
-        """Take the timers that are due, one after the other: when each was, and its key.
+        """Remove the due timers one by one; yields the time and key of each.
 
-        One that is set, moved or cancelled while an earlier one is handled is not among them.
+        A timer that is set, moved or cancelled meanwhile is not among them.
         """
         due = []
         while self._heap and self._heap[0][0] <= now_ns:

@@ -48,7 +48,7 @@ NO_PART = -1
 
 
 class PolicyPart(BaseModel):
-    """Models, and the policy that decides for them."""
+    """Models, and the policy that schedules them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -77,7 +77,7 @@ class PolicyPart(BaseModel):
 
     @property
     def spec(self) -> PolicySpec:
-        """The policy that is named."""
+        """Return the spec of the named policy."""
         return self._spec
 
     def names(self, model: str) -> bool:
@@ -153,16 +153,16 @@ class ByModel(Policy):
         self.early_drop_reason = "; ".join(filter(None, (policy.early_drop_reason for policy in deciding)))
 
     def migrate(self, setup: Setup) -> Self:
-        """Each part is followed by its own successor."""
+        """Return the policy whose parts are migrated."""
         return type(self)(setup, self.options, self.parts, self._broken)
 
     def repaired(self, setup: Setup) -> Self:
-        """Each part is followed by its own successor, except those that broke: they are made again."""
+        """Return the policy whose parts are migrated, except failed ones, which are created again."""
         before = [None if index in self._broken else part for index, part in enumerate(self.parts)]
         return type(self)(setup, self.options, before)
 
     def fallback(self, applied: int) -> tuple[str, Callable[[Setup], Policy]] | None:
-        """These parts, but first come, first served in the place of the one that broke."""
+        """Return the same parts with first come, first served in place of the failed one."""
         index = self._answered[applied] if applied < len(self._answered) else self._asked
         if index not in range(len(self.options.parts)) or index in self._broken:
             return None
@@ -199,65 +199,65 @@ class ByModel(Policy):
     # Events ------------------------------------------------------------------------------------------------------
 
     def handle(self, event: AnyEvent) -> Commands:
-        """Let the parts answer that it concerns."""
+        """Pass the event to the parts that it concerns, and return their commands."""
         self._answered, self._asked = [], NO_PART
         return super().handle(event)
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
-        """It is queued at the part of its model."""
+        """Pass the event to the part of the request's model."""
         index = self._part_of_request[event.request.id] = self._part_of[event.request.model]
         return self._tell(index, event)
 
     def on_request_cancelled(self, event: RequestCancelled) -> Commands:
-        """It is gone from the part where it was queued."""
+        """Pass the event to the part that queued the request."""
         return self._tell(self._part_of_request.pop(event.request_id), event)
 
     def on_stage_finished(self, event: StageFinished) -> Commands:
-        """The worker's part is told."""
+        """Pass the event to the worker's part."""
         return self._tell(self._part_of_worker[event.worker_id], event)
 
     def on_batch_failed(self, event: BatchFailed) -> Commands:
-        """The worker's part is told."""
+        """Pass the event to the worker's part."""
         return self._tell(self._part_of_worker[event.worker_id], event)
 
     def on_worker_ready(self, event: WorkerReady) -> Commands:
-        """The worker's part is told, unless a stage still runs there and this part does not overlap stages."""
+        """Pass the event to the worker's part, unless a stage still runs and the part wants idle workers only."""
         index = self._part_of_worker[event.worker_id]
         overlaps = event.free_ns > event.now_ns
         return () if overlaps and not self.parts[index].supports_pipelined_dispatch else self._tell(index, event)
 
     def on_worker_delayed(self, event: WorkerDelayed) -> Commands:
-        """The worker's part is told, if it overlaps stages."""
+        """Pass the event to the worker's part if it dispatches early."""
         index = self._part_of_worker[event.worker_id]
         return self._tell(index, event) if self.parts[index].supports_pipelined_dispatch else ()
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
-        """The part is told that has set it, by the name that it gave it."""
+        """Pass the event to the part that set the timer, under the part's key."""
         assert isinstance(event.key, tuple), "all timers are named by _key"
         index, is_tuple, *key = event.key
         assert isinstance(index, int), "all timers are named by _key"
         return self._tell(index, replace(event, key=tuple(key) if is_tuple else key[0]))
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
-        """It is the part's whose models it hosts."""
+        """Pass the event to the part whose models the worker hosts."""
         index = self._part_of_worker[event.worker.id] = _part_that_has(event.worker, self._part_of)
         return self._tell(index, event)
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """Its part is told."""
+        """Pass the event to the worker's part."""
         return self._tell(self._part_of_worker[event.worker_id], event)
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
-        """The part of the profile's partition is told."""
+        """Pass the event to the part of the profile's partition."""
         return self._tell(self._part_of.get(event.profile.partition, NO_PART), event)
 
     def on_latency_distribution_updated(self, event: LatencyDistributionUpdated) -> Commands:
-        """The part of the model is told, unless its profiles are made of that already."""
+        """Pass the event to the part of the model, unless its profiles are derived from the distributions already."""
         model = event.times.model
         return () if self.separate_applications(model) else self._tell(self._part_of.get(model, NO_PART), event)
 
     def on_timer_latency_updated(self, event: TimerLatencyUpdated) -> Commands:
-        """All parts are told: one process wakes for them."""
+        """Pass the event to all parts, since they share one process."""
         return [command for index in range(len(self.parts)) for command in self._tell(index, event)]
 
     # Parts -------------------------------------------------------------------------------------------------------

@@ -17,25 +17,25 @@ class Hooks:
 
     @hookspec
     def tidegate_policies(self) -> Iterable[PolicySpec]:
-        """Policies this distribution offers."""
+        """Return the policies of this distribution."""
         raise AssertionError("a specification is never called")
 
     @hookspec
     def tidegate_planners(self) -> Iterable[PlannerSpec]:
-        """Planners this distribution offers (`tidegate plan NAME`)."""
+        """Return the planners of this distribution (`tidegate plan NAME`)."""
         raise AssertionError("a specification is never called")
 
     @hookspec
     def tidegate_controllers(self) -> Iterable[ControllerSpec]:
-        """Controllers this distribution offers (`controller` in a scenario)."""
+        """Return the controllers of this distribution (`controller` in a scenario)."""
         raise AssertionError("a specification is never called")
 
     @hookspec
     def tidegate_commands(self) -> Iterable[CommandSpec]:
-        """Subcommands this distribution adds to `tidegate`."""
+        """Return the subcommands that this distribution adds to `tidegate`."""
         raise AssertionError("a specification is never called")
 
     @hookspec
     def tidegate_observers(self) -> Iterable[ObserverSpec]:
-        """Observers this distribution offers (`tidegate serve --observer NAME`)."""
+        """Return the observers of this distribution (`tidegate serve --observer NAME`)."""
         raise AssertionError("a specification is never called")

@@ -21,19 +21,19 @@ S = TypeVar("S", PolicySpec, PlannerSpec, ControllerSpec, CommandSpec, ObserverS
 
 
 class PluginError(Exception):
-    """A plugin, a name or an option that cannot be used; the message names it and the remedy."""
+    """Error: a plugin, name or option cannot be used; the message names it and a remedy."""
 
 
 class PluginConflict(PluginError):
-    """Two plugins offer something of one name."""
+    """Error: two plugins offer the same name."""
 
 
 class UnknownPlugin(PluginError):
-    """Nothing of this name is installed."""
+    """Error: no plugin with this name is installed."""
 
 
 class Plugins:
-    """Everything that the installed plugins offer, by kind and name."""
+    """Everything that installed plugins offer, by kind and name."""
 
     def __init__(self) -> None:
         self._manager = pluggy.PluginManager(PROJECT_NAME)
@@ -50,7 +50,7 @@ class Plugins:
 
     @classmethod
     def installed(cls) -> Self:
-        """The plugins of this environment: modules named by entry points of the group `tidegate`."""
+        """Return the plugins of this environment: modules in the entry-point group `tidegate`."""
         plugins = cls()
         named = [(_distribution(entry), entry) for entry in entry_points(group=PROJECT_NAME)]
         for distribution, entry in sorted(named, key=lambda each: (each[0], each[1].name)):
@@ -64,10 +64,10 @@ class Plugins:
         return plugins
 
     def register(self, plugin: object, name: str) -> None:
-        """Add one plugin: an object (usually a module) with hook implementations.
+        """Register one plugin: an object, usually a module, with hook implementations.
 
-        Raises PluginConflict where something it offers has the name of another's, PluginError for a result of the
-        wrong type; nothing of the plugin is kept then.
+        Raises PluginConflict if a name is taken, PluginError for a result of the wrong type; then nothing is
+        registered.
         """
         self._manager.register(plugin, name)
         try:
@@ -86,23 +86,26 @@ class Plugins:
             keep()
 
     def policy(self, name: str) -> PolicySpec:
-        """The policy of this name. Raises UnknownPlugin, which lists what there is."""
+        """Return the policy spec of this name. Raises UnknownPlugin with the known names."""
         return self._select("policy", name, self.policies)
 
     def planner(self, name: str) -> PlannerSpec:
-        """The planner of this name. Raises UnknownPlugin, which lists what there is."""
+        """Return the planner spec of this name. Raises UnknownPlugin with the known names."""
         return self._select("planner", name, self.planners)
 
     def controller(self, name: str) -> ControllerSpec:
-        """The controller of this name. Raises UnknownPlugin, which lists what there is."""
+        """Return the controller spec of this name. Raises UnknownPlugin with the known names."""
         return self._select("controller", name, self.controllers)
 
     def observer(self, name: str) -> ObserverSpec:
-        """The observer of this name. Raises UnknownPlugin, which lists what there is."""
+        """Return the observer spec of this name. Raises UnknownPlugin with the known names."""
         return self._select("observer", name, self.observers)
 
     def make_policy(self, name: str, setup: Setup, options: dict[str, Any]) -> Policy:
-        """Make a policy by name. Raises PluginError naming the option that is wrong and those that exist."""
+        """Create a policy by name. `options`: by name.
+
+        Raises PluginError with the invalid option and the valid ones.
+        """
         return make_policy(self.policy(name), setup, options, self)
 
     def check_options(self, policy: str, options: dict[str, Any]) -> None:
@@ -111,14 +114,14 @@ class Plugins:
         _validated(self.policy(policy).policy.Options, options, f"policy {policy!r}", plugins=self)
 
     def make_controller(self, choice: ControllerChoice, layout: Layout, *, seed: int = 0) -> Controller:
-        """Make the controller that a file names, over the layout that serves at the start.
+        """Create the controller that a file names, over the initial layout.
 
-        Raises PluginError naming the option that is wrong and those that exist.
+        Raises PluginError with the invalid option and the valid ones.
         """
         return make_controller(self.controller(choice.name), layout, choice.options, seed=seed, folder=choice.folder)
 
     def make_observer(self, name: str, options: dict[str, Any]) -> Observer:
-        """Make an observer by name. Raises PluginError naming the option that is wrong and those that exist."""
+        """Create an observer by name. Raises PluginError with the invalid option and the valid ones."""
         return make_observer(self.observer(name), options)
 
     def _offers(
@@ -153,9 +156,9 @@ class Plugins:
 
 
 def make_policy(spec: PolicySpec, setup: Setup, options: dict[str, Any], plugins: Plugins | None = None) -> Policy:
-    """Make a policy with validated options. Raises PluginError naming what is wrong.
+    """Create a policy with validated options.
 
-    `plugins`: where it finds others that its options name; None: those that are installed.
+    `plugins`: source of policies that its options name; None: the installed ones. Raises PluginError with the problem.
     """
     validated = _validated(spec.policy.Options, options, f"policy {spec.name!r}", plugins=plugins)
     try:
@@ -168,9 +171,9 @@ def make_policy(spec: PolicySpec, setup: Setup, options: dict[str, Any], plugins
 def make_controller(
     spec: ControllerSpec, layout: Layout, options: dict[str, Any], *, seed: int = 0, folder: Path | None = None
 ) -> Controller:
-    """Make a controller with validated options. Raises PluginError naming what is wrong.
+    """Create a controller with validated options.
 
-    `folder`: what paths among the options are relative to; None: the current one.
+    `folder`: base of relative paths in options; None: the current folder. Raises PluginError with the problem.
     """
     validated = _validated(spec.controller.Options, options, f"controller {spec.name!r}", folder)
     try:
@@ -180,7 +183,7 @@ def make_controller(
 
 
 def make_observer(spec: ObserverSpec, options: dict[str, Any]) -> Observer:
-    """Make an observer with validated options. Raises PluginError naming what is wrong."""
+    """Create an observer with validated options. Raises PluginError with the problem."""
     return spec.observer(_validated(spec.observer.Options, options, f"observer {spec.name!r}"))
 
 

@@ -18,7 +18,7 @@ _BOUNDS = {Ge: ("ge", "at least"), Gt: ("gt", "above"), Le: ("le", "at most"), L
 
 @dataclass(frozen=True)
 class PluginOption:
-    """One option of a plugin, for people."""
+    """An option of a plugin as text."""
 
     name: str
     type: str
@@ -29,7 +29,7 @@ class PluginOption:
 
 
 def options_of(options: type[BaseModel]) -> tuple[PluginOption, ...]:
-    """The options of a class of options, in their order."""
+    """Return the options of an options class, in order."""
     return tuple(
         PluginOption(name, _type_of(field), _default_of(field), field.description or "")
         for name, field in options.model_fields.items()

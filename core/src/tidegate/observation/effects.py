@@ -6,11 +6,11 @@ from tidegate.api import Advise, Batch, Drop
 
 
 class Effect(msgspec.Struct, frozen=True, gc=False, tag_field="command", tag=True):
-    """Something for the driver to do. Some commands of policies are effects, too: both decode by one tag."""
+    """Base class of effects. Some commands of policies are effects, too; both are decoded by one tag."""
 
 
 class StartStage(Effect, frozen=True, tag=True):
-    """Run this stage now: its worker is free. Answer with StageFinished or BatchFailed."""
+    """Start a stage now on its free worker. The driver answers with StageFinished or BatchFailed."""
 
     batch: Batch
     stage: int
@@ -20,22 +20,21 @@ class StartStage(Effect, frozen=True, tag=True):
 
 
 class CancelStage(Effect, frozen=True, tag=True):
-    """Give a running stage up. Answer with BatchFailed (retry) once its worker is free, or StageFinished if it was
-    done."""
+    """Cancel a running stage. The driver answers with BatchFailed (retry) once the worker is free, or StageFinished."""
 
     batch: Batch
     stage: int
 
 
 class Fail(Effect, frozen=True, tag=True):
-    """Tell a client that its request failed."""
+    """Send an error to the client of a failed request."""
 
     request_id: int
     reason: str
 
 
 class PolicyReplaced(Effect, frozen=True, tag=True):
-    """The policy broke, or a part of it; first come, first served decides in its place. To be logged as an error."""
+    """The policy or a part of it failed; first come, first served replaces it. Log it as an error."""
 
     policy: str
     reason: str
@@ -52,13 +51,13 @@ class PolicyReplaced(Effect, frozen=True, tag=True):
 
 
 class PolicyRestored(Effect, frozen=True, tag=True):
-    """The policy that had broken decides again, whole. To be logged."""
+    """The failed policy is current again, with all its parts. Log it."""
 
     policy: str
 
 
 class ObserverRemoved(Effect, frozen=True, tag=True):
-    """An observer raised; it sees nothing more. Say so."""
+    """An observer raised an exception and was removed. Log it."""
 
     observer: str
     """The name of its class."""

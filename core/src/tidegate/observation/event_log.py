@@ -18,7 +18,7 @@ LOG_VERSION = 3
 
 
 class LogHeader(msgspec.Struct, frozen=True):
-    """The first line of a log: what the engine was made of."""
+    """First line of an event log: policy, options and setup of the engine."""
 
     version: int
     policy: str
@@ -34,7 +34,7 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 class LogEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Every further line; what is empty is left out."""
+    """Further line of an event log; empty fields are omitted."""
 
     event: AnyStimulus
     commands: Sequence[AnyCommand] = []
@@ -42,7 +42,7 @@ class LogEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Recorder(Observer):
-    """An observer that writes the event log to a binary file (which it does not close)."""
+    """Observer that writes the event log to a binary file, which it does not close."""
 
     def __init__(self, out: BinaryIO) -> None:
         super().__init__(ObserverOptions())
@@ -50,15 +50,15 @@ class Recorder(Observer):
         self._encoder = msgspec.json.Encoder()
 
     def started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:
-        """Write the header."""
+        """Write the header line."""
         self._write(LogHeader(LOG_VERSION, policy, options, setup, settings))
 
     def handled(self, event: AnyStimulus, commands: Sequence[AnyCommand], effects: Sequence[AnyEffect]) -> None:
-        """Write one line."""
+        """Write one line for a stimulus."""
         self._write(LogEntry(event, commands, effects))
 
     def close(self) -> None:
-        """See that all of it is in the file."""
+        """Flush the log to the file."""
         self._out.flush()
 
     def _write(self, line: LogHeader | LogEntry) -> None:
@@ -66,7 +66,7 @@ class Recorder(Observer):
 
 
 def read_log(lines: Iterable[bytes]) -> tuple[LogHeader, Iterator[LogEntry]]:
-    """Decode a log. Raises ValueError (with the line) for what is not one, or is of another version."""
+    """Decode an event log. Raises ValueError, with the line number, if it is invalid or of another version."""
     remaining = iter(lines)
     first = next(remaining, b"")
     try:

@@ -26,7 +26,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObserverOptions(BaseModel):
-    """Base of an observer's options: validated. An unknown name is an error, and so is a number that is infinite."""
+    """Base class of an observer's options, validated: unknown names and infinite numbers are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -57,12 +57,12 @@ class Observer(ABC):
         """
 
     def close(self) -> None:  # noqa: B027 - optional
-        """The last stimulus is past; one who has nothing open need not care."""
+        """Handle the end of the stream; optional."""
 
 
 @dataclass(frozen=True)
 class ObserverSpec:
-    """An observer that can be selected by name."""
+    """Name, summary and class of an observer that users select by name."""
 
     name: str
     summary: str

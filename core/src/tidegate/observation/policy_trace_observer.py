@@ -16,4 +16,4 @@ class PolicyTraceObserver(Observer):
 
     @abstractmethod
     def told(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
-        """The policy was told of an event because of the present stimulus, and these commands were carried out."""
+        """Handle an event that the policy got because of the current stimulus, with its applied commands."""

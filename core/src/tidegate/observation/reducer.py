@@ -26,7 +26,7 @@ from tidegate.observation.stimuli import AnyStimulus, ChangeProgressed, ClockAdv
 
 @dataclass
 class OutcomeCounts:
-    """How requests ended: their sum is `accepted` once nothing is queued or in flight (invariant 1)."""
+    """Number of requests by outcome; they add up to `accepted` once nothing is queued or in flight (invariant 1)."""
 
     accepted: int = 0
     answered: int = 0
@@ -47,7 +47,7 @@ class OutcomeCounts:
 
     @property
     def ended(self) -> int:
-        """Every request that has ended, however it did."""
+        """Number of ended requests of all outcomes."""
         return self.answered + self.failed + self.cancelled + self.dropped.total()
 
 
@@ -55,36 +55,35 @@ class OutcomeListener:
     """Base class of listeners to a reducer: override the notifications of interest. They come in order of time."""
 
     def joined(self, now_ns: int, effect: StartStage, requests: Sequence[Request]) -> None:
-        """A batch began with this stage; `requests`: those of it that nobody has cancelled."""
+        """Handle the start of a batch with this stage; `requests`: those not cancelled."""
 
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
-        """A stage is over, whether it finished, failed, was preempted or lost its worker; one that never ran is not
-        told.
+        """Handle the end of a stage that ran, whatever its outcome.
 
-        `started_ns`: when it was sent, or when the stage before it on its worker had ended, if that was later.
+        `started_ns`: when it was sent, or when the previous stage on its worker ended, if that was later.
         """
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
-        """The last stage of a batch finished; `requests`: those of it that nobody has cancelled."""
+        """Handle the end of a batch's last stage; `requests`: those not cancelled."""
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
-        """The policy gave a request up."""
+        """Handle a request that the policy dropped."""
 
     def failed(self, now_ns: int, request: Request, reason: str) -> None:
-        """A request has no answer, for good."""
+        """Handle a request that failed for good."""
 
     def cancelled(self, now_ns: int, request: Request) -> None:
-        """The client of a request does not wait any more."""
+        """Handle a request whose client left."""
 
     def advised(self, now_ns: int, advice: Advise) -> None:
-        """The policy said how many workers it wants more, or can spare."""
+        """Handle the policy's recommendation on the number of workers."""
 
     def change_progressed(self, event: ChangeProgressed) -> None:
-        """A change of layout reached a state."""
+        """Handle a layout change that reached a state."""
 
 
 class SentStage:
-    """A stage that runs, or is on its way to its worker."""
+    """A stage that runs or is on its way to its worker."""
 
     __slots__ = ("effect", "sent_ns", "worker_id")
 
@@ -111,25 +110,25 @@ class Reducer:
 
     @property
     def tally(self) -> OutcomeCounts:
-        """How the requests ended that have; the same object every time, set right when it is asked for."""
+        """Counts of ended requests by outcome; always the same object, updated on access."""
         self._tally.accepted = self._tally.ended + len(self.open)
         return self._tally
 
     def waiting(self) -> Counter[str]:
-        """How many requests of each model wait: for a batch, or between two stages for the next worker."""
+        """Return the number of waiting requests by model: for a batch, or between two stages."""
         underway = {request_id for stage in self.sent.values() for request_id in stage.effect.batch.request_ids}
         return Counter(request.model for request in self.open.values() if request.id not in underway)
 
     def add_listener(self, reader: OutcomeListener) -> None:
-        """Let one more read, from now on."""
+        """Add a listener, which is notified from now on."""
         self._readers = (*self._readers, reader)
 
     def remove_listener(self, reader: OutcomeListener) -> None:
-        """Tell this one nothing any more."""
+        """Remove a listener."""
         self._readers = tuple(each for each in self._readers if each is not reader)
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
-        """An engine took in a stimulus, which had these effects."""
+        """Process a stimulus of the engine and its effects."""
         if type(event) is RequestArrived:  # a match costs more
             request = event.request
             self.open[request.id] = request

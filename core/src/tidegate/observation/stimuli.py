@@ -7,7 +7,7 @@ from tidegate.api.events import Event
 
 
 class ClockAdvanced(Event, frozen=True, tag=True):
-    """Time passed: the engine fires the timers that are due, each as a `TimerFired`."""
+    """Time passed: the engine fires the due timers, each as a TimerFired."""
 
 
 class TopologyChanged(Event, frozen=True, tag=True):
@@ -52,7 +52,7 @@ class PolicyOverran(Event, frozen=True, tag=True):
 
 
 class RetryLimitChanged(Event, frozen=True, tag=True):
-    """The operator wants it otherwise: how often a request is tried, from now on, whose workers fail."""
+    """The operator changed the number of tries of a request whose workers fail."""
 
     max_tries: int
 

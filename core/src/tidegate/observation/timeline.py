@@ -24,7 +24,7 @@ from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One thing that happened to a request."""
+    """One step in the timeline of a request."""
 
     at_ns: int
     what: str
@@ -48,11 +48,11 @@ class RequestTimeline(msgspec.Struct):
     """Whether the policy knows, or knew, of it as one that cannot be on time any more."""
 
     def ms(self, at_ns: int) -> float:
-        """An instant, in milliseconds from the arrival on."""
+        """Return a time in milliseconds since the arrival."""
         return (at_ns - self.request.arrival_ns) / NS_PER_MS
 
     def tell(self, at_ns: int, what: str, text: str) -> None:
-        """Something happened."""
+        """Append a step."""
         self.steps.append(Step(at_ns, what, text))
 
 
@@ -65,7 +65,7 @@ class Why(msgspec.Struct, frozen=True):
     """When a timer that fired was set, and for when; None for other events."""
 
     def then(self, timeline: RequestTimeline, workers: Mapping[int, Worker]) -> str:
-        """Why it decided when it did; `workers`: by id."""
+        """Return the cause of a decision as text; `workers`: by id."""
         event = self.event
         words = f"after {type(event).__name__}"
         match event:
@@ -97,12 +97,12 @@ class Why(msgspec.Struct, frozen=True):
 
 
 def in_ms(milliseconds: float) -> str:
-    """For people."""
+    """Return milliseconds as text for people."""
     return f"{milliseconds:.3f} ms"
 
 
 def timer_of(request: Request, key: TimerKey) -> str:
-    """A timer, for people: most are named after the queue that they are for (`queue_key`), whose key few can read."""
+    """Return the name of a timer for people: most are named after a queue (`queue_key`)."""
     if isinstance(key, str | int):
         return f"timer {key}"
     if key[:2] == (request.model, request.shape) and key[2:] in ((request.merge_key,), ("",)):
@@ -111,6 +111,6 @@ def timer_of(request: Request, key: TimerKey) -> str:
 
 
 def name_of(worker_id: int, workers: Mapping[int, Worker]) -> str:
-    """A worker, for people."""
+    """Return the name of a worker for people."""
     worker = workers.get(worker_id)
     return f"worker {worker.name if worker else worker_id}"

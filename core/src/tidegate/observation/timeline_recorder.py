@@ -73,22 +73,22 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
         return iter(self._timelines.values())
 
     def of(self, request_id: int) -> RequestTimeline | None:
-        """The timeline of a request; None where it is not known, or no more."""
+        """Return the timeline of a request; None if it is unknown or was forgotten."""
         return self._timelines.get(request_id)
 
     # What the engine tells ---------------------------------------------------------------------------------------
 
     def started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:
-        """These are the models and workers."""
+        """Store the names of models and workers."""
         self._models = {model.name: model for model in setup.models}
         self._workers = {worker.id: worker for worker in setup.workers}
 
     def told(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
-        """The policy was told of an event because of the present stimulus, and these commands were carried out."""
+        """Record an event that the policy got, with its applied commands."""
         self._told.append((event, commands))
 
     def handled(self, event: AnyStimulus, commands: Sequence[AnyCommand], effects: Sequence[AnyEffect]) -> None:
-        """The engine took in a stimulus: what happened, then what the policy made of it, then what follows."""
+        """Record a stimulus: the event, the policy's decisions, the consequences."""
         told, self._told = self._told, []
         if effects and isinstance(effects[0], EngineRestarted):
             told = []  # before and after the fault: what holds are the effects
@@ -238,7 +238,7 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
             timeline.tell(event.now_ns, "sent", f"sent to {name_of(stage.worker_id, self._workers)}{part}, {planned}")
 
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
-        """A stage is over."""
+        """Record the end of a stage."""
         stage = effect.batch.stages[effect.stage]
         for timeline in self._of_batch(effect.batch.id):
             planned = in_ms(stage.duration_ns / NS_PER_MS)
@@ -246,7 +246,7 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
             timeline.tell(ended_ns, "ran", f"{took} on {name_of(stage.worker_id, self._workers)}")
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
-        """A batch is answered."""
+        """Record the answer of a batch."""
         for request in requests:
             if timeline := self._timelines.get(request.id):
                 left_ms = (request.deadline_ns - ended_ns) / NS_PER_MS
@@ -259,18 +259,18 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
                 timeline.tell(ended_ns, "answered", f"answered after {in_ms(timeline.ms(ended_ns))}{when}")
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
-        """A request was given up."""
+        """Record a dropped request."""
         if timeline := self._timelines.get(request.id):
             why = self._why.get(request.id)
             because = f": {why.then(timeline, self._workers)}" if why else ""
             self._end(now_ns, request, "dropped", f"dropped ({reason}){because}")
 
     def failed(self, now_ns: int, request: Request, reason: str) -> None:
-        """A request has no answer."""
+        """Record a failed request."""
         self._end(now_ns, request, "failed", f"failed: {reason}")
 
     def cancelled(self, now_ns: int, request: Request) -> None:
-        """A client left."""
+        """Record a request whose client left."""
         self._end(now_ns, request, "cancelled", "its client does not wait any more")
 
     def _end(self, now_ns: int, request: Request, outcome: str, text: str) -> None:

@@ -7,10 +7,9 @@ from tidegate.observation import CancelStage
 
 
 def apply(state: EngineState, command: AnyCommand) -> None:
-    """Do what a policy commands; what the driver has to do for it joins the effects.
+    """Apply a policy's command and append its effects.
 
-    Raises InvariantViolation, which is the policy's fault, before anything has changed; and EngineStateError, which is
-    ours.
+    Raises InvariantViolation, before anything changed, if the policy is at fault; EngineStateError if the engine is.
     """
     try:
         _carry_out(state, command)
@@ -49,7 +48,7 @@ def _dispatch(state: EngineState, batch: Batch) -> None:
 
 
 def depart(state: EngineState, batch: Batch, taken: list[Request], rows: int) -> None:
-    """Send a batch, of these requests, on its way: they are queued no more."""
+    """Remove the requests of a batch from their queue and start the batch."""
     state.next_batch_id = batch.id + 1
     state.succession.offered.difference_update([stage.worker_id for stage in batch.stages])
     state.waiting.starts(batch.model, taken, rows, sum(stage.duration_ns for stage in batch.stages))

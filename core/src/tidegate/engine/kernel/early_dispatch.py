@@ -138,7 +138,7 @@ class _Ways:
 
 
 class EarlyDispatch:
-    """When a worker that runs a stage may be given the next one: from when on, and from when on not any more."""
+    """Decides when a busy worker may be given its next batch: the earliest and the latest time."""
 
     def __init__(self, first_lead_ns: int) -> None:
         """`first_lead_ns`: how early the first batch is sent to a worker that was not seen before; 0: none ever is."""
@@ -155,7 +155,7 @@ class EarlyDispatch:
 
     @property
     def next_ns(self) -> int:
-        """When the next worker becomes ready; NEVER_NS where none is expected to."""
+        """Return the time, in ns, at which the next worker becomes ready; NEVER_NS if none is expected."""
         return self._ready.next_ns
 
     def is_due(self, now_ns: int) -> bool:
@@ -163,7 +163,7 @@ class EarlyDispatch:
         return self._ready.earliest_ns <= now_ns or self._late.earliest_ns <= now_ns
 
     def pop_ready(self, now_ns: int) -> int | None:
-        """The worker whose stage is about to end, the first of several; None where none is."""
+        """Remove and return a worker whose stage is about to end; None if there is none."""
         worker_id = self._ready.pop_next(now_ns)
         if not isinstance(worker_id, int):
             return None
@@ -171,11 +171,11 @@ class EarlyDispatch:
         return worker_id
 
     def pop_late(self, now_ns: int) -> list[int]:
-        """The workers that were popped by `pop_ready` and whose stages should be over."""
+        """Remove and return workers announced by `pop_ready` whose stages are overdue."""
         return [worker_id for _, worker_id in self._late.pop_due(now_ns) if isinstance(worker_id, int)]
 
     def free_ns(self, now_ns: int, worker_id: int) -> int:
-        """The instant from which on a stage counts that is sent now behind the one that runs: later than now."""
+        """Return the planned start, in ns, of a stage sent now behind the running one: later than `now_ns`."""
         ways = self._ways[worker_id]
         sooner_ns = min(ways.lead_ns, ways.ways_ns) + round(
             (1 - MARGIN_FRACTION_OF_STAGE_AHEAD) * self._margins_ns[worker_id]
@@ -187,7 +187,7 @@ class EarlyDispatch:
         return now_ns > self._planned_ends_ns[worker_id]
 
     def begins(self, now_ns: int, worker: Worker, flight: InFlightBatch, profile: Profile) -> None:
-        """A flight's stage runs on a worker from now on: it was sent there now, or was on its way (`early_ns`)."""
+        """Record that a stage runs on a worker: it was sent now, or early (`early_ns`)."""
         if not self._first_lead_ns or profile.expected_ns(flight.rows) < SHORTEST_NS:
             return
         stage = flight.batch.stages[flight.stage]
@@ -218,7 +218,7 @@ class EarlyDispatch:
                 self._ready.set(worker.id, ends_ns - min(unsure_ns + ways.lead_ns, longest_ns))
 
     def ends(self, worker_id: int) -> None:
-        """The stage that ran on a worker does so no more."""
+        """Record that the stage on a worker has ended."""
         if self._first_lead_ns:
             self._ready.cancel(worker_id)
             self._late.cancel(worker_id)
@@ -248,7 +248,7 @@ class EarlyDispatch:
         return duration_ns + min(early_ns, ways.ways_ns) if ways.known else None
 
     def forget(self, worker_id: int) -> None:
-        """A worker was lost; should it come back, it may be further away."""
+        """Forget a worker that was lost; its network latency may differ if it comes back."""
         self.ends(worker_id)
         self._ways.pop(worker_id, None)
         for key in [key for key in self._paces if key[0] == worker_id]:

@@ -62,7 +62,7 @@ MAX_FAULTS = 3
 
 
 class Engine:
-    """One policy over one sub-cluster."""
+    """Scheduling engine: one policy over one sub-cluster. Handles events and returns effects for its driver."""
 
     def __init__(
         self,
@@ -110,17 +110,17 @@ class Engine:
 
     @property
     def tally(self) -> OutcomeCounts:
-        """How the requests ended that have."""
+        """Counts of ended requests by outcome."""
         return self.reducer.tally
 
     @property
     def now_ns(self) -> int:
-        """The instant of the latest event."""
+        """Time of the last event, in ns."""
         return self._state.now_ns
 
     @property
     def expectations(self) -> Expectations:
-        """The profiles as they stand."""
+        """The current profiles."""
         return self._state.expectations
 
     @property
@@ -133,32 +133,32 @@ class Engine:
 
     @property
     def policy(self) -> Policy:
-        """The one that decides."""
+        """The current policy."""
         return self._state.policy
 
     @property
     def max_tries(self) -> int:
-        """How often a request is tried whose workers fail; `RetryLimitChanged` changes it."""
+        """Number of tries of a request whose workers fail; `RetryLimitChanged` changes it."""
         return self._state.settings.max_tries
 
     @property
     def next_wake_ns(self) -> int | None:
-        """When to call `handle(ClockAdvanced(...))`, unless an event comes before; None: never."""
+        """Time for the next `handle(ClockAdvanced(...))`, in ns, unless an event comes first; None: never."""
         wake_ns = self._state.next_wake_ns
         return None if wake_ns == NEVER_NS else wake_ns
 
     @property
     def queued(self) -> int:
-        """Requests that wait for a batch."""
+        """Number of requests that wait for a batch."""
         return len(self._state.waiting)
 
     @property
     def in_flight(self) -> int:
-        """Batches that were dispatched and have not ended."""
+        """Number of batches in flight."""
         return len(self._state.flights)
 
     def flight(self, batch_id: int) -> InFlightBatch | None:
-        """A batch that was dispatched and has not ended."""
+        """Return the batch in flight with this id. Raises KeyError if there is none."""
         return self._state.flights.get(batch_id)
 
     def has_work(self, worker_id: int) -> bool:
@@ -172,7 +172,10 @@ class Engine:
         return self.queued > 0 or booked is None or len(booked.stages) > 1
 
     def idle_on_time(self, request: Request, profiles: Mapping[ProfileKey, Profile]) -> Worker | None:
-        """An idle worker on which a request of an unsplit model would be on time by these profiles, started now."""
+        """Return an idle worker on which a request of an unsplit model would be on time if started now; None if none.
+
+        `profiles`: profiles to use.
+        """
         state = self._state
         model = state.models.get(request.model)
         if model is None or model.pipelines:
@@ -258,9 +261,9 @@ class Engine:
         validate(self._state, self.reducer)
 
     def attach(self, witness: PolicyTraceObserver) -> None:
-        """Let a witness look on for a while, from the next event on; until then, and afterwards, it costs nothing.
+        """Attach an observer that also sees what the policy gets, from the next event on.
 
-        It is not told how the engine began. Raises ValueError where there is one already.
+        It does not see the past, and costs nothing while detached. Raises ValueError if there is one already.
         """
         if self._witness is not None:
             raise ValueError(f"this engine has a witness, {type(self._witness).__name__}: dismiss it first")
@@ -268,13 +271,13 @@ class Engine:
         self._observers.add(witness)
 
     def detach(self, witness: PolicyTraceObserver) -> None:
-        """Show a witness nothing any more; one that raised is gone already."""
+        """Detach that observer; without effect if it raised and was removed."""
         if self._witness is witness:
             self._witness = self._policy.witness = None
         self._observers.remove(witness)
 
     def close(self) -> list[AnyEffect]:
-        """The last event is past: observers close what they have open. What the driver has to know of that."""
+        """Close the observers after the last event; return effects that concern them."""
         return self._observers.close()
 
     def start_anew(self, event: AnyStimulus, fault: Exception) -> list[AnyEffect]:

@@ -38,7 +38,7 @@ from tidegate.observation import (
 
 
 class EventHandlers:
-    """Takes in one event after the other."""
+    """Handlers of events: each applies one event to the state."""
 
     def __init__(
         self, state: EngineState, policy: PolicyRunner, made: Callable[[PolicyChanged, Setup], Policy]
@@ -54,7 +54,7 @@ class EventHandlers:
         self._made = made
 
     def take_in(self, event: AnyStimulus) -> None:
-        """An event happened at the present instant, and is none that an engine refuses."""
+        """Apply an event that happens now and that the engine does not reject."""
         match event:
             case RequestArrived():
                 self._arrive(event)
@@ -308,7 +308,7 @@ class EventHandlers:
         self._policy.succeed(state.policy.migrate)
 
     def try_policy_again(self) -> None:
-        """Let the policy that broke decide again; what waits waits for its turn again, by what that policy says."""
+        """Retry the policy that failed; waiting requests are queued fairly again by its estimates."""
         if self._policy.try_again():
             self._begin_anew()
             # The policy before may have run what is late.

@@ -14,7 +14,7 @@ from tidegate.observation import SentStage, StartStage
 
 
 class InFlightBatches:
-    """The batches that were dispatched and have not ended."""
+    """Batches that were dispatched and have not ended, with their reservations."""
 
     def __init__(
         self,
@@ -39,15 +39,15 @@ class InFlightBatches:
 
     @property
     def next_start_ns(self) -> int:
-        """When a stage may start whose worker is free already; NEVER_NS where none waits for that."""
+        """Time, in ns, of the next planned start on an idle worker; NEVER_NS if there is none."""
         return self._planned_starts.next_ns
 
     def get(self, batch_id: int) -> InFlightBatch | None:
-        """The flight of a batch, by its id."""
+        """Return the batch in flight with this id."""
         return self._by_batch.get(batch_id)
 
     def depart(self, now_ns: int, batch: Batch, requests: list[Request], rows: int) -> None:
-        """A batch was dispatched."""
+        """Add a dispatched batch and reserve its workers."""
         flight = self._by_batch[batch.id] = InFlightBatch(batch, requests, rows, requests[0].shape)
         for request in requests:
             self._of_request[request.id] = flight
@@ -56,7 +56,7 @@ class InFlightBatches:
         self._start_or_wait(now_ns, flight)
 
     def resume(self, now_ns: int, sent: SentStage, requests: list[Request]) -> None:
-        """Take in a batch whose stage runs since before the books were made: stages on one worker in their order."""
+        """Add a batch whose stage was running before a restart of the engine, in the order of stages on each worker."""
         effect = sent.effect
         batch, bookings = effect.batch, self._fleet.bookings
         flight = self._by_batch[batch.id] = InFlightBatch(batch, requests, effect.rows, effect.shape, effect.stage)
@@ -77,7 +77,7 @@ class InFlightBatches:
             self._overlap.begins(sent.sent_ns, booked.worker, flight, self._profile(first, booked, flight))
 
     def reroute(self, now_ns: int, command: Reroute) -> None:
-        """Other workers and instants for the last stages. Raises InvariantViolation."""
+        """Replace the last stages of a batch. Raises InvariantViolation."""
         flight = self._by_batch.get(command.batch_id)
         if flight is None or flight.preempted:
             raise InvariantViolation(3, f"batch {command.batch_id} is rerouted but is not on its way")
@@ -112,7 +112,7 @@ class InFlightBatches:
         self.start_next(now_ns, *(stage.worker_id for stage in before))
 
     def leave(self, request_id: int) -> bool:
-        """A client does not wait any more; its rows go on. False if it was not on its way."""
+        """Remove a request whose client left; its rows still run. Return False if it was not in flight."""
         flight = self._of_request.pop(request_id, None)
         if flight is None:
             return False
@@ -120,10 +120,10 @@ class InFlightBatches:
         return True
 
     def stage_over(self, event: StageFinished) -> InFlightBatch | None:
-        """A stage is over: its worker is free, its flight not yet on the next stage (`go_on`); ended after the last
-        one.
+        """Free the worker of a stage that ended, and return its batch, which `go_on` continues; ended after the last
+        stage.
 
-        None for a straggler of a batch that was given up.
+        Returns None for a stage of a batch that was aborted.
         """
         flight = self._by_batch.get(event.batch_id)
         if flight is None or not flight.running or flight.stage != event.stage:
@@ -137,12 +137,12 @@ class InFlightBatches:
         return flight
 
     def go_on(self, now_ns: int, flight: InFlightBatch) -> None:
-        """Let a flight go on to its next stage, if it has not ended."""
+        """Start the next stage of a batch, if it has not ended."""
         if flight.batch.id in self._by_batch:
             self._start_or_wait(now_ns, flight)
 
     def abort(self, now_ns: int, flight: InFlightBatch) -> None:
-        """Give a flight up that will not be answered: its workers are free of it."""
+        """Remove a batch that will not be answered, with its reservations."""
         self._end(flight)
         self._planned_starts.cancel(flight.batch.id)
         for stage in flight.batch.stages:
@@ -150,7 +150,7 @@ class InFlightBatches:
                 self._strike(now_ns, booked, flight, lambda booked: booked.clear(flight))
 
     def cut_off(self, now_ns: int, flight: InFlightBatch, lost_id: int) -> None:
-        """A flight gets no further than to a worker that is lost: from there on its workers are free of it."""
+        """Remove the reservations of a batch from a lost worker on; it fails there."""
         stages = flight.batch.stages
         first = next((at for at in range(flight.stage, len(stages)) if stages[at].worker_id == lost_id), len(stages))
         freed = [stage for stage in stages[first:] if stage.worker_id in self._fleet.bookings]
@@ -159,8 +159,7 @@ class InFlightBatches:
         self.start_next(now_ns, *(stage.worker_id for stage in freed))
 
     def doom(self, now_ns: int, lost: Reservations) -> list[InFlightBatch]:
-        """No stage starts any more of the flights that are booked on a worker that is lost, unless they are
-        rerouted."""
+        """Mark the batches with reservations on a lost worker: no stage of theirs starts unless they are rerouted."""
         doomed = list({id(flight): flight for flight in lost.flights}.values())
         reason = f"worker {lost.worker.name} was lost"
         for flight in doomed:
@@ -173,14 +172,14 @@ class InFlightBatches:
         return starts.earliest_ns <= now_ns and starts.next_ns <= now_ns
 
     def start_due(self, now_ns: int) -> None:
-        """Start what was planned for up to now."""
+        """Start the stages that are due."""
         if self._planned_starts.earliest_ns <= now_ns:
             for _, batch_id in self._planned_starts.pop_due(now_ns):
                 if isinstance(batch_id, int) and batch_id in self._by_batch:
                     self._start_or_wait(now_ns, self._by_batch[batch_id])
 
     def start_next(self, now_ns: int, *worker_ids: int) -> None:
-        """Workers may be free for what is booked on them next."""
+        """Start the next stages on workers that became free."""
         for worker_id in worker_ids:
             booked = self._fleet.bookings.get(worker_id)
             if booked and booked.flights:

@@ -13,7 +13,7 @@ from tidegate.engine.state_tables import Reservations
 
 
 class InvariantViolation(Exception):
-    """A policy's command, or a driver's event, broke an invariant; nothing of it took effect."""
+    """Error: a policy's command or a driver's event violated an invariant; nothing of it took effect."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(f"invariant {number}: {message}")
@@ -21,7 +21,7 @@ class InvariantViolation(Exception):
 
 
 class EngineStateError(Exception):
-    """A command was in order, and carrying it out failed: a bug of the engine's own. What took effect is not known."""
+    """Error: applying a valid command failed because of a bug in the engine; the state is undefined."""
 
 
 def check_dispatch(
@@ -32,7 +32,10 @@ def check_dispatch(
     models: Mapping[str, Model],
     bookings: Mapping[int, Reservations],
 ) -> tuple[list[Request], int]:
-    """Invariants 1 to 3, and 6 for its id, for a batch that is dispatched. Returns its requests, and its rows."""
+    """Check invariants 1 to 3, and 6 for its id, for a dispatched batch. Return its requests and rows.
+
+    Raises InvariantViolation.
+    """
     try:
         if batch.id < first_free_id:
             raise InvariantViolation(6, f"batch id {batch.id} was used before")
@@ -48,7 +51,10 @@ def check_dispatch(
 
 
 def check_requests(batch: Batch, requests: list[Request | None], model: Model | None) -> int:
-    """Invariant 1: a batch takes queued requests, each once, that fit together. Returns its rows."""
+    """Check invariant 1: a batch has queued requests, each once, that can share a batch. Return its rows.
+
+    Raises InvariantViolation.
+    """
     if model is None:
         raise InvariantViolation(1, f"batch {batch.id} is of model {batch.model!r}, which is not served here")
     if not requests:
@@ -74,7 +80,10 @@ def check_requests(batch: Batch, requests: list[Request | None], model: Model | 
 
 
 def check_path(batch: Batch, rows: int, model: Model) -> None:
-    """Invariant 3: the stages are those of one of the model's pipelines, which takes that many rows."""
+    """Check invariant 3: the stages are those of one of the model's pipelines, which allows `rows` rows.
+
+    Raises InvariantViolation.
+    """
     partitions = tuple(stage.partition for stage in batch.stages)
     for path in model.paths:
         if path.partitions == partitions and rows <= path.max_rows:
@@ -87,8 +96,10 @@ def check_path(batch: Batch, rows: int, model: Model) -> None:
 
 
 def check_stages(earliest_ns: int, batch: Batch, bookings: Mapping[int, Reservations], *, first: int = 0) -> None:
-    """Invariants 2 and 3: stages, from the `first` on, follow each other on workers that host them and are free
-    then."""
+    """Check invariants 2 and 3: stages from `first` on follow each other, on free workers that host them.
+
+    Raises InvariantViolation.
+    """
     for index, stage in enumerate(batch.stages[first:], first):
         booked = bookings.get(stage.worker_id)
         if booked is None or stage.partition not in booked.hosts:
@@ -118,7 +129,10 @@ def check_deadlines(
     workers: dict[int, Worker],
     profiles: Mapping[ProfileKey, Profile],
 ) -> None:
-    """Invariant 8: workers are booked for as long as is planned, and what is dispatched may be on time."""
+    """Check invariant 8: workers are reserved for the upper latency, and requests may be on time.
+
+    Raises InvariantViolation.
+    """
     shape = requests[0].shape
     profile = None
     for index, stage in enumerate(batch.stages):

@@ -7,7 +7,7 @@ from tidegate.observation import AnyEffect, AnyStimulus, EngineSettings, Observe
 
 
 class Observers:
-    """The observers of one engine."""
+    """Observers of one engine; isolates the engine from their exceptions."""
 
     def __init__(self, observers: Sequence[Observer], *, strict: bool) -> None:
         """`strict`: what an observer raises reaches the caller, as in tests, whose observers make assertions."""
@@ -19,17 +19,17 @@ class Observers:
         """Whether anybody watches, or did and is still to be reported: `handled` need not be called otherwise."""
 
     def add(self, observer: Observer) -> None:
-        """Let one more watch, from the next event on: it is not told how it began."""
+        """Add an observer, which sees everything from the next event on."""
         self._observers.append(observer)
         self.watch = True
 
     def remove(self, observer: Observer) -> None:
-        """Show one nothing any more; it may have been removed already."""
+        """Remove an observer; without effect if it was removed already."""
         self._observers = [each for each in self._observers if each is not observer]
         self.watch = bool(self._observers or self._removed)
 
     def started(self, policy: str, options: dict[str, object], setup: Setup, settings: EngineSettings) -> None:
-        """The engine is about to take in its first event."""
+        """Notify the observers before the first event."""
         for observer in tuple(self._observers):
             try:
                 observer.started(policy, options, setup, settings)
@@ -37,7 +37,7 @@ class Observers:
                 self._remove(observer, fault)
 
     def handled(self, event: AnyStimulus, commands: list[AnyCommand], effects: list[AnyEffect]) -> list[AnyEffect]:
-        """The engine has taken in an event; what its driver has to know of observers since the last one."""
+        """Notify the observers of an event; return the effects that concern observers since the last one."""
         broken = []
         for observer in self._observers:
             try:
@@ -49,7 +49,7 @@ class Observers:
         return self._reported() if self._removed else []
 
     def close(self) -> list[AnyEffect]:
-        """The last event is past."""
+        """Notify the observers after the last event."""
         for observer in tuple(self._observers):
             try:
                 observer.close()

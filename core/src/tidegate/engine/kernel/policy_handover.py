@@ -59,7 +59,7 @@ class PolicyHandover:
         return True
 
     def follow(self, successor: Callable[[Setup], Policy], first_batch_id: int) -> None:
-        """Let another policy decide, from the idle workers on. Raises what `successor` raises, unchanged."""
+        """Make another policy current, starting with the idle workers. Raises whatever `successor` raises."""
         fleet = self._fleet
         busy = {worker_id for worker_id, booked in fleet.bookings.items() if booked.stages}
         idle = [worker for worker in fleet.workers.values() if worker.id not in busy]
@@ -85,11 +85,11 @@ class PolicyHandover:
         )
 
     def forget(self, worker_id: int) -> None:
-        """A worker was lost: nothing of it is inherited."""
+        """Forget a lost worker."""
         self._busy.discard(worker_id)
 
     def next_released(self) -> Worker | None:
-        """A worker that is done with the work of the policy before, and is still wanted; None when there is none."""
+        """Return a worker that finished the previous policy's work and is still part of the topology; None if none."""
         for worker_id in sorted(self._busy):
             if not self._fleet.bookings[worker_id].stages:
                 self._busy.remove(worker_id)
@@ -114,19 +114,19 @@ class PolicyRetry:
         self.choose(0, policy)
 
     def choose(self, now_ns: int, policy: Policy) -> None:
-        """Make `policy`, which has not broken yet, the one that is to decide."""
+        """Make `policy`, which has not failed yet, the one to retry."""
         self._class, self._options = type(policy), policy.options
         self._backoff_ns = 0
         self.decides(now_ns)
 
     def decides(self, now_ns: int) -> None:
-        """Record that the chosen policy decides from now on."""
+        """Record that the chosen policy is current again."""
         self.at_ns = NEVER_NS
         """The chosen policy is tried again with the first event from then on; NEVER_NS: it decides."""
         self._since_ns = now_ns
 
     def broke(self, now_ns: int) -> int:
-        """Record that the chosen policy, or a part of it, broke. Returns how long it is to wait from now."""
+        """Record a failure of the chosen policy or a part of it; return the back-off in ns."""
         if self.at_ns == NEVER_NS:
             doubled_ns = 0 if now_ns - self._since_ns >= MAX_BACKOFF_NS else 2 * self._backoff_ns
             self._backoff_ns = min(max(FIRST_BACKOFF_NS, doubled_ns), MAX_BACKOFF_NS)
@@ -134,5 +134,5 @@ class PolicyRetry:
         return self.at_ns - now_ns
 
     def make(self, setup: Setup) -> Policy:
-        """Make the chosen policy again, without anything that it knew. Raises whatever its class raises."""
+        """Return a new instance of the chosen policy without its past. Raises whatever its class raises."""
         return self._class(setup, self._options)

@@ -29,7 +29,7 @@ from tidegate.toolkit import FirstComeFirstServed
 
 
 class PolicyRunner:
-    """Asks the policy of an engine, and isolates the others from its faults (invariant 9)."""
+    """Calls the policy of an engine, and isolates the engine from its failures (invariant 9)."""
 
     def __init__(
         self, state: EngineState, name: str, *, strict: bool, witness: PolicyTraceObserver | None = None
@@ -50,13 +50,13 @@ class PolicyRunner:
         """Parts of the policy that broke and were replaced, while the others go on."""
 
     def choose(self, name: str, policy: Policy) -> None:
-        """Have `policy`, which has not broken yet, decide from now on under this name."""
+        """Make `policy`, which has not failed yet, current under this name."""
         self.name = name
         self.broken_parts.clear()
         self._retry.choose(self._state.now_ns, policy)
 
     def inform(self, event: AnyEvent) -> None:
-        """Let the policy handle an event and apply its commands; a policy that breaks is replaced."""
+        """Pass an event to the policy and apply its commands; replace the policy if it fails."""
         state = self._state
         if not self._succession.concerns(event):
             return
@@ -84,7 +84,7 @@ class PolicyRunner:
         self._state.effects.append(ObserverRemoved(type(witness).__name__, f"{type(fault).__name__}: {fault}"))
 
     def tell_all(self, news: Iterable[News]) -> None:
-        """Tell what follows for those who wait, one after the other: what is next may depend on the answer."""
+        """Pass pending notifications to the policy one by one; the next may depend on its commands."""
         for each in news:
             if each is None:
                 self.settle()
@@ -97,13 +97,13 @@ class PolicyRunner:
                 self.inform(each)
 
     def tell_ready(self, *worker_ids: int) -> None:
-        """Tell of those of these workers that may be given a batch."""
+        """Pass WorkerReady for those of these workers that can be given a batch."""
         for worker_id in worker_ids:
             if ready := readiness(self._state, worker_id):
                 self.tell(ready)
 
     def tell(self, news: WorkerDelayed | WorkerReady) -> None:
-        """Tell of a worker, unless it is a late request's turn there: then the policy is told once that has run."""
+        """Pass WorkerReady, unless a late request uses the worker first."""
         state = self._state
         late, policy = self._waiting.late, state.policy
         knows = news.worker_id in self._succession.offered
@@ -177,7 +177,7 @@ class PolicyRunner:
         commands.depart(state, batch, requests, rows)
 
     def show_late(self, requests: Iterable[Request]) -> None:
-        """Let the policy know of late requests that were not queued."""
+        """Pass late requests that the policy has not seen as arrivals."""
         state = self._state
         for request in requests:
             counted, policy = self._waiting.late.was_seen(request), state.policy
@@ -189,7 +189,7 @@ class PolicyRunner:
                 policy.readmitted_ids.discard(request.id)  # one that counts nothing did not ask
 
     def settle(self) -> None:
-        """Tell what follows from what was just done."""
+        """Pass all consequences of the last commands to the policy."""
         state = self._state
         while self._succession.awaits_workers and (released := self._succession.next_released()):
             self._succession.offered.add(released.id)
@@ -201,7 +201,7 @@ class PolicyRunner:
             self.follow_doubts()
 
     def succeed(self, successor: Callable[[Setup], Policy]) -> None:
-        """Let another policy decide, from what is queued on."""
+        """Make another policy current, starting from the queued requests."""
         state = self._state
         try:
             self._succession.follow(successor, state.next_batch_id)
@@ -243,7 +243,7 @@ class PolicyRunner:
         self.succeed(successor)
 
     def try_again(self) -> bool:
-        """Let the policy that broke decide again, its back-off being over. Returns whether it does."""
+        """Retry the failed policy after its back-off; return whether it is current again."""
         state, retry = self._state, self._retry
         is_whole = type(state.policy) is FirstComeFirstServed
         retry.decides(state.now_ns)
@@ -261,7 +261,7 @@ class PolicyRunner:
         return True
 
     def follow_doubts(self) -> None:
-        """Tell the policy what was learned, and of the requests that it gave up for what was expected before."""
+        """Pass learned profiles to the policy, and re-queue requests that it dropped because of outdated ones."""
         while self._state.reprieved or self._state.learned:
             self._follow_doubt()
 
@@ -282,9 +282,9 @@ class PolicyRunner:
 
 
 def readiness(state: EngineState, worker_id: int) -> WorkerReady | None:
-    """The news that a worker has nothing booked, or nothing but a stage that is about to end; None where it has more.
+    """Return WorkerReady for an idle worker or one whose stage is about to end; None otherwise.
 
-    Nor where the policy's plan does without it, or where work of the policy before is still to be done there.
+    None also if the topology does without it, or if the previous policy's work is unfinished.
     """
     booked = state.fleet.bookings.get(worker_id)
     if booked is None or worker_id not in state.fleet.workers or state.succession.is_inherited(worker_id):
@@ -299,10 +299,10 @@ def readiness(state: EngineState, worker_id: int) -> WorkerReady | None:
 
 
 def due_news(state: EngineState, but_for: int | None = None) -> Iterator[WorkerDelayed | WorkerReady]:
-    """News of workers whose stages are about to end now, or should have ended and have not; each to be told at once.
+    """Return WorkerReady and WorkerDelayed for workers whose stages are about to end or overdue.
 
-    Nobody is told to be about to be idle while nothing waits: that is for who comes next. `but_for`: a worker whose
-    stage ends with the present event, after which it is told.
+    Tidegate does not announce soon-idle workers while the queue is empty. `but_for`: worker whose stage ends with this
+    event and is announced later.
     """
     bookings = state.fleet.bookings
     for worker_id in state.overlap.pop_late(state.now_ns):

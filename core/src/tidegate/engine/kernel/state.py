@@ -18,30 +18,30 @@ NO_WORKER = "no worker is left that hosts this model"
 
 
 class RetryCounter:
-    """Counts those of requests that were tried more than once, until they end."""
+    """Counts the tries of requests that were retried, until they end."""
 
     def __init__(self) -> None:
         self._tries: dict[int, int] = {}
         """How often a request was tried, by its id."""
 
     def count(self, request: Request) -> int:
-        """A request was tried in vain, and would be tried again: which try that would be."""
+        """Count a failed try of a request; return the number of the next one."""
         tries = self._tries[request.id] = self._tries.get(request.id, 1) + 1
         return tries
 
     def ended(self, request_id: int) -> None:
-        """A request has ended, however it did."""
+        """Forget a request that ended."""
         self._tries.pop(request_id, None)
 
     def answered(self, requests: Iterable[Request]) -> None:
-        """Requests have ended well, as most do at the first try."""
+        """Forget requests that were answered."""
         if self._tries:
             for request in requests:
                 self._tries.pop(request.id, None)
 
 
 class EngineState:
-    """All that an engine knows: one whose own fault has met an event throws it away and begins with another."""
+    """State of an engine. After an internal error the engine discards it and starts with a new one."""
 
     def __init__(self, policy: Policy, settings: EngineSettings, retry: PolicyRetry) -> None:
         setup = policy.setup
@@ -84,16 +84,13 @@ class EngineState:
 
     @property
     def policy(self) -> Policy:
-        """The one that decides."""
+        """The current policy."""
         return self.succession.policy
 
     @property
     def next_wake_ns(self) -> int:
-        """When something is due: a planned start, a timer, a request that cannot be on time any more where it waits.
-
-        Or a worker is ready for what waits; where nothing does, nobody need wake for that. Or nobody wants the answer
-        to a late request any more. NEVER_NS: nothing is due.
-        """
+        """Time of the next due item, in ns: a planned start, a timer, a hopeless request, a ready worker; NEVER_NS if
+        none."""
         wake_ns, timers = self.flights.next_start_ns, self.succession.timers
         # Asked after every event: who is due no earlier than others need not look for when exactly.
         if timers.earliest_ns < wake_ns:
@@ -104,23 +101,23 @@ class EngineState:
         return wake_ns
 
     def dropped(self, command: Drop) -> None:
-        """A request that waits nowhere any more is dropped."""
+        """Record that a request was dropped."""
         self.tries.ended(command.request_id)
         self.effects.append(command)
 
     def fail(self, request: Request, reason: str) -> None:
-        """A request that waits nowhere any more has no answer."""
+        """Record that a request failed."""
         self.tries.ended(request.id)
         self.effects.append(Fail(request.id, reason))
 
     def fail_homeless(self, request: Request) -> None:
-        """Fail a request since no worker is left that it can run on."""
+        """Fail a request because no remaining worker can run it."""
         takes_rows = self.fleet.takes_rows(request.model)
         narrow = f"{request.rows} rows; the workers that are left take {takes_rows} of {request.model!r}"
         self.fail(request, narrow if takes_rows else NO_WORKER)
 
     def release(self) -> list[Request]:
-        """Hold nothing any more: what was held is queued, and returned, or fails as it has no worker."""
+        """Release all throttled requests: return them as queued, or fail those without a worker."""
         released = []
         for request in self.waiting.release():
             if request.id in self.waiting.queued:

@@ -15,7 +15,7 @@ from tidegate.observation import Reducer
 
 
 class InconsistentStateError(Exception):
-    """Two of the engine's books say different things: a bug of the engine's own."""
+    """Error: two tables of the engine's state contradict each other, a bug in the engine."""
 
 
 def validate(state: EngineState, reducer: Reducer) -> None:
