@@ -6,7 +6,7 @@ Nothing else should run meanwhile: generator, Tidegate and tritonserver share th
 and given to the simulation: the profile that policies plan with (through Triton, beforehand); what executions took
 besides the emulated GPU's time (the mean in that very run: of the stages in Tidegate's event log, and for Triton's own
 batcher in Triton's statistics); the way from the client and back to it, by which the simulated SLO is shorter; and the
-part of it that the proxy keeps free before deadlines (`reserve_ms`, for the policy that has it).
+part of it that the proxy keeps free before deadlines (`deadline_margin_ms`, for the policy that has it).
 """
 
 import argparse
@@ -56,7 +56,7 @@ class Overhead:
 
     execution_ms: float
     """Of every execution, mean: for Tidegate the way to Triton and back too, since the worker is taken for so long."""
-    reserve_ms: float
+    deadline_margin_ms: float
     """Kept free before the deadlines, median; 0 where there is no Tidegate."""
     way_ms: float
     """From the scheduled instant to the server, and from the end of the execution to the client; mean."""
@@ -157,8 +157,8 @@ def _pair(
         overhead = overhead_in_log(live.seen, work / "events.jsonl")
     true = {**NOMINAL, "beta_ms": NOMINAL["beta_ms"] + overhead.execution_ms}
     if choice.name == "symphony":
-        reserve_ms = max(0.0, overhead.reserve_ms - overhead.way_ms)
-        choice = choice.model_copy(update={"options": {**choice.options, "reserve_ms": reserve_ms}})
+        deadline_margin_ms = max(0.0, overhead.deadline_margin_ms - overhead.way_ms)
+        choice = choice.model_copy(update={"options": {**choice.options, "deadline_margin_ms": deadline_margin_ms}})
     scenario = scenario_of(rate_rps, duration_s, expected, true, slo_ms=SLO_MS - overhead.way_ms)
     simulated = simulate(RunSpec(scenario, choice, seed))
     title = live.run.policy.title
@@ -229,7 +229,7 @@ def print_pairs(console: Console, pairs: list[Pair], duration_s: float) -> None:
             f"{live.mean_batch_rows:.2f}, {simulated.mean_batch_rows:.2f}",
             f"{live.p99_ms:.1f}, {simulated.p99_ms:.1f}",
             f"{live.lateness_p99_ms:.1f}",
-            f"{pair.overhead.execution_ms:+.2f}, {pair.overhead.way_ms:.2f}, {pair.overhead.reserve_ms:.2f}",
+            f"{pair.overhead.execution_ms:+.2f}, {pair.overhead.way_ms:.2f}, {pair.overhead.deadline_margin_ms:.2f}",
             "met" if pair.meets else "[red]missed[/]",
         )
     console.print(table)

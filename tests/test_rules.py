@@ -134,7 +134,7 @@ def test_no_module_imports_itself_in_a_circle() -> None:
 
 
 NOTED = {
-    "Client": "arrival_ns batch_id due_ns ended_ns refusal request_id runs_apart span started_ns until_ns",
+    "PendingRequest": "arrival_ns batch_id due_ns ended_ns refusal request_id runs_apart span started_ns until_ns",
     # What scheduling and tracing note of a request, on the way of each.
     "Call": "owner",  # whose it is, as the gate says
     "Backend": "heard_ns",  # when it answered last

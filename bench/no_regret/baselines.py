@@ -37,7 +37,7 @@ def contenders(scenario: Scenario) -> list[PolicyChoice]:
         *triton_choices({model.name: model.slo_ms or 0.0 for model in scenario.models}),
         PolicyChoice(name="fifs"),
         PolicyChoice(name="eager"),
-        PolicyChoice(name="eager", label="eager window", options={"gathering": "window"}),
+        PolicyChoice(name="eager", label="eager window", options={"batch_formation": "skip_head"}),
         PolicyChoice(name="symphony", label="frontrun", options={"deferral": "frontrun"}),
         PolicyChoice(name="nexus"),
     ]

@@ -56,7 +56,7 @@ MAX_BATCH = 64
 
 POLICIES = (
     PolicyChoice(name="eager", label="eager"),
-    PolicyChoice(name="eager", label="eager window", options={"gathering": "window"}),
+    PolicyChoice(name="eager", label="eager window", options={"batch_formation": "skip_head"}),
     PolicyChoice(name="symphony", label="frontrun", options={"deferral": "frontrun"}),
     PolicyChoice(name="symphony", label="symphony"),
 )

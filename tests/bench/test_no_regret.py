@@ -111,7 +111,7 @@ def test_who_is_in_a_hurry_does_not_cut_the_batches_of_others_short(load: str, s
     assert ours["all"] > tritons["all"]
 
 
-@pytest.mark.parametrize("choice", [OURS, PolicyChoice(name="symphony", options={"consolidate": True})])
+@pytest.mark.parametrize("choice", [OURS, PolicyChoice(name="symphony", options={"pack_workers": True})])
 def test_nobody_is_held_for_an_hour_on_idle_workers(choice: PolicyChoice) -> None:
     figures = suffer(_attack("a crowd and then few, who have 3600 s"), choice, 0)
     assert figures["all"] == 1

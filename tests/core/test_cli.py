@@ -25,8 +25,8 @@ def test_plugins_as_json_lists_every_policy_with_its_options() -> None:
     assert set(policies) == set(plugins.policies)
     assert policies["symphony"]["source"] == "tidegate-symphony"
     options = {option["name"]: option for option in policies["symphony"]["options"]}
-    assert options["reserve_ms"]["type"] == "number, at least 0"
-    assert options["reserve_ms"]["default"] == "0.0"
+    assert options["deadline_margin_ms"]["type"] == "number, at least 0"
+    assert options["deadline_margin_ms"]["default"] == "0.0"
     assert {offer["name"] for offer in listed["plugins"] if offer["kind"] == "planner"} == set(plugins.planners)
     assert listed["broken"] == plugins.broken
 

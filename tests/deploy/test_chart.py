@@ -26,7 +26,7 @@ EVERYTHING = {
     "imagePullSecrets": [{"name": "pull"}],
     "tidegate": {
         "config": {
-            "policy": {"name": "symphony", "options": {"gathering": "window"}},
+            "policy": {"name": "symphony", "options": {"batch_formation": "skip_head"}},
             "models": {"resnet50": {"slo_ms": 25}},
             "drain_timeout_s": 7.5,
             "limits": {"max_connection_age_s": 3},

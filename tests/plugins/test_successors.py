@@ -42,7 +42,7 @@ def of_ppipe(policy: Any) -> object:  # noqa: ANN401
 
 LEARNERS: list[tuple[str, dict[str, object], Learned]] = [
     ("symphony", {"deferral": "adaptive"}, of_symphony),
-    ("eager", {"gathering": "window"}, of_eager),
+    ("eager", {"batch_formation": "skip_head"}, of_eager),
     ("nexus", {"observe_ms": 20}, of_nexus),
     ("nexus", {"observe_ms": 10_000}, of_nexus),
     ("ppipe", {}, of_ppipe),

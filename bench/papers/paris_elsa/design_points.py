@@ -20,7 +20,7 @@ GPUS = {24: 4, 42: 6, 48: 8}
 HOMOGENEOUS = (1, 2, 3, 7)
 FIFS = PolicyChoice(name="fifs", options={"max_rows": 1}, label="FIFS")
 ELSA = PolicyChoice(name="elsa", label="ELSA")
-MERGING = PolicyChoice(name="elsa", options={"merge": True}, label="ELSA, merging")
+MERGING = PolicyChoice(name="elsa", options={"allow_batching": True}, label="ELSA, merging")
 PLAN_WITHIN_S = 20.0
 
 

@@ -34,7 +34,7 @@ class TestConformance(PolicyConformance):
 class TestConformanceWithAReserve(TestConformance):
     """Checks the invariants with a reserve before deadlines."""
 
-    options: ClassVar = {"reserve_ms": 3}
+    options: ClassVar = {"deadline_margin_ms": 3}
 
     def test_10_no_idle_refusal(self) -> None:
         """Skip: the reserve is kept free though a worker is idle."""
@@ -115,7 +115,7 @@ def test_the_reserve_is_kept_free_before_every_deadline(playbook_of: PlaybookOf)
         << runs(0, "resnet50", 0, start_ns=0, duration_ns=10)
     )
     assert (
-        playbook_of(Template, MODELS, WORKERS, PROFILES, reserve_ms=1e-6)
+        playbook_of(Template, MODELS, WORKERS, PROFILES, deadline_margin_ms=1e-6)
         >> just_in_time
         << Drop(0, "deadline_unreachable")
     )

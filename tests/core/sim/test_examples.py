@@ -37,7 +37,7 @@ def test_symphony_that_consolidates_leaves_workers_idle_in_proportion_to_the_loa
     for share in (0.25, 0.5):
         changes = {"warmup_s": 1, "duration_s": 3, "arrivals.rate_rps": share * peak_rps}
         scenario = read_scenario(SCENARIOS / "resnet50.yaml", changes)
-        choices = PolicyChoice(name="symphony", options={"consolidate": True}), PolicyChoice(name="eager")
+        choices = PolicyChoice(name="symphony", options={"pack_workers": True}), PolicyChoice(name="eager")
         symphony, eager = (simulate(RunSpec(scenario, choice, 1)).total for choice in choices)
         assert symphony.busy_share == pytest.approx(share, abs=0.05)
         assert symphony.touched_workers in range(2, 8)

@@ -54,7 +54,7 @@ def test_the_size_rises_while_full_batches_take_no_longer_than_the_slo() -> None
 
 def test_a_batch_that_takes_longer_makes_the_next_smaller_by_a_share() -> None:
     assert (
-        playbook(increase_rows=3, decrease=0.3)
+        playbook(increase_rows=3, backoff_factor=0.3)
         >> arrived(0, 0)
         << run(0, 0, at=0)
         >> arrived(1, 1)

@@ -167,15 +167,17 @@ def test_a_joining_worker_takes_what_waits_and_a_new_profile_is_believed() -> No
     )
 
 
-@pytest.mark.parametrize(("gathering", "ids"), [("keep-head", range(1, 7)), ("window", range(3, 11))])
-def test_window_begins_where_there_is_time_for_the_size_that_the_load_needs(gathering: str, ids: Iterable[int]) -> None:
+@pytest.mark.parametrize(("batch_formation", "ids"), [("keep_head", range(1, 7)), ("skip_head", range(3, 11))])
+def test_window_begins_where_there_is_time_for_the_size_that_the_load_needs(
+    batch_formation: str, ids: Iterable[int]
+) -> None:
     ms = 1_000_000
     setup = Setup(
         (Model("m", 8, slo_ns=40 * ms),),
         (Worker(0, "w0", ("m",)),),
         (Profile.linear("m", alpha_ms=1, beta_ms=5, max_rows=8),),
     )
-    play = Playbook(Eager(setup, EagerOptions.model_validate({"gathering": gathering})))
+    play = Playbook(Eager(setup, EagerOptions.model_validate({"batch_formation": batch_formation})))
     for number in range(13):  # one a millisecond asks for batches of 8
         (play >> RequestArrived(number * ms, Request(number, "m", 1, number * ms, (number + 40) * ms))).commands()
     dispatch = (play >> WorkerReady(30 * ms, 0, 30 * ms)).commands()[0]

@@ -43,15 +43,15 @@ def bad_share(tally: OutcomeCounts) -> float:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("eager", {"gathering": "window"}),
-        ("timeout", {"timeout_ms": 0, "slo_share": 0.3, "gathering": "window"}),
+        ("eager", {"batch_formation": "skip_head"}),
+        ("timeout", {"timeout_ms": 0, "slo_share": 0.3, "batch_formation": "skip_head"}),
         ("nexus", {"frontends": 3, "drop": "hopeless", "observe_ms": 20}),
         ("shepherd", {"preempt_ratio": 1.1}),
         ("shepherd", {"published": True}),
         ("triton", {"preferred_batch_size": [2, 4], "max_queue_delay_ms": 5}),
         ("triton", {"default_timeout_ms": 10, "max_queue_size": 5, "preferred_batch_size": [3]}),
         ("triton", {"default_timeout_ms": 10, "timeout_action": "delay", "allow_timeout_override": True}),
-        ("triton", {"begin_ms": 1, "turns": "fewest"}),
+        ("triton", {"begin_ms": 1, "queue_order": "fewest"}),
         ("triton", {"begin_ms": 1, "preferred_batch_size": [2, 4], "max_queue_delay_ms": 5}),
         ("triton", {"begin_ms": 1, "default_timeout_ms": 10, "max_queue_size": 5}),
     ],
@@ -66,7 +66,7 @@ def test_the_contract_is_kept_with_other_options(name: str, options: Options) ->
         # Measured in full length (README): 5082, 860; 5147; 3679; 4197, 579; 5052, 847.
         ("eager", {}, RESNET, 4859, 5600),
         ("eager", {}, INCEPTION, 750, 1000),
-        ("eager", {"gathering": "window"}, RESNET, 4859, 5600),
+        ("eager", {"batch_formation": "skip_head"}, RESNET, 4859, 5600),
         ("clockwork", {}, RESNET, 3300, 4500),
         ("nexus", {}, RESNET, 3900, 4800),
         ("nexus", {}, INCEPTION, 480, 760),

@@ -102,7 +102,7 @@ def test_of_several_models_the_batch_that_waits_longest() -> None:
 
 def test_of_several_models_the_one_that_has_had_the_fewest_turns_where_that_is_wanted() -> None:
     assert (
-        playbook(turns="fewest")
+        playbook(queue_order="fewest")
         >> arrived(0, 0)
         << run(0, 0, at=0)
         << NO_TIMER
@@ -125,7 +125,7 @@ def test_of_several_models_the_one_that_has_had_the_fewest_turns_where_that_is_w
 
 def test_turns_of_before_count() -> None:
     assert (
-        playbook(2, turns="fewest", models={"n": {"executed": 8}})
+        playbook(2, queue_order="fewest", models={"n": {"executed": 8}})
         >> arrived(0, 0)
         << run(0, 0, at=0)
         << NO_TIMER

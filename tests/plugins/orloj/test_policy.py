@@ -88,11 +88,11 @@ def test_alike_requests_run_together_and_not_with_slower_ones() -> None:
 
 def test_a_batch_of_any_may_be_what_the_paper_forms() -> None:
     mixed = [arrived(number, app=("quick", "slow")[number % 2]) for number in range(4)]
-    assert len(dispatched(busy(*mixed, choice="latest", batch_sizes=[2, 4]) >> freed(10))) == 2
+    assert len(dispatched(busy(*mixed, batch_selection="latest", batch_sizes=[2, 4]) >> freed(10))) == 2
     # Of four rows a batch takes 5 + 0.5 * 4 * 104 ms, if one of them is slow: too long for all.
     alike = [arrived(number, app="quick") for number in range(4)]
     setup = [QUICK, LatencyDistribution("m", "slow", "default", QUICK.times_ns, ms_to_ns(5), 0.5)]
-    started = busy(*alike, choice="earliest")
+    started = busy(*alike, batch_selection="earliest")
     for times in setup:
         started >>= LatencyDistributionUpdated(ms_to_ns(1), times)
         started.commands()

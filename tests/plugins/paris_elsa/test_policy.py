@@ -215,18 +215,18 @@ def test_alone_by_default_though_the_model_merges() -> None:
 def test_merging_small_requests_while_all_are_on_time(
     sizes: tuple[int, ...], slo_ms: float, together: tuple[int, ...]
 ) -> None:
-    timeline = after(playbook(LARGE, merge=True), arrived(0, 1))
+    timeline = after(playbook(LARGE, allow_batching=True), arrived(0, 1))
     timeline = after(timeline, *(arrived(number, rows, slo_ms=slo_ms) for number, rows in enumerate(sizes, 1)))
     assert runs(timeline >> ready(LARGE, 6)) == [(LARGE.id, together)]
 
 
 def test_what_saves_nothing_is_not_merged() -> None:
-    timeline = after(playbook(SMALL, merge=True), arrived(0, 1), arrived(1, 1), arrived(2, 1))
+    timeline = after(playbook(SMALL, allow_batching=True), arrived(0, 1), arrived(1, 1), arrived(2, 1))
     assert runs(timeline >> ready(SMALL, 10)) == [(SMALL.id, (1,))]
 
 
 def test_who_cancels_leaves_a_merged_batch() -> None:
-    timeline = after(playbook(LARGE, merge=True), arrived(0, 1), arrived(1, 1), arrived(2, 1), RequestCancelled(0, 1))
+    timeline = after(playbook(LARGE, allow_batching=True), arrived(0, 1), arrived(1, 1), arrived(2, 1), RequestCancelled(0, 1))
     assert runs(timeline >> ready(LARGE, 6)) == [(LARGE.id, (2,))]
 
 
@@ -243,5 +243,5 @@ class TestElsa(PolicyConformance):
 
 class TestMergingElsa(PolicyConformance):
     spec = PolicySpec("elsa", "ELSA", Elsa)
-    options: ClassVar = {"merge": True, "alpha": 1.2, "beta": 0.8}
+    options: ClassVar = {"allow_batching": True, "alpha": 1.2, "beta": 0.8}
     worlds = 20

@@ -58,7 +58,7 @@ def playbook(
 ) -> Playbook:
     model = Model("m", 4, SLO, pipelines)
     setup = Setup((model,), workers, PROFILES, network=NETWORK, timer_latency_ns=slack_ns)
-    return Playbook(Ppipe(setup, PpipeOptions.model_validate({"gathering": "planned", **options})))
+    return Playbook(Ppipe(setup, PpipeOptions.model_validate({"batch_formation": "full_size", **options})))
 
 
 arrived = Arrivals(slo_ns=SLO)
@@ -120,16 +120,16 @@ def test_timers_that_fire_late_are_set_earlier() -> None:
 
 
 def test_so_is_what_keeps_a_reserve() -> None:
-    assert playbook(SLOW, FAST, reserve_ms=1e-5) >> arrived(0) << SetTimer(KEY, 73)
+    assert playbook(SLOW, FAST, deadline_margin_ms=1e-5) >> arrived(0) << SetTimer(KEY, 73)
 
 
 def test_under_light_load_nothing_waits_for_company() -> None:
-    assert playbook(SLOW, FAST, gathering="needed") >> arrived(0) << split(0)
+    assert playbook(SLOW, FAST, batch_formation="when_needed") >> arrived(0) << split(0)
 
 
 def test_under_load_a_batch_gathers_until_one_more_could_not_join_it() -> None:
     """Symphony's frontrun: what the batch takes with a row more than it has, before its deadline."""
-    play = playbook(SLOW, FAST, gathering="needed") >> arrived(0) << split(0)
+    play = playbook(SLOW, FAST, batch_formation="when_needed") >> arrived(0) << split(0)
     play = play >> arrived(1, 1) << SetTimer(KEY, 1 + SLO - 12 - 4 - 6)
     assert play >> arrived(2, 2) << SetTimer(KEY, 1 + SLO - 14 - 6 - 7)
     play = playbook(SLOW, SLOW2, FAST, FAST2) >> arrived(0, rows=4) << split(0, rows=4)
@@ -181,9 +181,9 @@ SCATTERED = (Profile("a", "slow", (10, 12), (16, 18)), Profile("b", "fast", (5, 
 """Standard deviations of 6 and 8: 10 for the path, of which 10 + 2 + 5 is expected with one row."""
 
 
-def scattered(*workers: Worker, gathering: str = "planned") -> Playbook:
+def scattered(*workers: Worker, batch_formation: str = "full_size") -> Playbook:
     setup = Setup((Model("m", 2, SLO, (Pipeline(("a", "b"), 2),)),), workers, SCATTERED, network=NETWORK)
-    return Playbook(Ppipe(setup, PpipeOptions.model_validate({"gathering": gathering})))
+    return Playbook(Ppipe(setup, PpipeOptions.model_validate({"batch_formation": batch_formation})))
 
 
 def test_a_path_has_one_margin_of_which_half_has_to_be_left() -> None:

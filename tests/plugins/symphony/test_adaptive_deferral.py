@@ -1,4 +1,5 @@
-"""Adaptive deferral, simulated: bursts lose nobody who waits; to consolidate uses workers in proportion to the load."""
+"""Adaptive deferral, simulated: bursts lose nobody who waits; to pack_workers uses workers in proportion to the
+load."""
 
 import pytest
 
@@ -7,7 +8,7 @@ from tidegate.workload import PolicyChoice, Scenario
 
 ADAPTIVE, CONSOLIDATED, FRONTRUN, EAGER = (
     PolicyChoice(name="symphony"),
-    PolicyChoice(name="symphony", label="consolidated", options={"consolidate": True}),
+    PolicyChoice(name="symphony", label="consolidated", options={"pack_workers": True}),
     PolicyChoice(name="symphony", label="frontrun", options={"deferral": "frontrun"}),
     PolicyChoice(name="eager"),
 )

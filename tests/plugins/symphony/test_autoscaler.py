@@ -54,7 +54,7 @@ def test_within_a_tenth_of_the_workers_that_the_load_needs(load: float) -> None:
         tuple(Worker(number, f"w{number}", ("m",)) for number in range(workers)),
         (Profile.linear("m", alpha_ms=1.053, beta_ms=5.072, max_rows=64),),
     )
-    policy = Symphony(setup, SymphonyOptions(advice_every_s=1, consolidate=True))
+    policy = Symphony(setup, SymphonyOptions(advice_every_s=1, pack_workers=True))
     effects = EffectLog()
     simulation = Simulation(Engine(policy, name="symphony", learn=False, strict=True), listeners=[effects])
     arrivals = Poisson(load * peak_rps).instants_ns(round(seconds * 1e9), random.Random(0))

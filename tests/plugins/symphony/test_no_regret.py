@@ -9,7 +9,7 @@ from tidegate.workload import PolicyChoice, Scenario
 
 DEFAULT = PolicyChoice(name="symphony")
 TRITON = PolicyChoice(name="triton")
-CONSOLIDATED = PolicyChoice(name="symphony", label="consolidated", options={"consolidate": True})
+CONSOLIDATED = PolicyChoice(name="symphony", label="consolidated", options={"pack_workers": True})
 
 SEEDS = few(range(2))
 TRUE = {"alpha_ms": 2.0, "beta_ms": 8.0, "max_batch": 32}

@@ -91,11 +91,11 @@ def freed(at: float, worker: int) -> WorkerReady:
 # The schedulable window (section 3.1) ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("gathering", ["window", "keep-head"])
-def test_the_first_batch_of_the_worked_example(gathering: str) -> None:
+@pytest.mark.parametrize("batch_formation", ["skip_head", "keep_head"])
+def test_the_first_batch_of_the_worked_example(batch_formation: str) -> None:
     """With four requests frontrun is 12 - l(5) = 2, and it is past 2 when the fourth arrives."""
     assert (
-        playbook(*workers(3), gathering=gathering)
+        playbook(*workers(3), batch_formation=batch_formation)
         >> arrived(1, 0)
         << timer(5)  # frontrun of one: 12 - l(2)
         >> arrived(2, 0.75)
@@ -158,8 +158,8 @@ def test_rows_that_do_not_run_faster_together_do_not_wait_for_each_other() -> No
 
 
 def test_the_reserve_is_kept_free_before_every_deadline() -> None:
-    reserve_ms = T / 1e6  # one t
-    assert playbook(*workers(1), reserve_ms=reserve_ms) >> arrived(1, 0) << timer(4)
+    deadline_margin_ms = T / 1e6  # one t
+    assert playbook(*workers(1), deadline_margin_ms=deadline_margin_ms) >> arrived(1, 0) << timer(4)
 
 
 def test_a_cancelled_request_gives_its_time_to_the_others() -> None:

@@ -92,7 +92,7 @@ def test_what_found_no_idle_worker_shares_a_batch_on_the_next() -> None:
 
 
 def test_to_consolidate_is_to_wait_though_workers_are_idle() -> None:
-    play = playbook(*workers(2), deferral="adaptive", consolidate=True)
+    play = playbook(*workers(2), deferral="adaptive", pack_workers=True)
     assert play >> arrived(1, 0) << timer(5) >> arrived(2, 1) << timer(4)
 
 
@@ -100,7 +100,7 @@ def test_nobody_is_held_for_longer_than_a_second_in_which_nobody_comes() -> None
     """A client may have all the time in the world: that is no reason to leave it alone on an idle worker."""
     ages = 10**12
     assert (
-        playbook(*workers(2), deferral="adaptive", consolidate=True)
+        playbook(*workers(2), deferral="adaptive", pack_workers=True)
         >> arrived(1, 0, due=ages)
         << timer(1000)
         >> arrived(2, 500, due=ages)
@@ -143,7 +143,7 @@ def test_how_long_a_batch_waits_depends_on_who_else_would_use_the_worker(
     idle: int, answer: list[int | tuple[int, ...]]
 ) -> None:
     """Of two models come, after a second, nearly two rows a t each, which five workers do not bear."""
-    play = playbook(*workers(5), deferral="adaptive", contention=25)
+    play = playbook(*workers(5), deferral="adaptive", contention_weight=25)
     crowd(play, 3400, model="n")
     crowd(play, 3400, frees=idle)
     assert answers(play, *(arrived(number, 1000) for number in range(1, 1 + len(answer)))) == answer
@@ -153,7 +153,7 @@ def test_the_load_of_other_workers_is_nobodys_business() -> None:
     apart = Worker(0, "w0", ("m",)), Worker(1, "w1", ("n",))
     answered = []
     for of in (apart, workers(2)):
-        play = playbook(*of, deferral="adaptive", contention=25)
+        play = playbook(*of, deferral="adaptive", contention_weight=25)
         crowd(play, 8)
         crowd(play, 3200, model="n")
         answered.append(answers(play, arrived(1, 1000, model="n")) + answers(play, arrived(2, 1000)))

@@ -63,5 +63,5 @@ def test_the_readme_has_the_shape_of_every_other(plugins: Plugins) -> None:
     section = README.split("\n## template\n")[1]
     parts = re.findall(r"^### (.*)$", section, re.MULTILINE)
     assert parts == ["What it does", "Inputs consumed", "Configuration", "Trade-offs"]
-    assert "`reserve_ms`" in section
+    assert "`deadline_margin_ms`" in section
     assert "template" not in plugins.policies, "it is there to be copied, not installed"

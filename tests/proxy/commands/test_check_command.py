@@ -102,7 +102,7 @@ def test_everything_that_it_names_is_tried(tmp_path: Path) -> None:
     path = _write(
         tmp_path,
         tritons=[{"grpc": "a:1", "tls": {"ca": "nonsense"}}],
-        policy={"name": "symphony", "options": {"nope": 1, "reserve_ms": -5}},
+        policy={"name": "symphony", "options": {"nope": 1, "deadline_margin_ms": -5}},
         observers=["nope"],
         profiles="nonsense",
         record="nowhere/log",
@@ -116,7 +116,7 @@ def test_everything_that_it_names_is_tried(tmp_path: Path) -> None:
         *(
             "tritons.0.tls",
             "policy.options.nope",
-            "policy.options.reserve_ms",
+            "policy.options.deadline_margin_ms",
             "observers.0.name",
             "profiles",
             "record",

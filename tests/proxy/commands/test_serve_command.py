@@ -76,7 +76,7 @@ def test_what_is_wrong_before_any_triton_is_asked(serve: Serve, arguments: list[
             ["-O", "nope=5"],
             "error: options of policy 'symphony': nope: there is no such field; there are: ",
         ),
-        (["-O", "reserve_ms=-5"], "error: options of policy 'symphony': reserve_ms: must be at least"),
+        (["-O", "deadline_margin_ms=-5"], "error: options of policy 'symphony': deadline_margin_ms: must be at least"),
         (["--observer", "nope"], "error: no observer named 'nope' is installed"),
         (["--listen-http", "127.0.0.1:0"], "error: the HTTP port of Triton at 127.0.0.1:"),
     ],

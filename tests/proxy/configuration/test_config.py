@@ -242,11 +242,11 @@ def test_a_flag_for_one_port_leaves_the_others_where_they_are_by_default(tmp_pat
 
 
 def test_the_options_of_one_policy_are_not_given_to_another(tmp_path: Path) -> None:
-    document = {"tritons": ["a:1"], "policy": {"name": "symphony", "options": {"reserve_ms": 1}}}
-    more = {"policy": {"options": {"gathering": "window"}}}
-    assert _read(tmp_path, document, more).policy.options == {"reserve_ms": 1, "gathering": "window"}
+    document = {"tritons": ["a:1"], "policy": {"name": "symphony", "options": {"deadline_margin_ms": 1}}}
+    more = {"policy": {"options": {"batch_formation": "skip_head"}}}
+    assert _read(tmp_path, document, more).policy.options == {"deadline_margin_ms": 1, "batch_formation": "skip_head"}
     same = {"policy": {"name": "symphony", "options": {}}}
-    assert _read(tmp_path, document, same).policy.options == {"reserve_ms": 1}
+    assert _read(tmp_path, document, same).policy.options == {"deadline_margin_ms": 1}
     other = _read(tmp_path, document, {"policy": {"name": "fifs"}}).policy
     assert (other.name, other.options) == ("fifs", {})
     assert _read(tmp_path, {**document, "policy": "symphony"}, {"policy": {"name": "fifs"}}).policy.name == "fifs"

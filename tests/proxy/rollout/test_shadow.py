@@ -271,7 +271,7 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.parametrize("wanted", [{"name": "fifs"}, {"name": "symphony", "options": {"reserve_ms": 1.0}}])
+@pytest.mark.parametrize("wanted", [{"name": "fifs"}, {"name": "symphony", "options": {"deadline_margin_ms": 1.0}}])
 def test_a_report_of_the_policy_before_is_not_shown_as_one_of_the_present(
     wanted: dict[str, Any],
     shadowing: ProxyHere,

@@ -29,7 +29,7 @@ from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.base.outcome import Outcome
 from tidegate_proxy.configuration.settings import CurrentSettings, InForce
 from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
-from tidegate_proxy.messages.request import Client, ResponseDeadline, open_envelope
+from tidegate_proxy.messages.request import PendingRequest, ResponseDeadline, open_envelope
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
@@ -130,7 +130,7 @@ class _Memory:
     write = SharedRegion.write
 
 
-class Waiting(Client):
+class Waiting(PendingRequest):
     """One that waits."""
 
     def resolve(self, outcome: Outcome) -> None:
@@ -157,7 +157,7 @@ class Split:
         in_force, regions = InForce(CurrentSettings(stage_s=0.05)), cast("SharedRegions", self.regions)
         self.driver = Driver(engine, CurrentCatalog(catalog), in_force, Observability(setup, engine.reducer), regions)
 
-    def send(self) -> Client:
+    def send(self) -> PendingRequest:
         """One more request."""
         message = service_pb2.ModelInferRequest(model_name="m")
         message.inputs.add(name="X", datatype="FP32", shape=[1, WIDTH])

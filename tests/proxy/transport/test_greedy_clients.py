@@ -94,7 +94,7 @@ def test_a_stream_that_sends_too_much_ends(serve: Callable[..., str], eventually
             if message:
                 call.receive(received)
 
-        call.when_gone(gone.set)
+        call.add_disconnect_callback(gone.set)
         call.receive(received)
 
     with grpc.insecure_channel(serve(accept, bounds)) as channel:

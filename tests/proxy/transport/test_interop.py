@@ -58,7 +58,7 @@ class Relay:
     def __init__(self, call: RpcCall, channel: Channel) -> None:
         self._call = call
         self._onward: PendingStream = channel.stream(call.method, call.end, _passed_on(call), call.remaining_s())
-        call.when_gone(self._onward.cancel)
+        call.add_disconnect_callback(self._onward.cancel)
         call.receive(self._asked)
         self._onward.receive(self._answered)
 
@@ -108,7 +108,7 @@ def client(request: pytest.FixtureRequest, loop: LoopThread, service: Service) -
                     call.answer(answer)
 
             pending = onward.unary(call.method, message or b"", answered, _passed_on(call), call.remaining_s())
-            call.when_gone(pending.cancel)
+            call.add_disconnect_callback(pending.cancel)
 
         call.receive(received)
 

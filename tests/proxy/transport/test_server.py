@@ -238,7 +238,7 @@ def test_a_client_that_leaves_is_noticed(serve: Serve) -> None:
     left, arrived = threading.Event(), threading.Event()
 
     def accept(call: RpcCall) -> None:
-        call.when_gone(left.set)
+        call.add_disconnect_callback(left.set)
         call.receive(lambda _: arrived.set())
 
     with grpc.insecure_channel(serve(accept).address) as channel:
@@ -253,7 +253,7 @@ def test_a_deadline_is_kept_by_the_server_too(serve: Serve) -> None:
     left: Future[bool] = Future()
 
     def accept(call: RpcCall) -> None:
-        call.when_gone(lambda: left.set_result(call.gone))
+        call.add_disconnect_callback(lambda: left.set_result(call.gone))
         call.receive(lambda _: None)
 
     with grpc.insecure_channel(serve(accept).address) as channel, pytest.raises(grpc.RpcError) as failed:

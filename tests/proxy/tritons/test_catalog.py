@@ -262,7 +262,7 @@ def test_shadow_mode_compares_with_each_model_as_most_tritons_batch_it() -> None
     assert (a.preferred_batch_size, a.max_queue_delay_ms, a.default_timeout_ms) == ((), 2.5, 9)
     assert (a.timeout_action, a.max_queue_size, a.allow_timeout_override) == ("delay", 7, False)
     assert (b.preferred_batch_size, b.max_queue_delay_ms, b.timeout_action) == ((4,), 0, "reject")
-    assert options.turns == "fewest"
+    assert options.queue_order == "fewest"
 
 
 def test_who_runs_beside_whom_is_known_by_the_workers() -> None:

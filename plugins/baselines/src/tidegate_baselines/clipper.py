@@ -28,7 +28,7 @@ class ClipperOptions(PolicyOptions):
     increase_rows: float = Field(
         default=1.0, gt=0, description="How many rows larger a full batch may be after one that met the SLO"
     )
-    decrease: float = Field(default=0.1, gt=0, lt=1, description="The share taken off after one that did not")
+    backoff_factor: float = Field(default=0.1, gt=0, lt=1, description="The share taken off after one that did not")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Clipper(QueueingPolicy):
         ran = self._running.pop(event.batch_id, None)
         slo_ns = self.models[ran.key[1]].slo_ns if ran else None
         if ran and slo_ns is not None and event.ended_ns - event.started_ns > slo_ns:
-            self._sizes[ran.key] = max(1.0, (1 - self.options.decrease) * self._sizes.get(ran.key, 1.0))
+            self._sizes[ran.key] = max(1.0, (1 - self.options.backoff_factor) * self._sizes.get(ran.key, 1.0))
         elif ran and ran.was_full:
             most_rows = float(self.models[ran.key[1]].merged_rows)
             self._sizes[ran.key] = min(most_rows, self._sizes.get(ran.key, 1.0) + self.options.increase_rows)

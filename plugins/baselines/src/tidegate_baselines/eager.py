@@ -13,9 +13,9 @@ from tidegate_baselines.early_drop import NEXUS_BATCH_FORMATION, EarlyDrop
 class EagerOptions(PolicyOptions):
     """Options of the policy `eager`."""
 
-    gathering: Literal["keep-head", "window"] = Field(
-        default="keep-head",
-        description="keep-head: a batch begins at the oldest request; window: at the first that leaves time for the "
+    batch_formation: Literal["keep_head", "skip_head"] = Field(
+        default="keep_head",
+        description="keep_head: a batch begins at the oldest request; skip_head: at the first that leaves time for the "
         "size that the load needs",
     )
 
@@ -30,7 +30,7 @@ class Eager(EarlyDrop):
 
     def __init__(self, setup: Setup, options: EagerOptions) -> None:
         super().__init__(setup, options)
-        self._by_window = options.gathering == "window"
+        self._by_window = options.batch_formation == "skip_head"
         self._targets: dict[tuple[str, str], BatchTarget] = {}
         """The sizes that batches should have, by model and shape: what can share batches."""
 

@@ -17,7 +17,10 @@ def tidegate_policies() -> list[PolicySpec]:
     return [
         PolicySpec("fifs", "First idle, first served: eager batches, no deadlines", Fifs, ({}, {"max_rows": 1})),
         PolicySpec(
-            "eager", "An idle worker takes at once what can still be on time", Eager, ({}, {"gathering": "window"})
+            "eager",
+            "An idle worker takes at once what can still be on time",
+            Eager,
+            ({}, {"batch_formation": "skip_head"}),
         ),
         PolicySpec(
             "timeout",

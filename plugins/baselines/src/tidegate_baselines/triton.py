@@ -63,7 +63,7 @@ class BatchingOptions(PolicyOptions):
 class TritonOptions(BatchingOptions):
     """Options of `triton`: how models are batched, and which ones otherwise, and who is next where they share."""
 
-    turns: Literal["oldest", "fewest"] = Field(
+    queue_order: Literal["oldest", "fewest"] = Field(
         default="oldest",
         description="Whose batch a worker takes that hosts several models: the one that waits longest, or, as Triton's "
         "rate limiter does where priorities are equal, that of the model of which it has executed the fewest",
@@ -172,7 +172,7 @@ class Triton(Policy):
         """Whose is the least runs next."""
         name = batcher.model.name
         since_ns = batcher.payloads[0].since_ns
-        if self.options.turns == "oldest":
+        if self.options.queue_order == "oldest":
             return 0, since_ns, name
         before = self.options.of(name).executed // self._idle.count_hosting(name)
         return before + self._executed[worker.id, name], since_ns, name

@@ -61,7 +61,7 @@ class OrlojOptions(PolicyOptions):
         default=[],
         description="Rows of the batches that are considered; default: 2, 3, 4, 6, 8, 12, ... and the largest",
     )
-    choice: Literal["alike", "worth", "earliest", "latest"] = Field(
+    batch_selection: Literal["alike", "worth", "earliest", "latest"] = Field(
         default="alike",
         description="Of the batches that can be filled: worth: that whose requests are worth most per time; alike: "
         "also of those without the applications that take longest; earliest, latest: that with such a first deadline",
@@ -253,10 +253,10 @@ class Orloj(QueueingPolicy[PendingQueue]):
         found = list(self._found(start_ns, queue, kind))
         if not found:
             return None
-        if self.options.choice in ("alike", "worth"):
+        if self.options.batch_selection in ("alike", "worth"):
             candidates = [self._of_most_worth(queue, start_ns, each) for each in found]
             return max(candidates, key=lambda each: (each.worth, len(each.places)))
-        sign = 1 if self.options.choice == "earliest" else -1
+        sign = 1 if self.options.batch_selection == "earliest" else -1
 
         def first_due(each: _Found) -> tuple[int, int]:
             return sign * int(queue.due_ns[each.feasible[each.lines[-1]]].min()), -each.size.rows
@@ -300,7 +300,7 @@ class Orloj(QueueingPolicy[PendingQueue]):
             if not size.others:
                 yield _Found(size, curves, alone_sizes[size][None, :], np.zeros(1, np.intp))
                 continue
-            lines = present if self.options.choice == "alike" else np.array([ranks.argmax()])
+            lines = present if self.options.batch_selection == "alike" else np.array([ranks.argmax()])
             feasible = curves.mean_ns[:, groups] <= left_ns
             feasible &= ranks[groups] <= ranks[:, None]
             if queue.rows != len(queue):

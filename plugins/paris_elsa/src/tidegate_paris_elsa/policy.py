@@ -39,7 +39,7 @@ class ElsaOptions(PolicyOptions):
     beta: float = Field(
         default=1.0, ge=0, le=100, description="... and its own execution within it again so many times"
     )
-    merge: bool = Field(
+    allow_batching: bool = Field(
         default=False, description="What waits for one worker shares batches, as long as all are on time"
     )
 
@@ -161,7 +161,7 @@ class Elsa(Policy):
         if line is None:
             self._homeless[request.id] = request
             return ()
-        task = self._joined(now_ns, line, request) if self.options.merge else None
+        task = self._joined(now_ns, line, request) if self.options.allow_batching else None
         if task is None:
             task = QueuedBatch(queue_key(request, self._models[request.model]), request)
             line.push(task, self._profile(task, line.worker))

@@ -39,11 +39,11 @@ from tidegate_ppipe.sizing import SizedBatch, Sizing
 class PpipeOptions(PolicyOptions):
     """Options of the policy `ppipe`."""
 
-    reserve_ms: float = Field(
+    deadline_margin_ms: float = Field(
         default=0.0, ge=0, lt=1e6, description="Kept free before every deadline, for what plans do not foresee"
     )
-    gathering: Literal["needed", "planned"] = Field(
-        default="needed",
+    batch_formation: Literal["when_needed", "full_size"] = Field(
+        default="when_needed",
         description="How long a batch gathers: `planned`, the paper's, until it is as large as its pipeline was "
         "planned for, or has to leave; `needed`, under light load only until workers keep up with batches of its size, "
         "and at most until one more could not join it in time (Symphony's frontrun)",
@@ -86,8 +86,8 @@ class Ppipe(Policy):
         network = setup.network if self.knows_network else None
         self.resources = Resources(setup.workers, setup.profiles, network, fill_gaps=options.fill_gaps)
         self._routes = {model.name: ModelPipelines(model, self.route) for model in setup.models}
-        sizing = Sizing(self.resources, reserve_ns=ms_to_ns(options.reserve_ms), least_part=options.least_part)
-        as_needed = options.gathering == "needed"
+        sizing = Sizing(self.resources, reserve_ns=ms_to_ns(options.deadline_margin_ms), least_part=options.least_part)
+        as_needed = options.batch_formation == "when_needed"
         self._waiting = PoolQueues(
             self._routes, sizing, self._dispatch, as_needed=as_needed, slack_ns=setup.timer_latency_ns
         )

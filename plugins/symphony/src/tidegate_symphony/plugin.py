@@ -18,8 +18,8 @@ def tidegate_policies() -> list[PolicySpec]:
     tries: tuple[dict[str, Any], ...] = (
         {},
         {"deferral": "frontrun"},
-        {"gathering": "keep-head"},
-        {"consolidate": True},
+        {"batch_formation": "keep_head"},
+        {"pack_workers": True},
     )
     words = "Deferred batching: wait until one more request could not join in time"
     return [PolicySpec("symphony", words, Symphony, tries)]

@@ -50,28 +50,28 @@ TRIED_NS = NEVER_NS // 4
 class SymphonyOptions(PolicyOptions):
     """Options of the policy `symphony`."""
 
-    gathering: Literal["window", "keep-head"] = Field(
-        default="window",
-        description="window: skip requests that keep the batch below the size that the load needs; keep-head: never",
+    batch_formation: Literal["skip_head", "keep_head"] = Field(
+        default="skip_head",
+        description="skip_head: skip requests that keep the batch below the size that the load needs; keep_head: never",
     )
     deferral: Literal["adaptive", "frontrun"] = Field(
         default="adaptive",
         description="frontrun: a batch waits until one more request could not join in time (the paper); "
         "adaptive: nor for more rows than the load needs, nor longer than a larger batch saves more time than it costs",
     )
-    consolidate: bool = Field(
+    pack_workers: bool = Field(
         default=False,
         description="adaptive: batches wait where workers are to spare, too, so that few workers are used at light "
         "load; answers take nearly as long as they may then",
     )
-    contention: float = Field(
+    contention_weight: float = Field(
         default=5.0, gt=0, description="adaptive: how much an idle worker is worth to each other model"
     )
     advice_every_s: float = Field(
         default=10.0, ge=0, description="How often to advise on the number of workers; 0: never"
     )
     max_miss_rate: float = Field(default=0.01, ge=0, lt=1, description="Share of requests lost below which all is well")
-    reserve_ms: float = Field(
+    deadline_margin_ms: float = Field(
         default=0.0, ge=0, description="Kept free before every deadline, for the way back to the client"
     )
 
@@ -87,12 +87,12 @@ class Symphony(QueueingPolicy[ModelThread]):
 
     def __init__(self, setup: Setup, options: SymphonyOptions) -> None:
         super().__init__(setup, options)
-        self._gathering = Gathering(ms_to_ns(options.reserve_ms), fills=True)
-        self._by_window = options.gathering == "window"
+        self._gathering = Gathering(ms_to_ns(options.deadline_margin_ms), fills=True)
+        self._by_window = options.batch_formation == "skip_head"
         self._adapts = options.deferral == "adaptive"
         self._chooses = self._by_window and self._adapts
-        self._contention = options.contention
-        self._consolidates = options.consolidate
+        self._contention = options.contention_weight
+        self._consolidates = options.pack_workers
         self._slack_ns = setup.timer_latency_ns
         self._loads: dict[Kind, QueueLoad] = {}
         """Arrivals by model and shape, which share batches and take equally long."""
@@ -350,8 +350,8 @@ class Symphony(QueueingPolicy[ModelThread]):
         It is what the load needs (`RequiredBatchSize`), and no more than pays: one more request in a batch of b spares
         beta/b of worker time; waiting for it, 1/lambda on average, keeps a worker idle that others may want: the more
         of them there are, and the fewer workers are idle, the surer. Both are equal at `b* = lambda*beta / kappa` with
-        `kappa = contention * others / idle`, at least 1. Lambda is the rate of what can join: of this merge key, and
-        small enough.
+        `kappa = contention_weight * others / idle`, at least 1. Lambda is the rate of what can join: of this merge key,
+        and small enough.
         """
         load = self._loads[thread.kind]
         if not self._adapts or load.outlook is None or (load.needed_rows < inf and self._consolidates):

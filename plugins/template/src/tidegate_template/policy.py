@@ -20,7 +20,7 @@ from tidegate.toolkit import Gathering, QueueingPolicy, RequestQueue
 class TemplateOptions(PolicyOptions):
     """Options of the policy `template`; each has a default and a description."""
 
-    reserve_ms: float = Field(
+    deadline_margin_ms: float = Field(
         default=0, ge=0, description="Time to finish before each deadline, for the response to reach the client"
     )
 
@@ -38,7 +38,7 @@ class Template(QueueingPolicy):
 
     def __init__(self, setup: Setup, options: TemplateOptions) -> None:
         super().__init__(setup, options)
-        self._gathering = Gathering(reserve_ns=ms_to_ns(options.reserve_ms))
+        self._gathering = Gathering(reserve_ns=ms_to_ns(options.deadline_margin_ms))
 
     def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
         """Dispatch to idle workers while the queue allows; drop requests that will miss their deadline."""

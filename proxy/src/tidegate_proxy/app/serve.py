@@ -34,7 +34,7 @@ from tidegate_proxy.configuration.shard_config import assignment_of
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.tritons import RunningTritons
 from tidegate_proxy.frontends.shard import GrpcOfFrontends, HttpOfFrontends, Shard, ShardServices
-from tidegate_proxy.messages.request import ApplicationTags, Client
+from tidegate_proxy.messages.request import ApplicationTags, PendingRequest
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.tracing import otlp_tracing
 from tidegate_proxy.rollout.mode import RolloutMode
@@ -110,7 +110,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
         stack.callback(observability.close)
 
         # What is done: requests go to the engine, its batches to Tritons.
-        def pass_on(client: Client) -> None:
+        def pass_on(client: PendingRequest) -> None:
             passages.take_over(client)  # which stands above the driver, and is told by it all the same
 
         async def look_again(backend: Backend) -> None:

@@ -32,7 +32,7 @@ class RelayedCall:
         self._first: bytes | None = None
         """Its first message, until it begins."""
         self._number = 0
-        call.when_gone(self._gone)
+        call.add_disconnect_callback(self._gone)
         if call.method == STREAM_METHOD:
             self.again()
         else:
@@ -283,7 +283,7 @@ class RelayedStream:
         """How it ends once nothing is under way."""
         if shard := shards.any_shard():  # which knows of it then, and ends it when all ends
             self._begin_at(shard, None)
-        call.when_gone(self._gone)
+        call.add_disconnect_callback(self._gone)
         self._read()
 
     # Requests ----------------------------------------------------------------------------------------------------

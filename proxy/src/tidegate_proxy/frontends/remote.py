@@ -54,7 +54,7 @@ class RemoteCall:
         self._then_gone: Callable[[], None] | None = None
         """Called once the client is gone."""
         self.owner = ""
-        """Client that the call belongs to."""
+        """PendingRequest that the call belongs to."""
         self._line = line
         self._number = number
         self._opening = opening
@@ -74,7 +74,7 @@ class RemoteCall:
         """Metadata of the client, keys in lower case."""
         return self._opening.metadata
 
-    def when_gone(self, then: Callable[[], None]) -> None:
+    def add_disconnect_callback(self, then: Callable[[], None]) -> None:
         """Call `then` once the client is gone, at once if it is; never after the call has ended."""
         if self.gone:
             then()

@@ -79,7 +79,7 @@ class ShardFanout:
         def cancel() -> None:
             asyncio.get_running_loop().call_later(CANCEL_AFTER_S, work.cancel)
 
-        call.when_gone(cancel)
+        call.add_disconnect_callback(cancel)
 
     async def _answer(self, call: ControlCall) -> bytes:
         """The answer, or RequestFailed is raised."""

@@ -645,7 +645,7 @@ def _regions_in(message: bytes) -> tuple[str, ...]:
 
 
 Sender = tuple[str, str]
-"""Client and model of a request."""
+"""PendingRequest and model of a request."""
 
 
 class BatchRefusal:
@@ -682,8 +682,8 @@ class BatchRefusal:
             self._failed.append(sender)
 
 
-class Client(ABC):
-    """Client that waits for the response to one request."""
+class PendingRequest(ABC):
+    """PendingRequest that waits for the response to one request."""
 
     __slots__ = (
         "arrival_ns", "batch_id", "due_ns", "ended_ns", "envelope", "owner", "refusal", "request_id", "runs_apart",
@@ -693,7 +693,7 @@ class Client(ABC):
     def __init__(self, envelope: InferenceRequest, owner: str = "") -> None:
         self.envelope = envelope
         self.owner = owner
-        """Client identity for fair queueing (`access.owners`)."""
+        """PendingRequest identity for fair queueing (`access.owners`)."""
         self.request_id = -1
         self.arrival_ns = 0
         self.due_ns = 0
@@ -728,8 +728,8 @@ class Client(ABC):
         """Take the response or the failure. Called once; must not block."""
 
 
-class AwaitingClient(Client):
-    """Client that awaits its response in an event loop."""
+class AsyncPendingRequest(PendingRequest):
+    """PendingRequest that awaits its response in an event loop."""
 
     __slots__ = ("_metadata", "answer")
 

@@ -30,7 +30,7 @@ from tidegate.observation import (
 )
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.messages.padding import PaddingPlan
-from tidegate_proxy.messages.request import Client
+from tidegate_proxy.messages.request import PendingRequest
 from tidegate_proxy.observability.tracing import BatchSpan, RequestTracer
 
 P = ParamSpec("P")
@@ -569,7 +569,7 @@ class Observability:
         self._watchers = tuple(watchers)
 
     @isolated
-    def arrived(self, client: Client) -> None:
+    def arrived(self, client: PendingRequest) -> None:
         """Record the arrival of a request to schedule; its metadata may continue a trace."""
         if self._tracing:
             heading = client.envelope.heading
@@ -582,7 +582,7 @@ class Observability:
             )
 
     @isolated
-    def batch_started(self, clients: Sequence[Client], effect: StartStage, worker: str, at_ns: int) -> BatchSpan | None:
+    def batch_started(self, clients: Sequence[PendingRequest], effect: StartStage, worker: str, at_ns: int) -> BatchSpan | None:
         """Record that a stage is sent to a Triton; pass the result to `batch_ended`."""
         heading, rows = clients[0].envelope.heading, effect.rows
         if effect.stage == 0:
@@ -604,7 +604,7 @@ class Observability:
             self._tracing.execution_ended(execution, at_ns=at_ns, error=error)
 
     @isolated
-    def answered(self, clients: Sequence[Client], execution: BatchSpan | None, output_ns: int) -> None:
+    def answered(self, clients: Sequence[PendingRequest], execution: BatchSpan | None, output_ns: int) -> None:
         """Record the responses to a batch; splitting them took `output_ns`."""
         heading, now_ns = clients[0].envelope.heading, time.monotonic_ns()
         rows = total_ns = queue_ns = infer_ns = 0
@@ -628,14 +628,14 @@ class Observability:
             for client in clients:
                 self._trace_answer(self._tracing, client, now_ns, execution)
 
-    def _trace_answer(self, tracing: RequestTracer, client: Client, now_ns: int, execution: BatchSpan | None) -> None:
+    def _trace_answer(self, tracing: RequestTracer, client: PendingRequest, now_ns: int, execution: BatchSpan | None) -> None:
         if client.span is not None:
             outcome = "on_time" if client.ended_ns <= client.due_ns else "late"
             queue_ns = client.started_ns - client.arrival_ns
             tracing.request_ended(client.span, outcome, at_ns=now_ns, queue_ns=queue_ns, execution=execution)
 
     @isolated
-    def failed(self, client: Client, reason: str, outcome: str) -> None:
+    def failed(self, client: PendingRequest, reason: str, outcome: str) -> None:
         """Record a failed or cancelled request. `reason`: one of FAILURE_REASONS; `outcome`: text for the trace."""
         heading, now_ns = client.envelope.heading, time.monotonic_ns()
         self.statistics.failed(heading.model, heading.version, reason, now_ns - client.arrival_ns)
@@ -653,7 +653,7 @@ class Observability:
             watcher(model, sent_ns, total_ns, ok)
 
     @isolated
-    def passed_on(self, client: Client) -> None:
+    def passed_on(self, client: PendingRequest) -> None:
         """Record that a request was bypassed after it had been accepted for scheduling."""
         if self._tracing and client.span is not None:
             self._tracing.request_ended(client.span, "passed_through", at_ns=time.monotonic_ns())

@@ -400,7 +400,7 @@ def own_batching(catalog: Catalog) -> dict[str, Any]:
                 way = model.config.dynamic_batching.SerializeToString(deterministic=True)
                 ways.setdefault(model.config.name, Counter())[way] += 1
     batching = {name: _batching(found.most_common(1)[0][0]) for name, found in sorted(ways.items())}
-    return {"turns": "fewest", "models": batching}
+    return {"queue_order": "fewest", "models": batching}
 
 
 def _batching(way: bytes) -> dict[str, Any]:

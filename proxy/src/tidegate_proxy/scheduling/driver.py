@@ -30,11 +30,11 @@ from tidegate_proxy.base import refusal
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, TIMEOUT_EXPIRED, Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.config import PolicyChoice
 from tidegate_proxy.configuration.settings import CurrentSettings, InForce
-from tidegate_proxy.messages.request import Client, ResponseDeadline
+from tidegate_proxy.messages.request import PendingRequest, ResponseDeadline
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.clock import LiveEngine
 from tidegate_proxy.scheduling.failures import LookAgain, Recovery, Spoilers, no_look
-from tidegate_proxy.scheduling.in_flight import RunningStages, StageRun, WaitingClients
+from tidegate_proxy.scheduling.in_flight import RunningStages, StageRun, PendingRequests
 from tidegate_proxy.scheduling.membership import Membership, OutlierDetector
 from tidegate_proxy.scheduling.stages import RunningBatches
 from tidegate_proxy.transport.liveness import Liveness
@@ -47,7 +47,7 @@ QUEUE_FULL = "Exceeds maximum queue size"
 """Triton's message for a request rejected because the queue is full."""
 
 
-def refuse_stray(client: Client) -> None:
+def refuse_stray(client: PendingRequest) -> None:
     """Fail a request that cannot be scheduled any more, if nothing else will answer it."""
     words = "its model has just changed"
     client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.REASON_UNAVAILABLE))
@@ -65,7 +65,7 @@ class Driver:
         regions: SharedRegions | None = None,
         hidden: Callable[[], Container[str]] = frozenset,
         on_batch: Callable[[StageRun, Sequence[Outcome]], None] | None = None,
-        pass_on: Callable[[Client], None] = refuse_stray,
+        pass_on: Callable[[PendingRequest], None] = refuse_stray,
         look_again: LookAgain = no_look,
     ) -> None:
         """Create it. `regions`: shared memory with local Tritons; None: tensors are sent.
@@ -82,7 +82,7 @@ class Driver:
         self._spoilers = Spoilers()
         self._headroom = ResponseMargin()
         self._engine = LiveEngine(engine, observability.metrics, self._carry_out, self._give_up_effect)
-        self.clients = WaitingClients(observability)
+        self.clients = PendingRequests(observability)
         self.running = RunningStages(self._engine)
         self.outliers = OutlierDetector(in_force)
         self.membership = Membership(
@@ -106,7 +106,7 @@ class Driver:
 
     # Clients -----------------------------------------------------------------------------------------------------
 
-    def admit(self, client: Client, arrival_ns: int, due: ResponseDeadline, app: str = "") -> Request | None:
+    def admit(self, client: PendingRequest, arrival_ns: int, due: ResponseDeadline, app: str = "") -> Request | None:
         """Admit a client's request; return it in the engine's form, or None if it was rejected and the client notified.
 
         A request whose model has changed is bypassed to a Triton.
@@ -152,14 +152,14 @@ class Driver:
         """Let the engine handle an admitted request, and execute its decisions."""
         self._engine.take_in(RequestArrived(time.monotonic_ns(), request))
 
-    def give_up(self, client: Client) -> None:
+    def give_up(self, client: PendingRequest) -> None:
         """End a request that met an internal error, in whatever state it is."""
         known = self.clients.remove(client.request_id)
         self.clients.tell(client, own_fault())  # who has been told already does not mind
         if known:
             self._engine.take_in(RequestCancelled(time.monotonic_ns(), client.request_id))
 
-    def leave(self, client: Client) -> bool:
+    def leave(self, client: PendingRequest) -> bool:
         """Handle a client that left; return whether it waited. Work that no client waits for is cancelled."""
         if self.clients.remove(client.request_id) is None:
             return False

@@ -10,8 +10,8 @@ import grpc
 
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.configuration.settings import InForce
-from tidegate_proxy.messages.request import BatchRefusal, Client, Sender
-from tidegate_proxy.scheduling.in_flight import StageRun, WaitingClients
+from tidegate_proxy.messages.request import BatchRefusal, PendingRequest, Sender
+from tidegate_proxy.scheduling.in_flight import StageRun, PendingRequests
 from tidegate_proxy.scheduling.membership import Membership
 from tidegate_proxy.tritons.backend import SHUTDOWN_CODES, Backend
 from tidegate_proxy.tritons.catalog import CurrentCatalog
@@ -129,7 +129,7 @@ class Recovery:
     def __init__(
         self,
         directory: CurrentCatalog,
-        clients: WaitingClients,
+        clients: PendingRequests,
         membership: Membership,
         spoilers: Spoilers,
         in_force: InForce,
@@ -161,7 +161,7 @@ class Recovery:
         if len(owners) == 1 or code is grpc.StatusCode.UNAVAILABLE:
             self._membership.failed(run.backend, owners, code, details)
 
-    def answered(self, clients: Iterable[Client]) -> None:
+    def answered(self, clients: Iterable[PendingRequest]) -> None:
         """Clear the suspicion against clients of a separated batch that was answered."""
         for client in clients:
             if client.refusal:
@@ -181,7 +181,7 @@ class Recovery:
         await self._look_again(run.backend)
         return self._directory.catalog is not catalog
 
-    def _suspect(self, clients: Sequence[Client]) -> None:
+    def _suspect(self, clients: Sequence[PendingRequest]) -> None:
         """Requests were refused together, or one was alone."""
         senders = [(client.owner, client.envelope.model) for client in clients]
         first = clients[0]

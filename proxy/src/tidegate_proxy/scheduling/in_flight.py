@@ -9,7 +9,7 @@ from tidegate.engine import StartStage
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.settings import QueueLimits
-from tidegate_proxy.messages.request import Client
+from tidegate_proxy.messages.request import PendingRequest
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.tracing import BatchSpan
 from tidegate_proxy.scheduling.clock import LiveEngine
@@ -26,7 +26,7 @@ class StageRun:
     worker_id: int
     target: StageTarget
     payload: BatchPayload
-    clients: list[Client]
+    clients: list[PendingRequest]
     """Clients of the whole batch: its rows keep their places when one leaves."""
     started_ns: int
     waiting: int
@@ -123,11 +123,11 @@ class RunningStages:
         """Remove and return the previous stage of a batch; None for its first stage."""
         return self._between.pop(batch_id, None)
 
-    def run_of(self, client: Client) -> StageRun | None:
+    def run_of(self, client: PendingRequest) -> StageRun | None:
         """Return the stage that runs for a client, or None."""
         return None if client.batch_id is None else self._running.get(client.batch_id)
 
-    def has_begun(self, client: Client) -> bool:
+    def has_begun(self, client: PendingRequest) -> bool:
         """Return whether a client's batch has a stage that runs or has ended."""
         return client.batch_id in self._running or client.batch_id in self._between
 
@@ -225,12 +225,12 @@ def _reached(limits: QueueLimits, load: QueueLoad, share: float) -> str:
     return "bytes" if load.bytes >= int(limits.bytes * share) else ""
 
 
-class WaitingClients:
+class PendingRequests:
     """Waiting clients by request id."""
 
     def __init__(self, observability: Observability) -> None:
         self._observability = observability
-        self._by_request: dict[int, Client] = {}
+        self._by_request: dict[int, PendingRequest] = {}
         self.numbered = 0
         """Number of ids assigned."""
         self._load = QueueLoad()
@@ -240,19 +240,19 @@ class WaitingClients:
     def __len__(self) -> int:
         return len(self._by_request)
 
-    def __iter__(self) -> Iterator[Client]:
+    def __iter__(self) -> Iterator[PendingRequest]:
         return iter(list(self._by_request.values()))
 
-    def __contains__(self, client: Client) -> bool:
+    def __contains__(self, client: PendingRequest) -> bool:
         return client.request_id in self._by_request
 
-    def number(self, client: Client) -> int:
+    def number(self, client: PendingRequest) -> int:
         """Assign an id to a request."""
         client.request_id = number = self.numbered
         self.numbered += 1
         return number
 
-    def of(self, request_ids: Iterable[int]) -> list[Client]:
+    def of(self, request_ids: Iterable[int]) -> list[PendingRequest]:
         """Return the clients of a batch that still wait."""
         return [client for request_id in request_ids if (client := self._by_request.get(request_id))]
 
@@ -261,7 +261,7 @@ class WaitingClients:
         """Total bytes of their requests."""
         return self._load.bytes
 
-    def admit(self, client: Client, limits: QueueLimits) -> bool:
+    def admit(self, client: PendingRequest, limits: QueueLimits) -> bool:
         """Add a client, and return True, unless a limit is reached."""
         model = client.envelope.model
         of_owner = self._load_of_owner.get(client.owner) or QueueLoad()
@@ -276,7 +276,7 @@ class WaitingClients:
             load.bytes += len(client.envelope.message)
         return True
 
-    def remove(self, request_id: int) -> Client | None:
+    def remove(self, request_id: int) -> PendingRequest | None:
         """Remove and return the client of a request; None if it does not wait."""
         client = self._by_request.pop(request_id, None)
         if client:
@@ -296,7 +296,7 @@ class WaitingClients:
     def settle(self, run: StageRun, outcomes: Sequence[Outcome], output_ns: int = 0) -> None:
         """Answer all clients of a batch; `output_ns`: time that splitting the response took, in ns."""
         waiting = [self.remove(client.request_id) for client in run.clients]
-        answered: list[Client] = []
+        answered: list[PendingRequest] = []
         for client, outcome in zip(waiting, outcomes, strict=True):
             if client is None:
                 continue
@@ -308,12 +308,12 @@ class WaitingClients:
         if answered:
             self._observability.answered(answered, run.execution, output_ns)
 
-    def tell(self, client: Client, failure: RequestFailed) -> None:
+    def tell(self, client: PendingRequest, failure: RequestFailed) -> None:
         """Fail a request: notify the client first, then the observers."""
         self._give(client, failure)
         self._observability.failed(client, failure.reason, failure.outcome)
 
-    def _give(self, client: Client, outcome: Outcome) -> None:
+    def _give(self, client: PendingRequest, outcome: Outcome) -> None:
         try:
             client.resolve(outcome)
         except Exception as error:

@@ -17,9 +17,9 @@ import grpc
 from tidegate.api import BatchFailed, Profile, RequestCancelled, WorkerJoined, WorkerLost
 from tidegate.engine import TopologyChanged
 from tidegate_proxy.configuration.settings import InForce
-from tidegate_proxy.messages.request import Client
+from tidegate_proxy.messages.request import PendingRequest
 from tidegate_proxy.scheduling.clock import LiveEngine
-from tidegate_proxy.scheduling.in_flight import RunningStages, StageRun, WaitingClients
+from tidegate_proxy.scheduling.in_flight import PendingRequests, RunningStages, StageRun
 from tidegate_proxy.tritons.backend import Backend
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 from tidegate_proxy.tritons.shared_memory import SharedRegions
@@ -207,7 +207,7 @@ log = logging.getLogger(__name__)
 class _Aftermath:
     """Follow-up actions after a change of membership, beside those of the engine."""
 
-    strays: list[Client] = field(default_factory=list)
+    strays: list[PendingRequest] = field(default_factory=list)
     """Clients whose requests the engine has forgotten, to be passed on."""
     runs: list[StageRun] = field(default_factory=list)
     """Stages that nobody asks about any more, to be stopped."""
@@ -220,12 +220,12 @@ class Membership:
         self,
         engine: LiveEngine,
         directory: CurrentCatalog,
-        clients: WaitingClients,
+        clients: PendingRequests,
         running: RunningStages,
         regions: SharedRegions | None,
         outliers: OutlierDetector,
         in_force: InForce,
-        pass_on: Callable[[Client], None],
+        pass_on: Callable[[PendingRequest], None],
     ) -> None:
         """Prepare it. `pass_on`: bypasses a request whose model has changed."""
         self._engine = engine
@@ -375,7 +375,7 @@ class Membership:
             for run in then.runs:
                 run.stop()
 
-    def _part_with_strays(self, clients: Iterable[Client], then: _Aftermath, catalog: Catalog) -> None:
+    def _part_with_strays(self, clients: Iterable[PendingRequest], then: _Aftermath, catalog: Catalog) -> None:
         """The engine forgets requests that do not fit what their model has become since in the catalog.
 
         Where no Triton has the model, the engine says so.

@@ -14,7 +14,7 @@ from tidegate_proxy.base import refusal
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.config import ServeConfig, ServerTls
-from tidegate_proxy.messages.request import Client, InferenceRequest
+from tidegate_proxy.messages.request import InferenceRequest, PendingRequest
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.servers.streams import InferStream
 from tidegate_proxy.service import control
@@ -150,7 +150,7 @@ class GrpcService:
             return
         client = _UnaryClient(envelope, call, self._driver, call.owner)
         self._inference.handle(client, arrival_ns, call.remaining_s())
-        call.when_gone(client.leave)
+        call.add_disconnect_callback(client.leave)
 
     def _forward(self, call: RpcCall, message: bytes | None) -> None:
         """Have a call answered by a task, as Triton would or by Triton."""
@@ -168,7 +168,7 @@ class GrpcService:
         def cancel() -> None:
             self._loop.call_later(CANCEL_AFTER_S, work.cancel)
 
-        call.when_gone(cancel)
+        call.add_disconnect_callback(cancel)
 
     async def _answer(self, call: RpcCall, message: bytes) -> None:
         try:
@@ -198,7 +198,7 @@ class GrpcService:
         return done
 
 
-class _UnaryClient(Client):
+class _UnaryClient(PendingRequest):
     """One that waits for the answer to a ModelInfer."""
 
     __slots__ = ("_call", "_driver")

@@ -21,7 +21,7 @@ from tidegate_proxy.base import refusal
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
 from tidegate_proxy.messages import guards
-from tidegate_proxy.messages.request import Client, InferenceRequest, PassedThrough, end_of_call_ns
+from tidegate_proxy.messages.request import InferenceRequest, PassedThrough, PendingRequest, end_of_call_ns
 from tidegate_proxy.messages.wire import encode_varint, first_string
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.inference import Inference
@@ -92,7 +92,7 @@ class InferStream:
 
     def begin(self) -> None:
         """Read the first request."""
-        self._call.when_gone(self._leave)
+        self._call.add_disconnect_callback(self._leave)
         self._read()
 
     def drain(self) -> None:
@@ -368,7 +368,7 @@ class InferStream:
             relay.end()
 
 
-class _StreamClient(Client):
+class _StreamClient(PendingRequest):
     """One request of a stream."""
 
     __slots__ = ("_call", "_end_ns", "_stream", "outcome")

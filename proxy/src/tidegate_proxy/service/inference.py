@@ -10,11 +10,11 @@ from tidegate_proxy.messages.forwarded_metadata import fits, keys_of
 from tidegate_proxy.messages.model_signature import STRINGS_ASIDE_FROM, ModelSignature
 from tidegate_proxy.messages.request import (
     ApplicationTags,
-    AwaitingClient,
-    Client,
+    AsyncPendingRequest,
     HeaderCache,
     InferenceRequest,
     NotSchedulable,
+    PendingRequest,
     due,
     open_known,
 )
@@ -106,7 +106,7 @@ class Inference:
                 return None
         return envelope
 
-    def handle(self, client: Client, arrival_ns: int, remaining_s: float | None) -> None:
+    def handle(self, client: PendingRequest, arrival_ns: int, remaining_s: float | None) -> None:
         """Have a request answered. `remaining_s`: until the client's own deadline, if it has one.
 
         The way of a request, of which this is the middle; what waits for others goes on where an event says so:
@@ -120,7 +120,7 @@ class Inference:
                   or when other requests, the end of a batch or a timer have it decide
         run       the engine's StartStage has its batch gathered and sent (`scheduling.stages.Stages.start`)
         divide    the batch's answer is cut into those of its requests (`scheduling.payload.Payload.outcomes`)
-        answer    the client is given its own (`scheduling.in_flight.WaitingClients.settle`), and its server sends it
+        answer    the client is given its own (`scheduling.in_flight.PendingRequests.settle`), and its server sends it
         """
         envelope = client.envelope
         model = self._directory.catalog.models.get(envelope.model)  # None: gone since it was opened; the engine says so
@@ -150,7 +150,7 @@ class Inference:
             if envelope.model not in self._directory.catalog.split:
                 raise NotSchedulable("its headers are more than gRPC takes")
             metadata = ()  # no Triton has the model: what else could be done with them?
-        client = AwaitingClient(envelope, metadata, owner)
+        client = AsyncPendingRequest(envelope, metadata, owner)
         self.handle(client, arrival_ns, remaining_s)
         try:
             return await client.answer

@@ -22,7 +22,7 @@ from tidegate_proxy.configuration.apis import Api, Protocol
 from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.messages import guards
 from tidegate_proxy.messages.forwarded_metadata import forwarded
-from tidegate_proxy.messages.request import Client, NotSchedulable, PassedThrough, open_envelope
+from tidegate_proxy.messages.request import NotSchedulable, PassedThrough, PendingRequest, open_envelope
 from tidegate_proxy.messages.wire import first_string
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.driver import Driver
@@ -336,7 +336,7 @@ class BypassedInferences:
         passage.begin()
         return passage
 
-    def take_over(self, client: Client) -> None:
+    def take_over(self, client: PendingRequest) -> None:
         """Have a request answered, as it is, that cannot be scheduled any more."""
 
         def answered(outcome: Outcome) -> None:

@@ -34,7 +34,7 @@ class RpcCall(Protocol):
         """The client's metadata, keys in lower case."""
         ...
 
-    def when_gone(self, then: Callable[[], None]) -> None:
+    def add_disconnect_callback(self, then: Callable[[], None]) -> None:
         """Have `then` called once the client is gone, at once where it is; not where the call has ended."""
         ...
 

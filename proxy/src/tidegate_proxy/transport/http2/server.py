@@ -112,7 +112,7 @@ class Http2Call:
         """Bytes of its requests that count as in flight."""
         self._deadline: asyncio.TimerHandle | None = None
 
-    def when_gone(self, then: Callable[[], None]) -> None:
+    def add_disconnect_callback(self, then: Callable[[], None]) -> None:
         """Have `then` called once the client is gone, at once where it is; not where the call has ended."""
         if self.gone:
             then()
