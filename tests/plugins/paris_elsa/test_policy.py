@@ -226,7 +226,9 @@ def test_what_saves_nothing_is_not_merged() -> None:
 
 
 def test_who_cancels_leaves_a_merged_batch() -> None:
-    timeline = after(playbook(LARGE, allow_batching=True), arrived(0, 1), arrived(1, 1), arrived(2, 1), RequestCancelled(0, 1))
+    timeline = after(
+        playbook(LARGE, allow_batching=True), arrived(0, 1), arrived(1, 1), arrived(2, 1), RequestCancelled(0, 1)
+    )
     assert runs(timeline >> ready(LARGE, 6)) == [(LARGE.id, (2,))]
 
 

@@ -582,7 +582,9 @@ class Observability:
             )
 
     @isolated
-    def batch_started(self, clients: Sequence[PendingRequest], effect: StartStage, worker: str, at_ns: int) -> BatchSpan | None:
+    def batch_started(
+        self, clients: Sequence[PendingRequest], effect: StartStage, worker: str, at_ns: int
+    ) -> BatchSpan | None:
         """Record that a stage is sent to a Triton; pass the result to `batch_ended`."""
         heading, rows = clients[0].envelope.heading, effect.rows
         if effect.stage == 0:
@@ -628,7 +630,9 @@ class Observability:
             for client in clients:
                 self._trace_answer(self._tracing, client, now_ns, execution)
 
-    def _trace_answer(self, tracing: RequestTracer, client: PendingRequest, now_ns: int, execution: BatchSpan | None) -> None:
+    def _trace_answer(
+        self, tracing: RequestTracer, client: PendingRequest, now_ns: int, execution: BatchSpan | None
+    ) -> None:
         if client.span is not None:
             outcome = "on_time" if client.ended_ns <= client.due_ns else "late"
             queue_ns = client.started_ns - client.arrival_ns
