@@ -54,7 +54,7 @@ class RemoteCall:
         self._then_gone: Callable[[], None] | None = None
         """Called once the client is gone."""
         self.owner = ""
-        """PendingRequest that the call belongs to."""
+        """Client that the call belongs to."""
         self._line = line
         self._number = number
         self._opening = opening

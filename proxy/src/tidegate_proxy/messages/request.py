@@ -645,7 +645,7 @@ def _regions_in(message: bytes) -> tuple[str, ...]:
 
 
 Sender = tuple[str, str]
-"""PendingRequest and model of a request."""
+"""Client and model of a request."""
 
 
 class BatchRefusal:
@@ -683,7 +683,7 @@ class BatchRefusal:
 
 
 class PendingRequest(ABC):
-    """PendingRequest that waits for the response to one request."""
+    """Request of a client that waits for its response."""
 
     __slots__ = (
         "arrival_ns", "batch_id", "due_ns", "ended_ns", "envelope", "owner", "refusal", "request_id", "runs_apart",
@@ -693,7 +693,7 @@ class PendingRequest(ABC):
     def __init__(self, envelope: InferenceRequest, owner: str = "") -> None:
         self.envelope = envelope
         self.owner = owner
-        """PendingRequest identity for fair queueing (`access.owners`)."""
+        """Client identity for fair queueing (`access.owners`)."""
         self.request_id = -1
         self.arrival_ns = 0
         self.due_ns = 0
@@ -729,7 +729,7 @@ class PendingRequest(ABC):
 
 
 class AsyncPendingRequest(PendingRequest):
-    """PendingRequest that awaits its response in an event loop."""
+    """Pending request that awaits its response in an event loop."""
 
     __slots__ = ("_metadata", "answer")
 

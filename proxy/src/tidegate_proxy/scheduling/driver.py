@@ -34,7 +34,7 @@ from tidegate_proxy.messages.request import PendingRequest, ResponseDeadline
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.clock import LiveEngine
 from tidegate_proxy.scheduling.failures import LookAgain, Recovery, Spoilers, no_look
-from tidegate_proxy.scheduling.in_flight import RunningStages, StageRun, PendingRequests
+from tidegate_proxy.scheduling.in_flight import PendingRequests, RunningStages, StageRun
 from tidegate_proxy.scheduling.membership import Membership, OutlierDetector
 from tidegate_proxy.scheduling.stages import RunningBatches
 from tidegate_proxy.transport.liveness import Liveness

@@ -11,7 +11,7 @@ import grpc
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.configuration.settings import InForce
 from tidegate_proxy.messages.request import BatchRefusal, PendingRequest, Sender
-from tidegate_proxy.scheduling.in_flight import StageRun, PendingRequests
+from tidegate_proxy.scheduling.in_flight import PendingRequests, StageRun
 from tidegate_proxy.scheduling.membership import Membership
 from tidegate_proxy.tritons.backend import SHUTDOWN_CODES, Backend
 from tidegate_proxy.tritons.catalog import CurrentCatalog
