@@ -179,6 +179,16 @@ def test_a_batch_that_cannot_be_is_an_error_when_asked_for(save_onnx: SaveOnnx, 
     assert not repository.exists()
 
 
+def test_no_other_export_is_advised_where_a_node_mixes_rows(save_onnx: SaveOnnx, repository: Path) -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 2]) for name in "xy")
+    path = save_onnx([helper.make_node("Softmax", ["x"], ["y"], axis=0)], [x], [y])
+    assert generate_model(path, repository).notices == (
+        "Not batched: node 'y' (Softmax) mixes rows: it normalizes over the rows.",
+    )
+    with pytest.raises(GenerateError, match=r"Leave --max-batch out to run one request at a time$"):
+        generate_model(path, repository, max_batch=8, name="again")
+
+
 def test_a_max_batch_of_0_is_no_batching_and_no_news(doubler: Path, repository: Path) -> None:
     generated = generate_model(doubler, repository, max_batch=0)
     assert generated.notices == ()

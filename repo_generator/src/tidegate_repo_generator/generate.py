@@ -204,14 +204,16 @@ def _batching(
     verdict = judge_batching(model, real, source)
     if verdict.batches:
         return (DEFAULT_MAX_BATCH if max_batch is None else max_batch), ()
+    is_dynamic = all(tensor.shape and isinstance(tensor.shape[0], str) for tensor in (*model.inputs, *model.outputs))
     if verdict.batches is False and max_batch is not None:
+        remedy = "" if is_dynamic else f", or {_REMEDY}"
         raise GenerateError(
-            f"{model.path} cannot batch: {verdict.reason}. Leave --max-batch out to run one request at a time, or "
-            f"{_REMEDY}"
+            f"{model.path} cannot batch: {verdict.reason}. Leave --max-batch out to run one request at a time{remedy}"
         )
     if verdict.batches is False:
         freeable = all(tensor.shape[:1] == (1,) for tensor in model.inputs)
-        return 0, (f"Not batched: {verdict.reason}. To batch it, {_FREE * freeable}{_REMEDY}.",)
+        remedy = "" if is_dynamic else f" To batch it, {_FREE * freeable}{_REMEDY}."
+        return 0, (f"Not batched: {verdict.reason}.{remedy}",)
     if max_batch is None:
         return 0, (f"Not batched, for it is not clear that it can: {verdict.reason}. If it can, say --max-batch N.",)
     return max_batch, (f"Batched on your word: {verdict.reason}.",)
