@@ -57,7 +57,7 @@ class Clipper(QueueingPolicy):
         """Running batches by id."""
 
     def migrate(self, setup: Setup) -> Self:
-        """The next one knows the sizes that were found, where worker and model are still there."""
+        """Return the next policy, with the batch sizes found for remaining workers and models."""
         follower = super().migrate(setup)
         workers = {worker.id for worker in setup.workers}
         follower._sizes = {
@@ -66,18 +66,18 @@ class Clipper(QueueingPolicy):
         return follower
 
     def batch_rows(self, queue: RequestQueue, worker: Worker) -> int:
-        """The rows of the batch that a worker would take now."""
+        """Return the rows of the batch that a worker would take now."""
         return int(self._sizes.get((worker.id, queue.model.name, queue.shape), 1.0))
 
     def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
-        """Run it if workers are idle."""
+        """Dispatch the queue if workers are idle."""
         commands: list[AnyCommand] = []
         while queue and (worker := self.idle.peek(queue.model.name)):
             self._run(now_ns, queue, worker, commands)
         return commands
 
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
-        """Run the queue whose head waits longest."""
+        """Dispatch the queue whose oldest request waits longest."""
         commands: list[AnyCommand] = []
         while self.idle.is_idle(worker.id):
             waiting = [queue for queue in self.queues.values() if queue.model.name in worker.hosts]
@@ -88,7 +88,7 @@ class Clipper(QueueingPolicy):
         return commands
 
     def on_stage_finished(self, event: StageFinished) -> Commands:
-        """Learn from how long it took."""
+        """Adapt the batch size to the duration of the batch."""
         ran = self._running.pop(event.batch_id, None)
         slo_ns = self.models[ran.key[1]].slo_ns if ran else None
         if ran and slo_ns is not None and event.ended_ns - event.started_ns > slo_ns:
@@ -99,12 +99,12 @@ class Clipper(QueueingPolicy):
         return ()
 
     def on_batch_failed(self, event: BatchFailed) -> Commands:
-        """How long a failure took says nothing."""
+        """Forget the batch; the duration of a failure says nothing."""
         self._running.pop(event.batch_id, None)
         return ()
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """Should it come back, it begins anew."""
+        """Forget the batch sizes of a lost worker."""
         self._sizes = {key: rows for key, rows in self._sizes.items() if key[0] != event.worker_id}
         return super().on_worker_lost(event)
 

@@ -18,7 +18,7 @@ class Clockwork(EarlyDrop):
     gives_up_skipped = True
 
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> FormedBatch | None:
-        """The candidate, among those of all sizes, whose latest start is earliest."""
+        """Return the candidate, among those of all sizes, with the earliest latest start."""
         best: FormedBatch | None = None
         best_rank = 0
         start = 0
@@ -33,7 +33,8 @@ class Clockwork(EarlyDrop):
         return best
 
     def rank(self, candidate: FormedBatch, profile: Profile) -> int:
-        """The latest start of a candidate; a batch without a deadline comes after every other, the smallest last."""
+        """Return the latest start of a candidate, in ns; batches without a deadline come last, the smallest last of
+        all."""
         return candidate.due_ns - profile.upper_ns(candidate.rows)
 
     def _of_size(

@@ -17,7 +17,7 @@ from tidegate.api import NEVER_NS, Model, Request
 
 @dataclass(slots=True)
 class InstancePayload:
-    """A batch in the making, or waiting for an instance."""
+    """A payload: requests that form a batch or wait for an instance."""
 
     requests: list[Request] = field(default_factory=list)
     rows: int = 0
@@ -30,13 +30,13 @@ class InstancePayload:
 
     @property
     def since_ns(self) -> int:
-        """When its oldest request came."""
+        """Arrival of its oldest request, in ns."""
         return min(request.arrival_ns for request in self.requests)
 
 
 @dataclass(frozen=True, slots=True)
 class BatcherConfig:
-    """`dynamic_batching` of a model's config.pbtxt, in ns."""
+    """Settings of `dynamic_batching` in a model's config.pbtxt, in ns."""
 
     preferred: frozenset[int]
     """Never empty: without any it is the largest batch."""
@@ -58,7 +58,7 @@ class BatcherConfig:
 
 
 class DynamicBatcher:
-    """The queue of one model and the payloads made of it."""
+    """Triton's dynamic batcher of one model: its queue and payloads."""
 
     def __init__(self, model: Model, config: BatcherConfig) -> None:
         self.model = model
@@ -77,7 +77,7 @@ class DynamicBatcher:
         """How many rows must wait before the batcher looks at a payload that grows."""
 
     def push(self, request: Request) -> bool:
-        """Queue a request; False when the queue is full."""
+        """Add a request; return False if the queue is full."""
         full = self.config.max_queue_size and len(self._waiting) + len(self._delayed) >= self.config.max_queue_size
         if full:
             return False
@@ -89,7 +89,7 @@ class DynamicBatcher:
         return True
 
     def remove(self, request_id: int) -> None:
-        """Forget a request, wherever it waits."""
+        """Remove a request, wherever it waits."""
         for queue in (self._waiting, self._delayed):
             if request_id in queue:
                 _, request = queue.pop(request_id)
@@ -101,7 +101,7 @@ class DynamicBatcher:
         self.payloads = deque(payload for payload in self.payloads if payload.requests)
 
     def expire(self, now_ns: int) -> list[Request]:
-        """Take out what timed out in the queue: returns what is rejected."""
+        """Remove requests that timed out; return those that are rejected."""
         expired = []
         while (timeout := self._next_timeout()) and timeout[0] < now_ns:
             _, number, request = heappop(self._timeouts)
@@ -115,7 +115,7 @@ class DynamicBatcher:
         return [request for _, request in expired]
 
     def form(self, now_ns: int, instances: int, idle: int) -> int:
-        """Move requests into payloads as far as there is room for these; returns when to look again, or NEVER_NS."""
+        """Fill payloads from the queue as far as there is room; return when to check again, in ns, or NEVER_NS."""
         room = 2 * instances if self.config.prefetches else idle
         while self._waiting or self._delayed:
             if idle and self.payloads and self.payloads[0].begins_ns <= now_ns:
@@ -142,7 +142,7 @@ class DynamicBatcher:
         return self._next_timeout_ns()
 
     def take(self, now_ns: int) -> list[Request]:
-        """The requests of the first payload, for a free instance, with those behind it that have waited too long."""
+        """Return the requests of the first payload for a free instance, with later ones that have waited too long."""
         payload = self.payloads.popleft()
         if not self.payloads:
             self._waking_rows = 0

@@ -35,7 +35,7 @@ class Eager(EarlyDrop):
         """The sizes that batches should have, by model and shape: what can share batches."""
 
     def migrate(self, setup: Setup) -> Self:
-        """The next one knows the rates of the models that it has, too."""
+        """Return the next policy, with the learned rates."""
         follower = super().migrate(setup)
         follower._targets = {kind: target for kind, target in self._targets.items() if kind[0] in follower.models}
         for target in follower._targets.values():

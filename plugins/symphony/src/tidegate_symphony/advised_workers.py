@@ -27,7 +27,7 @@ class AdvisedWorkersOptions(ControllerOptions):
 
 
 class AdvisedWorkers(Controller):
-    """Joins as many workers as are advised, of those that there may be; releases them but for a reserve."""
+    """Controller that adds or releases workers as the policy recommends, within limits and a reserve."""
 
     Options = AdvisedWorkersOptions
 
@@ -41,7 +41,7 @@ class AdvisedWorkers(Controller):
         self._least_workers, self._reserve = options.least_workers, options.reserve
 
     def step(self, observation: Observation) -> Layout | None:
-        """More workers, or fewer; None where nothing is advised, or nothing can be done about it."""
+        """Return a layout with more or fewer workers; None if no change is recommended or possible."""
         if observation.advice is None:
             return None
         here = {_place(worker) for worker in observation.layout.workers}

@@ -25,20 +25,20 @@ MIN_SHARE_CHANGE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class SimilarRequests:
-    """Requests of one queue that are considered for a batch of their own, and what such batches promise."""
+    """Similar requests of one queue, considered for a batch of their own, with its latency bounds."""
 
     promises: LatencyBounds
     apps: frozenset[str] | None = None
     """Their applications; None: all requests, of whatever application."""
 
     def of(self, requests: Iterable[Request]) -> list[Request]:
-        """The requests of a queue that are alike, in its order."""
+        """Return the requests of a queue that are in this group, in order."""
         apps = self.apps
         return list(requests) if apps is None else [request for request in requests if request.app in apps]
 
 
 class Mixed(NamedTuple):
-    """How long batches of some applications take."""
+    """Profile of batches of several applications."""
 
     profile: Profile
     apps: frozenset[str] | None
@@ -48,7 +48,7 @@ class Mixed(NamedTuple):
 
 
 class Applications:
-    """The applications of one model of which it is known how long their requests run alone."""
+    """Applications of one model whose stand-alone latency is known."""
 
     def __init__(self) -> None:
         self._times: dict[tuple[str, str], LatencyDistribution] = {}
@@ -76,7 +76,7 @@ class Applications:
         self._take_stock()
 
     def count(self, app: str) -> bool:
-        """A request of an application arrived; True where the shares have moved, so that groups take otherwise."""
+        """Count the arrival of an application's request; return True if the shares have moved enough to regroup."""
         if app not in self._counts:
             return False
         self._counts[app] += 1

@@ -6,7 +6,10 @@ from tidegate.api import Advise
 
 
 class Autoscaler:
-    """Looks back over intervals. It sets no timer: where nothing happens there is nothing to advise on."""
+    """Autoscaler: recommends a number of workers from the last interval.
+
+    It sets no timer, since idle systems need none.
+    """
 
     def __init__(self, interval_ns: int, tolerated: float) -> None:
         """`interval_ns`: how long to look back; 0: never advise. `tolerated`: the bad rate below which all is well."""
@@ -17,15 +20,15 @@ class Autoscaler:
         self._arrived = self._dropped = self._busy_ns = self._had_ns = 0
 
     def arrived(self) -> None:
-        """A request came."""
+        """Count an arrived request."""
         self._arrived += 1
 
     def dropped(self, count: int) -> None:
-        """Requests were given up."""
+        """Count `count` dropped requests."""
         self._dropped += count
 
     def ran(self, duration_ns: int) -> None:
-        """A worker was busy for so long."""
+        """Add `duration_ns` of busy time of a worker."""
         self._busy_ns += duration_ns
 
     def advice(self, now_ns: int, workers: int) -> list[Advise]:

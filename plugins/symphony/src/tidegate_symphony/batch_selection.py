@@ -16,7 +16,7 @@ another chance (Orloj, whose b is the same)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectedBatch(FormedBatch):
-    """A batch of requests that need not stand together; `start`: the place of the first among those that are alike."""
+    """Selected requests of a queue; `start`: position of the first among similar requests."""
 
     ids: tuple[int, ...]
     promises: LatencyBounds = field(compare=False)

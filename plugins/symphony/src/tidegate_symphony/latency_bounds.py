@@ -16,7 +16,7 @@ MIN_MARGIN_FRACTION = 0.1
 
 @dataclass(frozen=True, slots=True)
 class LatencyBounds:
-    """A profile, and the same with less of its margin: the surer a batch is to be on time, the smaller it has to be."""
+    """A profile, and the same with less margin: with more margin a batch is safer and must be smaller."""
 
     profile: Profile
     less_sure: Sequence[Profile]
@@ -28,16 +28,16 @@ class LatencyBounds:
 
     @classmethod
     def of(cls, profile: Profile, quantile: float) -> Self:
-        """`quantile`: of a batch's time, that the profile plans with."""
+        """Create the bounds of a profile; `quantile`: of the latency, that the profile's upper latency covers."""
         rows = profile.max_rows
         scatters = profile.upper_ns(rows) > (1 + MIN_MARGIN_FRACTION) * profile.expected_ns(rows)
         less_sure = [profile.with_margin_fraction(share) for share in LESS_SURE] if scatters else ()
         return cls(profile, less_sure, profile.lower_bound(), NormalDist().inv_cdf(quantile))
 
     def on_time(self, rows: int, left_ns: Sequence[tuple[float, int]]) -> float:
-        """How many requests of a batch of `rows` will be on time, on average, as if times were distributed normally.
+        """Return the expected number of on-time requests of a batch of `rows`, with normally distributed latency.
 
-        `left_ns`: of each request what it counts as, and how long from the batch's start its deadline is away.
+        `left_ns`: weight of each request, and time in ns from the batch's start to its deadline.
         """
         expected_ns = self.profile.expected_ns(rows)
         spread_ns = sqrt(2) * (self.profile.upper_ns(rows) - expected_ns) / self.deviations
@@ -62,5 +62,5 @@ class QueueOutlook:
 
     @property
     def profile(self) -> Profile:
-        """The best profile that any of the workers could have: plans are made with what may be promised by it."""
+        """The best profile that any of the workers could have; plans use its upper latency."""
         return self.promises.profile

@@ -21,7 +21,7 @@ Kind = tuple[str, str]
 
 @dataclass(slots=True)
 class Candidate:
-    """The batch that a queue would run next, and when (Algorithm 1). Grows as requests arrive."""
+    """Candidate batch of a queue with its start time (Algorithm 1). It grows as requests arrive."""
 
     start: int
     """The position of its first request in the queue; those before it are skipped."""
@@ -47,7 +47,7 @@ class Candidate:
 
 
 class ModelThread(RequestQueue):
-    """A queue, in the order in which requests are due, and its candidate."""
+    """Queue ordered by deadline, with its candidate batch."""
 
     __slots__ = (
         "_alike",
@@ -98,19 +98,19 @@ class ModelThread(RequestQueue):
         """The slack of wake-ups in ns; a change of it counts from the next update on."""
 
     def push(self, request: Request) -> None:
-        """Queue a request where its rank puts it; the candidate, if there is one, may be another one then (`joins`)."""
+        """Add a request by its rank; the candidate may change (`joins`)."""
         super().push(request)
         self._came_ns = max(self._came_ns, request.arrival_ns)
 
     def rank_ns(self, request: Request) -> int:
-        """When a request is due: who is in a hurry amidst others would cut every batch short.
+        """Return the rank of a request: its deadline, at most the usual time after its arrival.
 
-        One that has more time than is usual stands where it would with that: else it might wait for ever.
+        A hurried request among others would cut every batch short; one with more time than usual would starve.
         """
         return min(request.deadline_ns, request.arrival_ns + self._usual_ns)
 
     def joins(self, request: Request, now_ns: int, enough_rows: float) -> bool:
-        """Let the newest request join the candidate if it can: O(1). False: the candidate has to be gathered anew."""
+        """Add the newest request to the candidate if possible: O(1). False: the candidate must be formed again."""
         candidate = self.candidate
         if candidate is None or now_ns > candidate.latest_ns or not candidate.on_time:
             return False
@@ -193,13 +193,13 @@ class ModelThread(RequestQueue):
         return best
 
     def bring_batch_forward(self, batch: FormedBatch | Candidate) -> int:
-        """Let the requests of a batch be the first of the queue; returns how many they are."""
+        """Move the requests of a batch to the front of the queue; return their number."""
         run = islice(self._requests, batch.start, batch.start + batch.count)
         self.bring_forward([*run, *batch.fillers])
         return batch.count + len(batch.fillers)
 
     def bring_forward(self, ids: Sequence[int]) -> None:
-        """Let these requests be the first of the queue, in this order: they are about to be taken."""
+        """Move these requests to the front of the queue, in this order, before they are taken."""
         for request_id in reversed(ids):
             self._requests.move_to_end(request_id, last=False)
 

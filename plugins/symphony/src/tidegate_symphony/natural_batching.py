@@ -30,24 +30,24 @@ class ArrivalEstimate:
         object.__setattr__(self, "request_rows", rows)
 
     def asked_in_batches_of(self, rows: int) -> float:
-        """How many workers are busy all the time with batches of so many rows."""
+        """Return the number of workers that are always busy with batches of `rows` rows."""
         return self.rows_per_ns * self.outlook.profile.expected_ns(rows) / rows
 
     def rows_in(self, cycle_ns: float) -> int:
-        """The rows that arrive in a cycle: whole requests, at least one, and no more than are worth merging."""
+        """Return the rows that arrive in a cycle: whole requests, at least one, at most an efficient batch."""
         return max(self.request_rows, min(self.outlook.most_rows, ceil(self.rows_per_ns * cycle_ns)))
 
     def asked_in_cycles_of(self, cycle_ns: float) -> float:
-        """How many workers are busy all the time with batches of what arrives in a cycle."""
+        """Return the number of workers that are always busy with the batches of a cycle."""
         return self.blocked_in_cycles_of(cycle_ns, 0)
 
     def blocked_in_cycles_of(self, cycle_ns: float, wait_ns: int) -> float:
-        """How many workers run, on average, such a batch that lasts for longer than that from then on."""
+        """Return the mean number of workers whose batch lasts longer than `wait_ns` from a random time on."""
         lasts_ns, per_ns = self.batches_in_cycles_of(cycle_ns)
         return per_ns * max(0, lasts_ns - wait_ns)
 
     def batches_in_cycles_of(self, cycle_ns: float) -> tuple[int, float]:
-        """How long a batch of what arrives in a cycle lasts, in ns, and how many of them start per ns."""
+        """Return the latency of a cycle's batch in ns, and the batches that start per ns."""
         rows = self.rows_in(cycle_ns)
         filled = max(self.rows_per_request, min(rows, self.rows_per_ns * cycle_ns))
         return self.outlook.profile.expected_ns(rows), self.rows_per_ns / filled

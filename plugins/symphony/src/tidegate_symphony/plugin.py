@@ -14,7 +14,7 @@ from tidegate_symphony.subclusters_random import plan_randomly
 
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
-    """Offer Symphony by name."""
+    """Return the policy `symphony`."""
     tries: tuple[dict[str, Any], ...] = (
         {},
         {"deferral": "frontrun"},
@@ -27,13 +27,13 @@ def tidegate_policies() -> list[PolicySpec]:
 
 @hookimpl
 def tidegate_controllers() -> list[ControllerSpec]:
-    """Offer the consumer of a policy's advice."""
+    """Return the controller that follows a policy's worker recommendations."""
     return [ControllerSpec("advised-workers", "Workers join and are released as the policy advises", AdvisedWorkers)]
 
 
 @hookimpl
 def tidegate_planners() -> list[PlannerSpec]:
-    """Offer its partitioning into sub-clusters, and the baseline to judge it by."""
+    """Return the planner of sub-clusters, and its random baseline."""
     return [
         PlannerSpec(
             "subclusters",

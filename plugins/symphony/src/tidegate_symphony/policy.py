@@ -112,7 +112,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._autoscaler = Autoscaler(round(options.advice_every_s * 1e9), options.max_miss_rate)
 
     def migrate(self, setup: Setup) -> Self:
-        """The next one knows the rates of the models that it has, too, and what it would have advised."""
+        """Return the next policy, with the learned rates and pending recommendations."""
         follower = super().migrate(setup)
         follower._loads = {
             kind: QueueLoad.of(load.rate, needed_rows=load.needed_rows)
@@ -123,13 +123,13 @@ class Symphony(QueueingPolicy[ModelThread]):
         return follower
 
     def handle(self, event: AnyEvent) -> Commands:
-        """Answer an event; what is known of applications is looked at once for all of which something was told."""
+        """Handle an event; changes of applications are processed once for all."""
         if self._moved and type(event) is not LatencyDistributionUpdated:
             self._plan_by_applications()
         return super().handle(event)
 
     def new_queue(self, key: QueueKey, model: Model) -> ModelThread:
-        """A thread of its model and shape: all of those share a target."""
+        """Return the model thread of a queue; all queues of a model and shape share a target."""
         load, no_slo_max_deferral_ns = self._loads[key[:2]], self.setup.no_slo_max_deferral_ns
         rate, targets = load.rates_of_keys[key[2]], load.targets if self._by_window else ()
         return ModelThread(
@@ -143,7 +143,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         )
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
-        """Count it towards the rate of its model and shape; it joins the candidate, or there is a new one."""
+        """Count the arrival; add the request to the candidate or form a new one."""
         request, now_ns = event.request, event.now_ns
         load = self._loads.get((request.model, request.shape))
         if load is None:
@@ -171,15 +171,15 @@ class Symphony(QueueingPolicy[ModelThread]):
         return self.queue_changed(now_ns, thread)
 
     def queue_changed(self, now_ns: int, queue: ModelThread) -> Commands:
-        """A new candidate: dispatch it, or wait for its moment."""
+        """Form a new candidate; dispatch it or set its timer."""
         commands: list[AnyCommand] = []
         self._update(now_ns, queue, commands)
         return commands
 
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
-        """The GPU timer: of the schedulable candidates the one whose latest moment is closest.
+        """Dispatch the schedulable candidate with the earliest latest start (GPU timer).
 
-        One that had better wait until a worker that is about to be idle is so keeps it from those less urgent.
+        A candidate that should wait for a worker about to be idle keeps the worker from less urgent ones.
         """
         commands: list[AnyCommand] = []
         hosts = self.idle.hosts(worker.id)
@@ -202,7 +202,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         return commands
 
     def on_worker_ready(self, event: WorkerReady) -> Commands:
-        """Serve what waits; it runs nothing that ends later than that."""
+        """Handle a ready worker: dispatch the most urgent candidate."""
         self._ends_ns.pop(event.worker_id, None)
         commands = super().on_worker_ready(event)
         if event.free_ns > event.now_ns:  # unless it was given something, it is not idle before that
@@ -210,12 +210,12 @@ class Symphony(QueueingPolicy[ModelThread]):
         return commands
 
     def on_stage_finished(self, event: StageFinished) -> Commands:
-        """Now and then, how many workers the load wants."""
+        """Update the load; return a worker recommendation if one is due."""
         self._autoscaler.ran(event.ended_ns - event.started_ns)
         return self._autoscaler.advice(event.now_ns, self.idle.count())
 
     def on_timer_latency_updated(self, event: TimerLatencyUpdated) -> Commands:
-        """The moments of all candidates have moved."""
+        """Move the timers of all candidates."""
         self._slack_ns = event.timer_latency_ns
         for thread in self.queues.values():
             thread.slack_ns = event.timer_latency_ns
@@ -224,12 +224,12 @@ class Symphony(QueueingPolicy[ModelThread]):
         ]
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
-        """There is more for all that share it."""
+        """Handle a new worker: recompute the models that share it."""
         self._needs.clear()
         return super().on_worker_joined(event)
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """There is less for all that shared it."""
+        """Handle a lost worker: recompute the models that shared it."""
         self._needs.clear()
         self._ends_ns.pop(event.worker_id, None)
         return super().on_worker_lost(event)
@@ -241,13 +241,13 @@ class Symphony(QueueingPolicy[ModelThread]):
         return commands
 
     def on_latency_distribution_updated(self, event: LatencyDistributionUpdated) -> Commands:
-        """Batches of an application take otherwise: those of many may be told one after the other."""
+        """Store the new distribution; several are processed together."""
         self._applications.setdefault(event.times.model, Applications()).tell(event.times)
         self._moved[event.times.model] = None
         return ()
 
     def forget_plans(self, partitions: Collection[str], shape: str | None = None) -> None:
-        """The workers or their profiles changed: no candidate and no target stands."""
+        """Discard candidates and targets that depend on these workers or profiles."""
         super().forget_plans(partitions, shape)
         for kind, load in self._loads.items():
             if kind[0] in partitions and shape in (None, kind[1]):

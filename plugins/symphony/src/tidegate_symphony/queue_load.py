@@ -30,7 +30,7 @@ class QueueLoad:
 
     @classmethod
     def of(cls, rate: ArrivalRate, *, needed_rows: float = 1.0) -> Self:
-        """The load of what arrives at a rate; what the workers promise is to be found."""
+        """Create the load of a queue with a given rate; its latency outlook is computed later."""
         return cls(rate, tuple(BatchTarget(rate) for _ in (1, *LESS_SURE)), needed_rows=needed_rows)
 
     def rate_of_key(self, merge_key: str, now_ns: int) -> ArrivalRate:
@@ -46,7 +46,7 @@ class QueueLoad:
         return rate
 
     def forget_plans(self) -> None:
-        """The workers or their profiles changed: no target stands."""
+        """Discard the target after a change of workers or profiles."""
         self.outlook, self.alike = None, ()
         for target in self.targets:
             target.forget()

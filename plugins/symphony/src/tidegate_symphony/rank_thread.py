@@ -12,7 +12,7 @@ Ranking = list[tuple[int, QueueKey]]
 
 
 class ReadyCandidates:
-    """Schedulable candidates ranked by how soon they cease to be valid: O(log candidates) per change.
+    """Schedulable candidates ranked by their latest start: O(log candidates) per change.
 
     Workers that host the same models share a ranking, so that none has to look past what it could not run.
     """
@@ -23,7 +23,7 @@ class ReadyCandidates:
         """The rankings, by what workers host; each from the first time on that one of them asks."""
 
     def put(self, key: QueueKey, latest_ns: int) -> bool:
-        """A queue's candidate became schedulable, or changed; False: it is ranked so already."""
+        """Add or update a queue's candidate; return False if its rank is unchanged."""
         if self._ready.get(key) == latest_ns:
             return False
         self._ready[key] = latest_ns
@@ -35,7 +35,7 @@ class ReadyCandidates:
         return True
 
     def discard(self, key: QueueKey) -> None:
-        """A queue's candidate is not schedulable any more."""
+        """Remove a queue's candidate."""
         self._ready.pop(key, None)
 
     def holds(self, key: QueueKey) -> bool:
@@ -43,7 +43,8 @@ class ReadyCandidates:
         return key in self._ready
 
     def most_urgent(self, hosts: frozenset[str], tried: AbstractSet[QueueKey] = frozenset()) -> QueueKey | None:
-        """The queue with the closest `latest` among the models that a free worker hosts, but for those tried."""
+        """Return the queue with the earliest latest start whose model the worker hosts, except `tried` ones; None if
+        none."""
         ranking = self._rankings.get(hosts)
         if ranking is None:
             ranking = self._rankings[hosts] = self._ranked(hosts)

@@ -52,7 +52,7 @@ class RequiredBatchSize:
         """The rows that arrived since then."""
 
     def refresh(self, now_ns: int, rows: int) -> None:
-        """Some rows arrived: say of each load what it needs, unless that was done a moment ago."""
+        """Recompute the required batch size of each load, unless that was done recently. `rows`: rows that arrived."""
         self._arrived += rows
         holds_ns = REFRESH_NS * (1 + len(self.loads) // LOADS_PER_REFRESH)
         if self._arrived < ROWS_PER_REFRESH:

@@ -41,7 +41,7 @@ class SubclusterPlan(Plan):
 
     @classmethod
     def of(cls, problem: SubclusterProblem, assignment: Sequence[int], bound: float | None) -> Self:
-        """The plan that puts each of the problem's models, in their order, into the sub-cluster given for it."""
+        """Create the plan that puts each of the problem's models, in order, into the given sub-cluster."""
         loads = loads_of(problem, assignment)
         value = objective(problem, loads)
         whole = problem.mean_rate_rps + problem.weight_or_even * problem.mean_static_mib
@@ -59,13 +59,13 @@ class SubclusterPlan(Plan):
 
     @property
     def summary(self) -> str:
-        """The imbalance factors, and the cost of the move."""
+        """Imbalance factors and cost of the move."""
         moved = "" if self.move_cost is None else f", cost of the change {self.move_cost:g}"
         return f"imbalance of rate {self.rate_imbalance:.2%}, of memory {self.memory_imbalance:.2%}{moved}"
 
     @property
     def table(self) -> list[dict[str, str]]:
-        """A row per sub-cluster."""
+        """One row for each sub-cluster."""
         return [
             {
                 "sub-cluster": str(number),
@@ -93,7 +93,7 @@ def loads_of(problem: SubclusterProblem, assignment: Sequence[int]) -> list[Subc
 
 
 def objective(problem: SubclusterProblem, loads: Sequence[SubclusterLoad]) -> float:
-    """`dR + w*dS` (equations 3, 6 and 7), in requests per second."""
+    """Return `dR + w*dS` (equations 3, 6 and 7), in requests per second."""
     rate = max(abs(load.rate_rps - problem.mean_rate_rps) for load in loads)
     static = max(abs(load.static_mib - problem.mean_static_mib) for load in loads)
     return rate + problem.weight_or_even * static
@@ -113,7 +113,7 @@ def move_cost(problem: SubclusterProblem, assignment: Sequence[int]) -> float:
 
 
 def limit_broken(problem: SubclusterProblem, assignment: Sequence[int], loads: Sequence[SubclusterLoad]) -> str | None:
-    """The problem's field that says the first limit which an assignment does not keep."""
+    """Return the problem's field with the first limit that an assignment violates; None if it violates none."""
     used = {
         "max_rate_rps": max(load.rate_rps for load in loads),
         "max_memory_mib": max(load.memory_mib for load in loads),

@@ -11,7 +11,7 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class PlannedModel(BaseModel):
-    """One model that has to go to one sub-cluster."""
+    """A model that is assigned to one sub-cluster."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: str = Field(min_length=1)
@@ -25,12 +25,12 @@ class PlannedModel(BaseModel):
     """`c_ij`: cost of loading it at a sub-cluster, or of unloading it, in a unit of yours; or one per sub-cluster."""
 
     def cost_at(self, subcluster: int) -> float:
-        """`c_ij`."""
+        """Return the cost `c_ij` of loading the model at a sub-cluster."""
         return self.move_cost[subcluster] if isinstance(self.move_cost, tuple) else self.move_cost
 
 
 class SubclusterProblem(VersionedDocument):
-    """Models to be parted among sub-clusters."""
+    """Problem of the planner: models to assign to sub-clusters."""
 
     kind: Literal["subclusters"] = "subclusters"
     subclusters: int = Field(ge=1)
@@ -68,22 +68,22 @@ class SubclusterProblem(VersionedDocument):
 
     @cached_property
     def mean_rate_rps(self) -> float:
-        """R: requests per second of the average sub-cluster."""
+        """Mean rate R of a sub-cluster, in requests per second."""
         return sum(model.rate_rps for model in self.models) / self.subclusters
 
     @cached_property
     def mean_static_mib(self) -> float:
-        """S: static memory of the average sub-cluster, in MiB."""
+        """Mean static memory S of a sub-cluster, in MiB."""
         return sum(model.static_mib for model in self.models) / self.subclusters
 
     @cached_property
     def weight_or_even(self) -> float:
-        """`w`, as given or so that a share of R counts as much as the same share of S."""
+        """Weight `w`, as given or such that a fraction of R counts as much as the same fraction of S."""
         if self.weight is not None:
             return self.weight
         return self.mean_rate_rps / self.mean_static_mib if self.mean_static_mib else 0.0
 
     def home(self, model: PlannedModel) -> int | None:
-        """The sub-cluster where a model is now; None for a new model, or where that sub-cluster is no more."""
+        """Return the current sub-cluster of a model; None for a new model or a removed sub-cluster."""
         home = (self.previous or {}).get(model.name)
         return home if home is not None and home < self.subclusters else None

@@ -9,7 +9,10 @@ from tidegate_symphony.subclusters_problem import SubclusterProblem
 
 
 def plan_randomly(problem: SubclusterProblem, /, *, time_limit_s: float, progress: Progress) -> SubclusterPlan:
-    """Draw assignments until the time is up; of those that keep every limit, answer with the one of least objective."""
+    """Return the best of random assignments that keep every limit, drawn until the time is up.
+
+    Raises PlanningError if none keeps every limit.
+    """
     draw = random.Random(problem.seed)
     places = range(problem.subclusters)
     best: list[int] | None = None

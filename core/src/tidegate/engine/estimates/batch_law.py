@@ -39,7 +39,7 @@ MIN_CV = 0.005
 
 @dataclass(frozen=True, slots=True)
 class StandaloneTimes:
-    """The times that requests of one application took alone, noise included."""
+    """Stand-alone times of one application's requests, including noise."""
 
     count: int
     mean_ns: float
@@ -48,12 +48,12 @@ class StandaloneTimes:
 
     @property
     def max_noise_cv2(self) -> float:
-        """The most that the noise may be: an upper bound of the true scatter, by what chi-squared may be at least."""
+        """Return an upper bound of the squared noise: of the true scatter, by chi-squared."""
         ninths = 2 / (9 * max(1, self.count - 1))
         return self.cv2 / max(MIN_CUBE_ROOT, 1 - ninths - LOWER_BOUND_DEVIATIONS * sqrt(ninths)) ** 3
 
     def own_fraction(self, noise_cv: float) -> float:
-        """The standard deviation of the requests' own times as a fraction of all, where the rest is such a noise."""
+        """Return the standard deviation of the requests' own times as a fraction of the total, given this noise."""
         noise2 = noise_cv * noise_cv
         return sqrt((self.cv2 - noise2) / (self.cv2 * (1 + noise2))) if self.cv2 > noise2 else 0.0
 
@@ -112,7 +112,7 @@ class BatchLaw:
         self._log_likelihoods = [0.0] * len(NOISE_FRACTIONS)
 
     def know(self, app: str, alone: StandaloneTimes) -> None:
-        """Let this be what an application's requests took alone."""
+        """Set the stand-alone times of an application's requests."""
         if app in self._sums:
             self._sums[app].know(alone)
         else:
@@ -120,9 +120,10 @@ class BatchLaw:
         self._solve()
 
     def observe(self, app: str, rows: int, longest_ns: float, variance_ns2: float, duration_ns: int) -> None:
-        """A batch took so long, whose longest request is expected to be of this application, which is known.
+        """Add a batch whose longest request is expected to be of this known application.
 
-        `longest_ns`, `variance_ns2`: of the longest of its requests' times alone, noise included.
+        `duration_ns`: its latency. `longest_ns`, `variance_ns2`: mean and variance of the longest stand-alone time,
+        including noise.
         """
         self.seen += 1
         sums = self._sums[app]
@@ -149,14 +150,14 @@ class BatchLaw:
         self._solve()
 
     def fixed_ns(self, otherwise_ns: float) -> float:
-        """The expected c0; `otherwise_ns` before enough batches were seen."""
+        """Return the expected c0 in ns; `otherwise_ns` before enough batches were seen."""
         if self.seen < MIN_BATCHES:
             return otherwise_ns
         return sum(weight * fixed_ns for weight, fixed_ns in zip(self._weights(), self._fixed_ns, strict=True))
 
     @property
     def noise_cv(self) -> float:
-        """The expected noise: standard deviation over mean."""
+        """Return the expected noise: standard deviation over mean."""
         fractions = zip(self._weights(), NOISE_FRACTIONS, strict=True)
         return self.max_noise_cv * sqrt(sum(weight * fraction for weight, fraction in fractions))
 

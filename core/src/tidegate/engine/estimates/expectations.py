@@ -101,23 +101,22 @@ class Expectations:
                     )
 
     def cover(self, quantile: float) -> None:
-        """Plan for this share of stages from now on; what is published moves with the next stages."""
+        """Set the quantile that upper latencies cover; profiles move with the next stages."""
         self._quantile = quantile
         for of_shapes in self._learners.values():
             for learner in of_shapes.values():
                 learner.quantile = quantile
 
     def replace(self, profile: Profile) -> None:
-        """Expect what somebody knows better, and learn from there."""
+        """Replace a profile by a better known one, and learn from there."""
         self._guessed.discard(profile.key)
         self._expect(profile.key, profile)
         self._track(profile)
 
     def extend(self, profiles: Iterable[Profile], models: Iterable[Model]) -> list[Profile]:
-        """Expect these where nothing is known yet, or not of batches as large: what was learned stands.
+        """Add profiles that are unknown or known for smaller batches only; learned ones stay.
 
-        `models`: those that there are from now on; each shape that their requests have had is expected of them. Returns
-        the profiles of such shapes that are new with that.
+        `models`: the current models; each known shape gets profiles. Returns the new profiles of shapes.
         """
         for profile in profiles:
             known = self.profiles.get(profile.key)
@@ -132,7 +131,7 @@ class Expectations:
         ]
 
     def meet(self, request: Request, model: Model) -> tuple[Request, list[Profile]]:
-        """A request arrives: the request with its shape's class, and the profiles that are new with that."""
+        """Return an arriving request with its shape class, and the profiles that are new with it."""
         shape, is_new = self._shapes.class_of(model.name, request.shape)
         if shape != request.shape:
             request = msgspec.structs.replace(request, shape=shape)
@@ -167,14 +166,14 @@ class Expectations:
         return key
 
     def recall(self, key: ProfileKey) -> Profile:
-        """Expect again what was doubted, or what was learned since; returns that: the policy is told so now."""
+        """Restore the doubted profile, or what was learned since; return it for the policy."""
         tracked = self._tracked[key]
         if not tracked.awaits_probe:
             self._expect(key, tracked.learner.published)
         return self.profiles[key]
 
     def stage_ended(self, now_ns: int, batch_id: int) -> None:
-        """The stage of a batch that ran does so no more, however that came."""
+        """Record that a stage of a batch has ended."""
         if key := self._running.pop(batch_id, None):
             self._tracked[key].active_ns = now_ns
 
@@ -213,7 +212,7 @@ class Expectations:
         return learned
 
     def worker_lost(self, worker_id: int) -> None:
-        """Forget a lost worker: should it come back, it starts cold."""
+        """Forget a lost worker, which would come back cold."""
         self._warm.pop(worker_id, None)
 
     def doubt(self, now_ns: int, dropped: Request, idle: Callable[[str, str], Sequence[Worker]]) -> list[ProfileKey]:
@@ -252,7 +251,7 @@ class Expectations:
         return doubted
 
     def expect_after_doubt(self, key: ProfileKey) -> Profile:
-        """Expect what lets the probe through, unless it has left already; returns that: the policy is told so now."""
+        """Set the profile that lets the probe run, unless it left already; return it for the policy."""
         tracked = self._tracked[key]
         if tracked.awaits_probe:
             self._expect(key, tracked.probe)

@@ -44,8 +44,7 @@ class LatencySpread:
         self.share = MIN_SPREAD_SHARE
 
     def add(self, expected_ns: float, deviation_ns: float) -> None:
-        """A stage of which so much was expected took so much more, or less (absolute): what that tells, `learn`
-        says."""
+        """Add a stage with this expected latency and absolute deviation, used by the next `learn`."""
         self._w = STAGE_WEIGHT_DECAY * self._w + 1
         self._t = STAGE_WEIGHT_DECAY * self._t + expected_ns
         self._tt = STAGE_WEIGHT_DECAY * self._tt + expected_ns * expected_ns
@@ -53,7 +52,7 @@ class LatencySpread:
         self._td = STAGE_WEIGHT_DECAY * self._td + expected_ns * deviation_ns
 
     def learn(self) -> None:
-        """Take what stages have told: least squares with the prior, of which neither part is negative."""
+        """Fit the two parts by least squares with the prior; neither is negative."""
         mean_ns, deviation_ns = self._t / self._w, self._d / self._w
         w, d = self._w + SPREAD_PRIOR_STAGES, self._d + SPREAD_PRIOR_STAGES * deviation_ns / 2
         tt, td = (
@@ -74,7 +73,7 @@ class LatencySpread:
         return self.same_ns > 0 or self.share > MIN_SPREAD_SHARE
 
     def at(self, expected_ns: float) -> float:
-        """The mean absolute deviation of a stage of which so much is expected, in ns; positive."""
+        """Return the mean absolute deviation, in ns, of a stage with this expected latency; positive."""
         return self.same_ns + self.share * max(1.0, expected_ns)
 
 
@@ -113,7 +112,7 @@ class ProfileCorrection:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Discard everything learned."""
         self.slope = self.offset = 0.0
         self.w = self.x = self.xx = self._r = self._xr = 0.0  # weighted sums over observations
         self.t = self.xt = 0.0  # the same of what stages took, rather than of their residuals
@@ -125,14 +124,14 @@ class ProfileCorrection:
         return self.slope * rows / self._most_rows + self.offset
 
     def believe(self, slope: float, offset: float) -> None:
-        """Let this line be the prior, instead of none."""
+        """Set the prior to this line."""
         self._law, self._is_law = (slope, offset), True
         self._solve()
 
     def add(self, rows: int, residual_ns: float, taken_ns: float, usual_ns: float, weight: float) -> None:
-        """A stage took `taken_ns`, so much longer than the base has it.
+        """Add a stage of duration `taken_ns`, which is `residual_ns` more than the base profile.
 
-        `usual_ns`: how far stages stray on average. `weight`: what it says, beside an average stage.
+        `usual_ns`: mean deviation of stages. `weight`: relative to an average stage.
         """
         x = rows / self._most_rows
         keep = OBSERVATION_WEIGHT_DECAY if abs(self._lately) < SHIFTED else FORGETTING_THEN
@@ -147,7 +146,7 @@ class ProfileCorrection:
         self._solve()
 
     def strays(self, by: float) -> None:
-        """The next stage strays by so many times the usual from what this has it."""
+        """Record that the next stage deviates by this multiple of the usual deviation."""
         self._lately += AVERAGE_GAIN * (max(-MAX_ERROR_RATIO, min(MAX_ERROR_RATIO, by)) - self._lately)
 
     def _solve(self) -> None:
@@ -198,7 +197,7 @@ So many are judged together at first: half of them may be outliers, and the othe
 
 
 class ProfileLearner:
-    """Keeps one (partition, kind, shape) honest."""
+    """Learns the profile of one (partition, class, shape) from its stages."""
 
     def __init__(
         self,
@@ -245,7 +244,7 @@ class ProfileLearner:
 
     @property
     def seen(self) -> int:
-        """How many stages were observed, since the last doubts."""
+        """Number of stages since the last doubt."""
         return self._seen
 
     @property
@@ -259,7 +258,7 @@ class ProfileLearner:
         return self._published
 
     def observe(self, rows: int, duration_ns: int) -> Profile | None:
-        """Take in one stage; returns the corrected profile when it has moved enough to be worth telling."""
+        """Add a stage; return the corrected profile if it has moved enough."""
         self._seen += 1
         if self._seen <= PUBLISH_EVERY:
             self._first.append((rows, duration_ns))
@@ -297,7 +296,7 @@ class ProfileLearner:
         return learned
 
     def doubt(self, base: Profile) -> bool:
-        """Forget what was observed: the very next stage decides. False where no more than this base is expected."""
+        """Discard observations, so that the next stage decides; return False if the base is not exceeded."""
         told = self._published
         if not any(told.upper_ns(rows) > (1 + TOO_LONG) * base.upper_ns(rows) for rows in base.every_size):
             return False

@@ -26,7 +26,7 @@ class _Application:
 
 
 class ProbeCounts:
-    """Counts what arrives and what runs alone, by model and application."""
+    """Counts of arrived requests and those that ran alone, by model and application."""
 
     def __init__(self) -> None:
         self._applications: dict[str, dict[str, _Application]] = {}
@@ -34,7 +34,7 @@ class ProbeCounts:
         """The requests of each model since the last one that was to run alone."""
 
     def wants(self, request: Request) -> bool:
-        """Count a request of an application; return whether it is to run alone."""
+        """Count an application's request; return whether it should run alone."""
         model = request.model
         self._arrived[model] = self._arrived.get(model, 0) + 1
         known = self._application(request)

@@ -23,9 +23,9 @@ SIMILAR_ELEMENTS_RATIO = 1.05
 
 
 def elements_of(shape: str) -> int:
-    """The elements per row of what varies: `x:3,48,320;y:7` has 46087. 0 where the shape does not tell.
+    """Return the elements per row of the varying tensors: `x:3,48,320;y:7` has 46087; 0 if unknown.
 
-    Of a class of further shapes, `~46080`: as many as the largest of them may have.
+    For a class of further shapes, `~46080`: those of its largest shape.
     """
     total = 0
     for part in shape.removeprefix(FURTHER_SHAPES_PREFIX).split(";"):
@@ -37,7 +37,7 @@ def elements_of(shape: str) -> int:
 
 
 class ShapeClasses:
-    """The classes of shapes by model. A shape's class never changes, so that a queue has one."""
+    """Shape classes by model. A shape's class never changes, so its requests share a queue."""
 
     def __init__(self) -> None:
         self._of_model: dict[str, dict[str, None]] = {}
@@ -46,12 +46,12 @@ class ShapeClasses:
         """Every (model, shape) that is a class of its own whenever it is met."""
 
     def tell_apart(self, model: str, shape: str) -> None:
-        """Something is known of a shape before its first request: it shares no class, unless it may do so by now."""
+        """Give a shape that is known before its first request a class of its own, if classes are left."""
         if len(self._of_model.get(model, ())) < MAX_SHAPES:
             self._told.add((model, shape))
 
     def class_of(self, model: str, shape: str) -> tuple[str, bool]:
-        """The class of a request's shape, and whether it is new."""
+        """Return the class of a request's shape, and whether it is new."""
         if not shape:
             return "", False
         known = self._of_model.setdefault(model, {})
@@ -67,7 +67,7 @@ class ShapeClasses:
         return shape, True
 
     def of(self, model: str) -> Iterable[str]:
-        """The classes that requests of a model have had."""
+        """Return the classes of requests of a model."""
         return self._of_model.get(model, ())
 
 

@@ -72,7 +72,7 @@ class _Seen:
 
 
 class StandaloneLatency:
-    """The distributions as they stand, by (model, application, kind). Requests without an application have none."""
+    """Current distributions by (model, application, device class); none for requests without an application."""
 
     def __init__(self, given: Iterable[LatencyDistribution]) -> None:
         self._seen: dict[Key, _Seen] = {}

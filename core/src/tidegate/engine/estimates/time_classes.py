@@ -49,7 +49,7 @@ class TimeClasses:
         """The profiles that were made last."""
 
     def tell(self, times: LatencyDistribution) -> None:
-        """Requests of an application take this long alone on a kind of worker."""
+        """Set the stand-alone times of an application on a device class."""
         known = self._times.setdefault(times.model, {})
         known[times.device_class, times.app] = times
         first = next(iter(known.values()))
@@ -76,7 +76,7 @@ class TimeClasses:
         return self._shapes[model.name] is not None
 
     def classify(self, request: Request) -> Request:
-        """A request to which this applies with its class in its shape, if its application is known."""
+        """Return the request with its class in its shape, if its application is known."""
         step = self._steps.get((request.model, request.app))
         if step is None:
             return request
@@ -84,9 +84,9 @@ class TimeClasses:
         return msgspec.structs.replace(request, shape=_name(request.shape, step)) if step else request
 
     def moved(self, model: Model, profiles: Mapping[ProfileKey, Profile]) -> list[Profile]:
-        """The profiles of a model's classes that are to be expected from now on instead of what is.
+        """Return profiles of a model's classes that have moved.
 
-        `profiles`: what is expected now. None where all requests are of one class.
+        `profiles`: the current ones. None if all requests are of one class.
         """
         shape = self._shapes[model.name]
         if model.name not in self._stale or shape is None:

@@ -30,7 +30,7 @@ class TimerLatency:
         self._unseen_stages = 0
 
     def stage_started(self) -> int | None:
-        """A stage starts; returns the slack where it falls for want of wake-ups."""
+        """Record the start of a stage; return the latency if it falls for lack of wake-ups."""
         self._unseen_stages += 1
         if self._unseen_stages < UNSEEN_STAGES or self.slack_ns <= TOO_SHORT_NS:
             return None
@@ -39,7 +39,7 @@ class TimerLatency:
         return self.slack_ns
 
     def observe(self, late_ns: int) -> int | None:
-        """Take in one wake-up; returns the slack where that has moved enough to be worth telling."""
+        """Add the lateness of one wake-up; return the latency in ns if it has moved enough."""
         self._unseen_stages = 0
         self._latest.append(late_ns)
         self._until_fall -= 1
@@ -69,27 +69,27 @@ MAX_SHARE = 0.1
 
 
 class ResponseMargin:
-    """Learns the way back from the answers given."""
+    """Learns how long responses take to reach clients after the last stage."""
 
     def __init__(self) -> None:
         self._mean_ns = float(AT_FIRST_NS)
         self._deviation_ns = AT_FIRST_NS / 2
 
     def observe(self, lag_ns: int) -> None:
-        """The answers of a batch were handed over this long after its last stage had ended."""
+        """Add the time from a batch's last stage to the delivery of its responses."""
         surprise = lag_ns - self._mean_ns
         self._mean_ns += MEAN_GAIN * surprise
         self._deviation_ns += MEAN_GAIN * (abs(surprise) - self._deviation_ns)
 
     @property
     def way_ns(self) -> int:
-        """How long the way from the end of a stage to the client is on average; what is kept free is longer."""
+        """Return the mean time, in ns, from the end of a stage to the client; the margin is longer."""
         return round(ROUND_TRIP_RATIO * self._mean_ns)
 
     def before(self, deadline_ns: int, now_ns: int) -> int:
-        """The instant by which the answer must be there for the client to have it by the deadline; or as it is.
+        """Return the time by which a response must be ready to reach the client by the deadline.
 
-        NEVER_NS stays what it is, and so does what has passed.
+        NEVER_NS and past deadlines are returned unchanged.
         """
         if deadline_ns == NEVER_NS or deadline_ns <= now_ns:
             return deadline_ns

@@ -15,12 +15,12 @@ FlowKey = tuple[str, bool]
 
 
 def flow_key(request: Request) -> FlowKey:
-    """Whose a request is."""
+    """Return the key of the flow that a request belongs to."""
     return request.client, request.deadline_ns != NEVER_NS
 
 
 class ClientFlow:
-    """The requests of one client for models that share workers; those with a deadline apart from those without."""
+    """Requests of one client for models that share workers; those with and without a deadline are separate flows."""
 
     __slots__ = ("hurried", "number", "served_ns", "waiting")
 
@@ -49,7 +49,7 @@ class FlowRanking:
         """The entries from which on it is worth looking for those that wait for nothing."""
 
     def add(self, flow: ClientFlow) -> None:
-        """Rank a flow, if it is not ranked yet."""
+        """Add a flow unless it is ranked already."""
         if flow.number not in self._ranked:
             if len(self._heap) >= self._most:
                 self._sweep()
@@ -58,7 +58,7 @@ class FlowRanking:
 
     @property
     def first(self) -> ClientFlow | None:
-        """The flow that was served least."""
+        """Return the flow that was served least."""
         heap = self._heap
         while heap:
             served_ns, number, flow = heap[0]
@@ -68,7 +68,7 @@ class FlowRanking:
         return None
 
     def drop_first(self) -> None:
-        """Rank the first flow no more."""
+        """Remove the first flow."""
         _, number, _ = heappop(self._heap)
         self._ranked.remove(number)
 
@@ -80,7 +80,7 @@ class FlowRanking:
 
 
 class WaitingFlows:
-    """The flows of all requests that wait for the same workers, held or not."""
+    """Flows of all requests that wait for the same workers, throttled or not."""
 
     def __init__(self, no_slo_max_deferral_ns: int) -> None:
         """`no_slo_max_deferral_ns`: so long those without deadlines give way to those that have one."""
@@ -104,11 +104,11 @@ class WaitingFlows:
         """The flow without deadlines that has waited too long."""
 
     def of(self, request_id: int) -> ClientFlow:
-        """Whose a request is that waits."""
+        """Return the flow of a waiting request."""
         return self._flow_of[request_id]
 
     def join(self, request: Request) -> None:
-        """A request waits from now on."""
+        """Add a waiting request to its flow."""
         key = flow_key(request)
         flow = self._flows.get(key)
         if flow is None:
@@ -129,7 +129,7 @@ class WaitingFlows:
             self._unhurried.append(request)
 
     def part(self, request: Request) -> ClientFlow:
-        """A request waits no more; returns whose it was."""
+        """Remove a request, and return its flow."""
         flow = self._flow_of.pop(request.id)
         flow.waiting -= 1
         if not flow.waiting:
@@ -171,7 +171,7 @@ class WaitingFlows:
 
 
 class ThrottledRequests:
-    """The held requests of one model. What left stays in the queues until it surfaces, so that leaving is O(1)."""
+    """Throttled requests of one model. Removed ones stay in the queues until they surface, so removal is O(1)."""
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[Request, ClientFlow]] = {}
@@ -188,7 +188,7 @@ class ThrottledRequests:
         return (request for request, _ in self._held.values())
 
     def add(self, request: Request, flow: ClientFlow) -> None:
-        """Hold a request, the youngest of its flow."""
+        """Add a request, the youngest of its flow."""
         self._held[request.id] = request, flow
         self._of_flow.setdefault(flow.number, deque()).append(request)
         self._of_key.setdefault((request.model, request.shape, request.merge_key), deque()).append(request)
@@ -198,26 +198,26 @@ class ThrottledRequests:
             self._tidy()
 
     def remove(self, request_id: int) -> Request | None:
-        """A request is held no more; None if it was not."""
+        """Remove a request; return None if it was not throttled."""
         request, _ = self._held.pop(request_id, (None, None))
         self._passed_over.pop(request_id, None)
         return request
 
     def pass_over(self, request: Request) -> None:
-        """Let a request be found by `youngest_passed_over` only, from now on."""
+        """Move a request to those that only `youngest_passed_over` finds."""
         self._passed_over[request.id] = None
 
     def get(self, request_id: int) -> Request | None:
-        """A held request by its id."""
+        """Return a throttled request by id."""
         return self._held[request_id][0] if request_id in self._held else None
 
     def flow_of(self, request: Request) -> ClientFlow:
-        """Whose a held request is."""
+        """Return the flow of a throttled request."""
         return self._held[request.id][1]
 
     @property
     def first(self) -> tuple[ClientFlow, Request] | None:
-        """The flow that was served least of those that have something here, and its oldest request."""
+        """Return the flow served least among those with requests here, and its oldest request."""
         while flow := self._flows.first:
             if request := self._head(self._of_flow.get(flow.number)):
                 return flow, request
@@ -226,17 +226,17 @@ class ThrottledRequests:
         return None
 
     def oldest_of_key(self, key: QueueKey) -> Request | None:
-        """The oldest request of a key, whose flow may be any."""
+        """Return the oldest request of a queue key, of any flow."""
         return self._head(self._of_key.get(key))
 
     @property
     def youngest_passed_over(self) -> Request | None:
-        """The request that was last among those that were passed over."""
+        """Return the request that was passed over last."""
         return self._held[next(reversed(self._passed_over))][0] if self._passed_over else None
 
     @property
     def keys(self) -> Iterable[QueueKey]:
-        """The keys of the queues of which something is, or was, held."""
+        """Return the keys of queues with current or former throttled requests."""
         return self._of_key
 
     def _head(self, requests: deque[Request] | None) -> Request | None:

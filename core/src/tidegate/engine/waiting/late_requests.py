@@ -117,7 +117,7 @@ class LateRequests:
 
     @property
     def next_ns(self) -> int:
-        """When a client of a late request ceases to wait; NEVER_NS where none does."""
+        """Return the time, in ns, at which a client of a late request stops waiting; NEVER_NS if none does."""
         expiries, held, queued = self._expiries, self._held, self._queued
         while expiries and expiries[0][1] not in held and expiries[0][1] not in queued:
             heappop(expiries)
@@ -125,7 +125,7 @@ class LateRequests:
         return self.earliest_ns
 
     def add(self, request: Request, *, seen: bool = True) -> None:
-        """A request is late from now on, or is late and waits again. `seen`: the policy knew of it."""
+        """Add a request that will be late, or waits again. `seen`: the policy knew it."""
         if not seen:
             self._unseen.add(request.id)
         if not request.is_late:
@@ -147,12 +147,12 @@ class LateRequests:
         heapify(self._expiries)
 
     def call_back(self, request: Request) -> None:
-        """The policy sees a request no more, which did not run."""
+        """Withdraw a request from the policy that did not run."""
         self._shown.pop(request.id, None)
         self._hold(request)
 
     def remove(self, request_id: int) -> Request | None:
-        """A late request waits here no more; None where it does not."""
+        """Remove a late request; return None if it does not wait here."""
         request = self._held.pop(request_id, None)
         if request is not None:
             self._unseen.discard(request_id)
@@ -170,7 +170,7 @@ class LateRequests:
         return False
 
     def pop_expired(self, now_ns: int) -> list[int]:
-        """The ids of requests whose answers nobody wants any more; some may not wait."""
+        """Return ids of requests whose clients stopped waiting; some may not wait here."""
         expired = []
         while self._expiries and self._expiries[0][0] <= now_ns:
             expired.append(heappop(self._expiries)[1])
@@ -178,10 +178,10 @@ class LateRequests:
         return expired
 
     def batch_for(self, worker_id: int, start_ns: int) -> list[Request]:
-        """The batch that the engine is to run on a worker that becomes ready, late requests first; empty: none.
+        """Return the batch that the engine runs on a worker that becomes ready, late requests first; empty: none.
 
-        Its late requests are held no more; those that fill it can be on time, and are still queued. `start_ns`: when
-        the worker is free.
+        Its late requests are removed; on-time requests that fill it are still queued. `start_ns`: when the worker is
+        free.
         """
         models = [name for name in self._of_model if self._begins_on(name, worker_id)]
         models = [name for name in models if not self._fleet.models[name].pipelines]
@@ -210,7 +210,7 @@ class LateRequests:
         return None
 
     def first_too_late(self, worker_id: int, start_ns: int) -> Request | None:
-        """The request that was queued first for a worker that is free then, if it is to be served though it is late."""
+        """Return the oldest queued request that will be late on a worker free at `start_ns` and is served anyway."""
         first = self._first_on_time(self._fleet.bookings[worker_id].hosts)
         if first is None or first.late_until_ns <= start_ns or self._fleet.models[first.model].pipelines:
             return None
@@ -242,7 +242,7 @@ class LateRequests:
         return beside
 
     def to_show_for(self, worker_id: int) -> list[Request]:
-        """A batch that the policy is to be shown as a worker becomes ready, if that is left over."""
+        """Return a batch to show to the policy for a worker that no on-time request needs."""
         models = [name for name in self._of_model if self._begins_on(name, worker_id)]
         models = [name for name in models if self._is_left_over(name, worker_id)]
         if not models:
@@ -250,7 +250,7 @@ class LateRequests:
         return self._show(min(models, key=self._oldest_ns), self._most_rows)
 
     def next(self) -> Request | None:
-        """A request for an idle worker that is left over; None where none is."""
+        """Return a request for an idle worker that no on-time request needs; None if there is none."""
         for name in self._of_model:
             if self._is_left_over(name):
                 return self._show(name, lambda _: 0)[0]

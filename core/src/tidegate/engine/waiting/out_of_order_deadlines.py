@@ -36,7 +36,7 @@ class OutOfOrderDeadlines:
 
     @property
     def next_ns(self) -> int:
-        """When the next one is hopeless; NEVER_NS where none may be."""
+        """Return the time, in ns, at which the next request becomes hopeless; NEVER_NS if none can."""
         heap = self._heap
         while heap and heap[0][1] not in self._queued:
             heappop(heap)
@@ -44,7 +44,7 @@ class OutOfOrderDeadlines:
         return self.earliest_ns
 
     def arrives(self, request: Request) -> None:
-        """A request comes, to be queued or held: look after it if one that came before has more time."""
+        """Watch an arriving request if an earlier one of its model has more time."""
         model, deadline_ns = request.model, request.deadline_ns
         if deadline_ns >= self._latest_ns.get(model, 0):
             self._latest_ns[model] = deadline_ns
@@ -54,12 +54,12 @@ class OutOfOrderDeadlines:
             self.watch(request)
 
     def returns(self, request: Request) -> None:
-        """A request that came before is queued now, or again: look after it if there may be one that has more time."""
+        """Watch a request that is queued again if another one may have more time."""
         if request.deadline_ns < self._latest_ns.get(request.model, 0):
             self.watch(request)
 
     def watch(self, request: Request) -> None:
-        """Look after a request, whoever came before."""
+        """Watch a request in any case."""
         hopeless_ns = self._hopeless_ns(request)
         if hopeless_ns is not None:
             if len(self._heap) > 2 * len(self._queued) + MAX_DEAD_TIMERS:
@@ -77,7 +77,7 @@ class OutOfOrderDeadlines:
         heapify(self._heap)
 
     def pop_hopeless(self, now_ns: int) -> list[Request]:
-        """The ones that cannot be on time any more, to be dropped or watched anew."""
+        """Return hopeless requests, to be dropped or watched again."""
         popped = {}
         while self._heap and self._heap[0][0] <= now_ns:
             _, request_id = heappop(self._heap)

@@ -25,7 +25,7 @@ News = RequestArrived | RequestCancelled | ProfileUpdated | Drop | None
 
 
 class WaitingRequests:
-    """The requests that wait, from their arrival, or a batch's failure, until they start, leave or are given up."""
+    """Waiting requests, from arrival or batch failure until they start, leave or are dropped."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class WaitingRequests:
     # Requests that come and go -----------------------------------------------------------------------------------
 
     def arrives(self, now_ns: int, request: Request, *, again: bool = False) -> bool:
-        """A request waits from now on: whether the policy is to be told. `again`: its batch failed."""
+        """Add a request; return whether the policy sees it. `again`: its batch failed."""
         if again:
             self._hurried.returns(request)
         else:
@@ -75,22 +75,22 @@ class WaitingRequests:
         return True
 
     def returns(self, request: Request) -> None:
-        """The policy sees a request again, which was held or given up."""
+        """Record that the policy sees a request again."""
         self.queued[request.id] = request
         self._hurried.returns(request)
 
     def look_after(self, request: Request) -> None:
-        """Another policy sees a request: the one before may have run what is late."""
+        """Watch a request for a new policy: the previous one may have run late ones."""
         self._hurried.returns(request)
 
     def starts(self, model: str, requests: list[Request], rows: int, duration_ns: int) -> None:
-        """A batch of these starts, of that many rows, and is planned to take its workers so long."""
+        """Record the start of a batch of these requests; `duration_ns`: planned time of its workers."""
         for request in requests:
             self.queued.pop(request.id, None)
         self._sharing.start(model, requests, rows, duration_ns)
 
     def leaves(self, request_id: int) -> bool | None:
-        """A client waits no longer: whether the policy saw its request; None where that does not wait."""
+        """Remove a request whose client left; return whether the policy saw it, None if it does not wait."""
         if request := self.queued.pop(request_id, None):
             self._sharing.leave(request)
             return True
@@ -100,9 +100,9 @@ class WaitingRequests:
         return False if self.late.remove(request_id) else None
 
     def give_up(self, now_ns: int, request: Request, *, seen: bool = True) -> bool:
-        """A request, which is queued no more, cannot be on time: whether it is dropped; else it is served late.
+        """Give up a request that will miss its deadline; return whether it is dropped, otherwise it is served late.
 
-        `seen`: the policy knew of it.
+        `seen`: the policy knew it.
         """
         self._sharing.leave(request)
         if request.is_late or request.late_until_ns <= now_ns:
@@ -113,7 +113,7 @@ class WaitingRequests:
     # Time that passes --------------------------------------------------------------------------------------------
 
     def next_ns(self, before_ns: int) -> int:
-        """When a request cannot be on time any more, or nobody wants its answer; `before_ns` at the latest."""
+        """Return when a request becomes hopeless or unwanted, in ns, at most `before_ns`."""
         if self._sharing.is_contended:
             before_ns = min(before_ns, self._sharing.next_wake_ns)
         if self.late.earliest_ns < before_ns:
@@ -127,7 +127,7 @@ class WaitingRequests:
         return self._hurried.earliest_ns <= now_ns or self.late.earliest_ns <= now_ns
 
     def expire(self, now_ns: int) -> Iterator[News]:
-        """Give up what waits in vain; each is told before the next one is looked at."""
+        """Give up hopeless requests; yields a notification for each."""
         if self._hurried.earliest_ns <= now_ns:
             yield from self._expire_hurried(now_ns)
         if self.late.earliest_ns <= now_ns:
@@ -139,9 +139,9 @@ class WaitingRequests:
         return self._sharing.is_contended or self.late.waits
 
     def advance(self, now_ns: int) -> Iterator[News]:
-        """Show the policy what it is the turn of, and late requests that workers are left over for; hide the others.
+        """Show the policy the next requests by fair queueing, and late requests for unneeded workers; withdraw others.
 
-        Each is told before the next one is looked at.
+        Yields a notification for each.
         """
         if self._sharing.is_contended:
             yield from self._take_turns(now_ns)
@@ -216,9 +216,9 @@ class WaitingRequests:
     # Workers that come and go ------------------------------------------------------------------------------------
 
     def release(self) -> list[Request]:
-        """Hold nothing any more, to be followed by `workers_changed`. Returns what was held.
+        """Release all throttled requests and return them; call `workers_changed` next.
 
-        What of it has a worker is queued now.
+        Those with a worker are queued.
         """
         released = self._sharing.release_all()
         for request in released:
@@ -227,7 +227,7 @@ class WaitingRequests:
         return released
 
     def workers_changed(self, now_ns: int) -> None:
-        """Take turns anew, as other models share workers now."""
+        """Restart fair queueing after a change of the workers that models share."""
         self._sharing.workers_changed(now_ns)
 
     @property
@@ -236,7 +236,7 @@ class WaitingRequests:
         return [request for request in self.queued.values() if not self._fleet.serves(request)]
 
     def pop_homeless_late(self) -> list[Request]:
-        """Take what waits to be served late, is not queued, and has no worker left that it can run on."""
+        """Return late requests that are not queued and have no worker left."""
         homeless = [request for request in self.late if not self._fleet.serves(request)]
         for request in homeless:
             self.late.remove(request.id)
