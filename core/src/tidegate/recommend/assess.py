@@ -71,15 +71,15 @@ class Assessment:
 
 
 class Assessor:
-    """Assesses sites with the runs that it is given."""
+    """Assesses hardware sites by simulated runs."""
 
     def __init__(self, trials: SimulationRuns) -> None:
         self._trials = trials
 
     def assess(self, site: HardwareSite, enough: int) -> Assessment | list[UnfitCandidate]:
-        """Assess a site; what cannot run on it, where nothing can. Raises TraceError.
+        """Assess a site; return the rejected candidates if none can run there. Raises TraceError.
 
-        `enough`: as many steps of it as there are, or as `enough` says.
+        `enough`: number of steps to use; None: all.
         """
         candidates, unfit = candidates_on(site, enough)
         won = self._race("policies and planners", site, candidates, enough)
@@ -177,7 +177,10 @@ class Assessor:
         )
 
     def enough(self, site: HardwareSite) -> int | None:
-        """The least bundles with which some policy keeps the goal with its defaults, by a run. Raises TraceError."""
+        """Return the least number of bundles with which a policy with defaults meets the goal in a run.
+
+        Raises TraceError.
+        """
 
         def keeps(count: int) -> bool:
             return self.keeps(site, count)
@@ -264,7 +267,7 @@ def _tritons(choices: Sequence[PolicyChoice]) -> list[Candidate]:
 
 
 def tightened(scenario: Scenario, slo: float) -> Scenario:
-    """The scenario with so many times its SLOs."""
+    """Return the scenario with its SLOs multiplied by `slo`."""
     if slo == 1:
         return scenario
     models = [

@@ -25,7 +25,7 @@ class Candidate:
 
     @property
     def title(self) -> str:
-        """In words."""
+        """Label of the candidate for people."""
         return self.choice.title + (f", laid out by {self.planner}" if self.planner else "")
 
 
@@ -40,7 +40,7 @@ class UnfitCandidate:
 
 @dataclass
 class HardwareSite:
-    """Hardware, of which more or less may be used, and the scenarios on it."""
+    """Hardware, of which more or less can be used, and scenarios on it."""
 
     question: RecommendQuery
     plugins: Plugins
@@ -55,11 +55,11 @@ class HardwareSite:
 
     @property
     def most(self) -> int:
-        """How many steps there are of what is there: GPUs."""
+        """Return the number of steps of the site: GPUs."""
         return len(self.bundle.gpus) if self.bundle is not None else 1
 
     def gpus(self, count: int) -> tuple[str, ...]:
-        """The GPUs of so many steps: the first ones of what is there; or so many bundles."""
+        """Return the GPUs of `count` steps: the first ones, or that many bundles."""
         if self.bundle is None:
             return ()
         return self.bundle.gpus * count if self.question.buy else self.bundle.gpus[:count]
@@ -71,11 +71,11 @@ class HardwareSite:
         return self.bundle.cost * count if self.question.buy else float(count)
 
     def words(self, count: int) -> str:
-        """These GPUs."""
+        """Return the GPUs of `count` steps as text."""
         return format_gpus(self.gpus(count)) if self.bundle is not None else "the scenario's workers"
 
     def scenario(self, planner: str, count: int) -> Scenario:
-        """The scenario on so much of it, as a planner lays it out. Raises ScenarioError, PlanningError."""
+        """Return the scenario on `count` steps under a planner's layout. Raises ScenarioError, PlanningError."""
         known = self._scenarios.get((planner, count))
         if known is None:
             known = self._scenarios[planner, count] = self._made(planner, count)
@@ -95,7 +95,7 @@ class HardwareSite:
 
 
 def candidates_on(site: HardwareSite, count: int) -> tuple[list[Candidate], list[UnfitCandidate]]:
-    """All that can be tried on so much of the site, and what cannot."""
+    """Return the candidates that can be tried on `count` steps of a site, and those that cannot."""
     choices = policy_choices(site.plugins, site.question.only)
     if not site.divisible:
         why = "the scenario says itself what is loaded where: name GPUs with --gpus to have them laid out"
@@ -115,7 +115,7 @@ def candidates_on(site: HardwareSite, count: int) -> tuple[list[Candidate], list
 
 
 def policy_choices(plugins: Plugins, only: Sequence[str] = ()) -> list[PolicyChoice]:
-    """Every policy with the options that are worth trying; Triton's own batcher is not one. Raises UnknownPlugin."""
+    """Return every policy with its option sets, except Triton's own batcher. Raises UnknownPlugin."""
     specs = [plugins.policy(name) for name in only] or [*plugins.policies.values()]
     return [
         PolicyChoice(name=spec.name, options=dict(options))
@@ -126,7 +126,7 @@ def policy_choices(plugins: Plugins, only: Sequence[str] = ()) -> list[PolicyCho
 
 
 def default_bundle(question: RecommendQuery) -> GpuBundle | None:
-    """The scenario's own GPUs, where they are whole ones."""
+    """Return the scenario's own GPUs if they are whole ones; None otherwise."""
     gpus = gpus_of_scenario(question.scenario)
     return None if gpus is None else GpuBundle(gpus)
 

@@ -23,7 +23,7 @@ PROFILES, LAYOUT, SCENARIO, CONFIG, TRITON, README = (
 
 
 class FolderError(Exception):
-    """A folder that cannot be written; the message says why."""
+    """Error: a folder cannot be written; the message says why."""
 
 
 def write_files(found: Recommendation, folder: Path, said: list[str]) -> list[Path]:
@@ -52,7 +52,7 @@ def check_folder(folder: Path) -> None:
 
 
 def proxy_config(found: Recommendation) -> str:
-    """The configuration of `tidegate serve`; the addresses are to be filled in."""
+    """Return the configuration of `tidegate serve`, with placeholders for addresses."""
     scenario = found.scenario
     choice = found.candidate.choice
     kinds = list(dict.fromkeys(pool.gpu for pool in scenario.workers))
@@ -79,7 +79,7 @@ def proxy_config(found: Recommendation) -> str:
 
 
 def dynamic_batching(scenario: Scenario, candidate: Candidate) -> str:
-    """Triton's own batcher with these settings, as config.pbtxt has it; where models differ, under their names."""
+    """Return the section `dynamic_batching` for Triton's own batcher; by model name if models differ."""
     models: dict[str, list[str]] = {}
     for name, section in sections_of(scenario, candidate.choice).items():
         models.setdefault(section_text(section), []).append(name)

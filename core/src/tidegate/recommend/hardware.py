@@ -17,7 +17,7 @@ _ENTRY = re.compile(r"(?:(\d{1,4})\s*[x*]\s*)?([^\s=,+]+)")
 
 @dataclass(frozen=True)
 class GpuBundle:
-    """GPUs that are there, or that are bought together."""
+    """GPUs that exist, or that are bought together."""
 
     gpus: tuple[str, ...]
     """Each by its product, in the order in which they are kept: where fewer will do, the last are spared."""
@@ -26,7 +26,7 @@ class GpuBundle:
 
     @property
     def cost(self) -> float:
-        """Its price."""
+        """Return the price of the GPUs."""
         return len(self.gpus) if self.price is None else self.price
 
     @property
@@ -36,12 +36,12 @@ class GpuBundle:
 
 
 def format_gpus(gpus: Sequence[str]) -> str:
-    """`8xT4,2xA100`."""
+    """Return GPUs as text, e.g. `8xT4,2xA100`."""
     return ",".join(f"{count}x{product}" for product, count in Counter(gpus).items())
 
 
 def parse_gpus(text: str) -> tuple[str, ...]:
-    """Out of `8xT4,2xA100` (`+` divides as well): each GPU by its product. Raises ScenarioError."""
+    """Parse `8xT4,2xA100` (`+` separates, too) into one product for each GPU. Raises ScenarioError."""
     gpus: list[str] = []
     for entry in re.split(r"[,+]", text):
         found = _ENTRY.fullmatch(entry.strip())
@@ -52,7 +52,7 @@ def parse_gpus(text: str) -> tuple[str, ...]:
 
 
 def parse_offer(text: str) -> GpuBundle:
-    """Out of `A100=2.5` or `A100+3xT4=3.1`: what is bought together, and its price. Raises ScenarioError."""
+    """Parse `A100=2.5` or `A100+3xT4=3.1` into GPUs bought together and their price. Raises ScenarioError."""
     gpus, equals, price = text.partition("=")
     try:
         number = float(price) if equals else None
@@ -77,7 +77,7 @@ def check_measured(models: Iterable[ModelSpec], products: Iterable[str]) -> None
 
 
 def gpus_of_scenario(scenario: Scenario) -> tuple[str, ...] | None:
-    """Its GPUs, if each worker is a whole one that hosts every model; None: they are cut, shared or dedicated."""
+    """Return the scenario's GPUs if each worker is a whole one that hosts every model; None otherwise."""
     plain = all(
         pool.per_gpu == 1 and pool.percent is None and pool.device is None and pool.hosts is None
         for pool in scenario.workers
@@ -109,7 +109,7 @@ def on_gpus(scenario: Scenario, gpus: Sequence[str]) -> Scenario:
 
 
 def checked(given: dict[str, Any], scenario: Scenario, where: str) -> Scenario:
-    """A scenario out of sections of another one, whose paths it keeps. Raises ScenarioError."""
+    """Return a scenario made of sections of another, with its paths. Raises ScenarioError."""
     try:
         return Scenario.model_validate(given, context={"folder": scenario.folder})
     except ValidationError as error:
@@ -118,7 +118,7 @@ def checked(given: dict[str, Any], scenario: Scenario, where: str) -> Scenario:
 
 
 def whole_models(scenario: Scenario) -> list[dict[str, Any]]:
-    """The scenario's models as sections of another one; profiles that a layout has of them are their own then."""
+    """Return the scenario's models as sections of another one, with the layout's profiles as their own."""
     given = [model.model_dump(mode="json", exclude_defaults=True) for model in scenario.models]
     if scenario.layout is None:
         return given

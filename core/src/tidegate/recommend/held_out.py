@@ -16,7 +16,7 @@ HELD_OUT_SEEDS = tuple(range(FIRST_HELD_OUT, FIRST_HELD_OUT + 6))
 
 @dataclass(frozen=True)
 class HeldOutResult:
-    """A candidate on the seeds that were held out."""
+    """Results of a candidate on the held-out seeds."""
 
     attainment: Interval
     worst: Interval
@@ -28,7 +28,7 @@ class HeldOutResult:
 
     @property
     def worst_mean(self) -> float:
-        """The mean attainment of the model of which that is lowest."""
+        """Mean attainment of the worst model."""
         return min((each.mean for each in self.models.values()), default=1.0)
 
     def keeps(self, goal: float) -> bool:
@@ -37,7 +37,7 @@ class HeldOutResult:
 
 
 def held_out_result(outcomes: Sequence[SimulationOutcome]) -> HeldOutResult:
-    """The figures of one candidate's runs, one for each seed."""
+    """Return the results of one candidate from its runs, one for each seed."""
     names = [name for name in outcomes[0].models if all(name in outcome.models for outcome in outcomes)]
     latencies = [outcome.p99_ms for outcome in outcomes if outcome.p99_ms is not None]
     return HeldOutResult(
@@ -51,6 +51,6 @@ def held_out_result(outcomes: Sequence[SimulationOutcome]) -> HeldOutResult:
 
 
 def gain_of(ours: HeldOutResult, theirs: HeldOutResult) -> Interval:
-    """How much one is better, seed by seed, in the figure by which candidates are chosen."""
+    """Return the difference of two candidates' scores, seed by seed, with its confidence interval."""
     pairs = zip(ours.scores, theirs.scores, strict=True)
     return interval_of([mine - their for mine, their in pairs], -1.0, 1.0)

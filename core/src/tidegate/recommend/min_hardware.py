@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 
 def least_count(keeps: Callable[[int], bool], most: int) -> int | None:
-    """The least number from 1 to `most` that keeps the goal, as far as more never keep less; None: `most` does not."""
+    """Return the least number from 1 to `most` for which `keeps` holds, if it is monotone; None if none does."""
     if most < 1 or not keeps(most):
         return None
     bad, good = 0, most
@@ -18,7 +18,7 @@ def least_count(keeps: Callable[[int], bool], most: int) -> int | None:
 
 
 def least_around(keeps: Callable[[int], bool], start: int, most: int) -> int | None:
-    """The same as `least_count`, where it may be near `start`: in steps from there that double, then between two."""
+    """Return the same as `least_count`, faster if the result is near `start`: steps double, then bisection."""
     start = min(start, most)
     if start < 1:
         return None
@@ -42,7 +42,7 @@ def least_around(keeps: Callable[[int], bool], start: int, most: int) -> int | N
 
 
 def first_enough(keeps: Callable[[int], bool], most: int) -> int | None:
-    """A number that keeps the goal and is at most twice the least one; None: not even `most` does."""
+    """Return a number for which `keeps` holds, at most twice the least one; None if none up to `most`."""
     count = 1
     while not keeps(count):
         if count >= most:

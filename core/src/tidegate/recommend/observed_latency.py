@@ -21,7 +21,7 @@ MAX_GUESS_RATIO = 2.0
 
 
 class ObservedLatencies(OutcomeListener):
-    """Collects the stages of a recording: by model, kind of worker, shape and rows."""
+    """Collects the durations of recorded stages by model, device class, shape and rows."""
 
     def __init__(self, setup: Setup) -> None:
         self._known = {profile.key: profile for profile in setup.profiles}
@@ -30,7 +30,7 @@ class ObservedLatencies(OutcomeListener):
         self._took_ms = defaultdict(lambda: defaultdict(list))
 
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
-        """A stage is over; one in a hundred that did not finish is no matter for a median."""
+        """Add the duration of a stage; a few failed ones do not change a median."""
         stage = effect.batch.stages[effect.stage]
         kind = self._kinds.get(stage.worker_id)
         if kind is not None and ended_ns > started_ns:
@@ -38,7 +38,7 @@ class ObservedLatencies(OutcomeListener):
             self._took_ms[stage.partition, kind, effect.shape][effect.rows].append(took_ms)
 
     def points_ms(self, model: str, kind: str, shape: str, max_rows: int) -> dict[int, float] | None:
-        """Milliseconds by rows: as observed, else as known at the start; None: neither."""
+        """Return latency in ms by rows: observed, otherwise initial; None if unknown."""
         known = self._known.get((model, kind, shape))
         medians = self._medians(model, kind, shape)
         if not medians:
@@ -80,9 +80,9 @@ class ObservedLatencies(OutcomeListener):
         return Profile.from_points(model, points_ms, max_rows=max_rows, device_class=kind, shape=shape)
 
     def of_model(self, model: str, counts: dict[str, int], max_rows: int) -> dict[str, Any]:
-        """Its `profiles` and `shapes` as a scenario lists them; `counts`: its requests by shape.
+        """Return the `profiles` and `shapes` of a model for a scenario; `counts`: its requests by shape.
 
-        Empty where nothing is known of it. A shape of which nothing is known takes what the most similar one does.
+        Empty if nothing is known. An unknown shape gets the latency of the most similar one.
         """
         kinds = sorted({kind for partition, kind, _ in (*self._known, *self._took_ms) if partition == model})
         tables = {

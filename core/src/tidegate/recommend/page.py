@@ -31,7 +31,7 @@ TUNED_TRITON_LABEL = "Triton, tuned"
 
 
 def recommend_page(found: Recommendation, said: Sequence[str], document: Document, origin: PageOrigin) -> str:
-    """The page of `tidegate recommend`."""
+    """Return the HTML page of `tidegate recommend`."""
     chosen = found.chosen
     parts: list[Chart | PageSection | None] = [
         _models(found, chosen),

@@ -33,7 +33,7 @@ def planned_on(question: RecommendQuery, planner: PlannerSpec, gpus: Sequence[st
 
 
 def demand_of(question: RecommendQuery, gpus: Sequence[str]) -> Demand:
-    """Every model with its part of the traffic, on these GPUs."""
+    """Return the demand of every model, on these GPUs."""
     scenario = question.scenario
     weights = scenario.weights()
     rate_rps, sizes = mean_rate_rps(scenario), sizes_of(scenario)

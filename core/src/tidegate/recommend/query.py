@@ -15,12 +15,12 @@ GOAL_ATTAINMENT = 0.99
 
 
 class RecommendError(Exception):
-    """A question without an answer; the message says why, and the remedy."""
+    """Error: the query has no answer; the message names reason and remedy."""
 
 
 @dataclass(frozen=True)
 class RecommendQuery:
-    """All that an answer depends on."""
+    """Query of `tidegate recommend`: all that its answer depends on."""
 
     scenario: Scenario
     """Models and their arrivals; its workers say what there is where `bundles` is empty."""
@@ -41,7 +41,7 @@ class RecommendQuery:
     """In each run of the search, about; twice as many in those that are reported."""
 
     def asked(self) -> dict[str, Any]:
-        """The question for a document."""
+        """Return the query for the JSON document."""
         return {
             "goal": self.goal,
             "hardware": [bundle.text for bundle in self.bundles] or "as in the scenario",

@@ -42,7 +42,7 @@ class Recommendation:
 
     @property
     def count(self) -> int:
-        """How many steps of the hardware: GPUs, or bundles."""
+        """Number of steps of the hardware: GPUs or bundles."""
         least = self.chosen.tritons_least
         if self.verdict == "stay" and self.question.buy and least is not None:
             return least
@@ -50,7 +50,7 @@ class Recommendation:
 
     @property
     def scenario(self) -> Scenario:
-        """The scenario on the recommended hardware, with what is recommended, and Triton beside it."""
+        """Scenario on the recommended hardware with the recommended policy, and Triton beside it."""
         candidate = self.candidate
         found = self.chosen.site.scenario(candidate.planner, self.count)
         policies = [candidate.choice]

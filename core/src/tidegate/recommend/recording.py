@@ -28,7 +28,7 @@ MIN_REQUESTS = 400
 
 
 class RecordingError(Exception):
-    """A recording that says too little; the message names the remedy."""
+    """Error: a recording contains too little; the message names the remedy."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,21 @@ class RecordedTraffic:
 
     @property
     def length_ns(self) -> int:
-        """From the first arrival to the last."""
+        """Time from the first arrival to the last, in ns."""
         return self.at_ns[-1]
 
     @property
     def window_ns(self) -> int:
-        """How long each window is, its warm-up included."""
+        """Length of each window in ns, including the warm-up."""
         return self.length_ns // TRAFFIC_WINDOWS
 
     def requests(
         self, seed: int, load: float, slos_ns: tuple[int, ...], served_late: frozenset[str]
     ) -> RequestSequence:
-        """The window of a seed, at so many times the load: time is compressed by that, over as many windows more."""
+        """Return the requests of a seed's window at `load` times the recorded load.
+
+        Time is compressed by that factor, over as many more windows. `slos_ns`: SLO by model.
+        """
         number = 2 * (seed % FIRST_HELD_OUT) + (seed >= FIRST_HELD_OUT)
         start_ns = number % TRAFFIC_WINDOWS * self.window_ns
         start_ns = min(start_ns, max(0, self.length_ns - round(self.window_ns * load)))
@@ -159,7 +162,7 @@ def _most_rows(setup: Setup, name: str) -> int:
 
 
 def scenario_of_recording(given: dict[str, Any], name: str) -> Scenario:
-    """The scenario that a recording stands for. Raises RecordingError, ScenarioError."""
+    """Return the scenario for a recording. Raises RecordingError, ScenarioError."""
     for model in given["models"]:
         if "profiles" not in model:
             raise RecordingError(

@@ -54,7 +54,7 @@ class SimulationOutcome:
 
     @property
     def worst(self) -> float:
-        """The attainment of the worst model."""
+        """Attainment of the worst model, 0 to 1."""
         return 0.0 if self.missed or self.broken else min(self.models.values(), default=1.0)
 
     @property
@@ -64,7 +64,7 @@ class SimulationOutcome:
 
 
 def simulate_run(trial: SimulationRun) -> SimulationOutcome:
-    """Run it. Raises TraceError."""
+    """Simulate the run, and return its outcome. Raises TraceError."""
     scenario = windowed(trial)
     if trial.recording is not None:
         requests = _recorded(trial, scenario)
@@ -89,7 +89,7 @@ def simulate_run(trial: SimulationRun) -> SimulationOutcome:
 
 
 def windowed(trial: SimulationRun) -> Scenario:
-    """The scenario with the window, and the part of the trace, that the trial has."""
+    """Return the scenario with the window and the part of the trace of this run."""
     scenario, arrivals = trial.scenario, trial.scenario.arrivals
     if trial.recording is not None:
         return scenario

@@ -17,14 +17,14 @@ Key = tuple[object, ...]
 
 
 def quietly(label: str, outcomes: Iterable[SimulationOutcome], total: int) -> list[SimulationOutcome]:
-    """Collect outcomes and say nothing."""
+    """Collect the outcomes without a progress display."""
     del label, total
     return list(outcomes)
 
 
 @dataclass
 class SimulationRuns:
-    """Runs what was not run yet."""
+    """Simulates runs that were not simulated before, on all cores."""
 
     jobs: int = -1
     collect: Collect = quietly
@@ -37,7 +37,7 @@ class SimulationRuns:
     _digests: dict[int, tuple[Scenario, str]] = field(default_factory=dict)
 
     def run(self, label: str, trials: Sequence[SimulationRun]) -> list[SimulationOutcome]:
-        """The outcomes, in order. Raises TraceError, ParallelBackendError."""
+        """Return the outcomes in order. Raises TraceError, ParallelBackendError."""
         keys = [self._key(trial) for trial in trials]
         new = {
             (key, trial.goal): trial

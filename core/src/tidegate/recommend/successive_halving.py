@@ -34,7 +34,7 @@ STEP, STEPS = 1.2, 12
 
 @dataclass(frozen=True)
 class EntrantStanding(Generic[Entrant]):
-    """How far an entrant came."""
+    """Rank and score of one entrant."""
 
     entrant: Entrant
     score: float
@@ -56,7 +56,7 @@ class HalvingResult(Generic[Entrant]):
 
 
 class RunOfEntrant(Protocol[Racer_contra]):
-    """The run of an entrant."""
+    """Function that returns the run of an entrant."""
 
     def __call__(self, entrant: Racer_contra, seed: int, load: float, goal: float | None = None, /) -> SimulationRun:
         """With a seed at a load; `goal`: stopped once a model's attainment is certain to be below."""
@@ -65,7 +65,7 @@ class RunOfEntrant(Protocol[Racer_contra]):
 def successive_halving(
     label: str, entrants: Sequence[Entrant], trial_of: RunOfEntrant[Entrant], trials: SimulationRuns
 ) -> HalvingResult[Entrant]:
-    """Find the best."""
+    """Return the entrants ranked by successive halving."""
     outcomes, bound = _heat(f"{label}, heat", entrants, trial_of, trials)
     broken = [(each, got.broken) for each, got in zip(entrants, outcomes, strict=True) if got.broken]
     stopped = [each for each, got in zip(entrants, outcomes, strict=True) if got.missed]

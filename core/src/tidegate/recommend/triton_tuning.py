@@ -30,7 +30,7 @@ SOLO_DELAY_SLO_FRACTION = 0.1
 
 
 def triton_choices(scenario: Scenario) -> list[PolicyChoice]:
-    """Every combination of delay, timeout and preferred sizes that says something else than another one."""
+    """Return every combination of delay, timeout and preferred sizes that differs in effect."""
     slo_ms = min(_slos_ms(scenario).values())
     largest = max(model.max_rows for model in scenario.models)
     sizes = [size for size in PREFERRED_BATCH_SIZES if not size or max(size) < largest]
@@ -48,7 +48,7 @@ def triton_choices(scenario: Scenario) -> list[PolicyChoice]:
 
 
 def nearby(choice: PolicyChoice) -> list[PolicyChoice]:
-    """These settings, and each changed a little: the grid that they are the best of is coarse."""
+    """Return these settings and small changes of each, since the grid is coarse."""
     options = choice.options
     own: Own = options.get("models", {})
     sizes = options.get("preferred_batch_size")
@@ -65,7 +65,7 @@ def nearby(choice: PolicyChoice) -> list[PolicyChoice]:
 
 
 def in_proportion(scenario: Scenario, choice: PolicyChoice) -> PolicyChoice:
-    """These settings of all, with each model's delay and timeout in proportion to its own SLO."""
+    """Return these settings with each model's delay and timeout in proportion to its SLO."""
     options, slos_ms = choice.options, _slos_ms(scenario)
     shortest_ms = min(slos_ms.values())
     times = {name: options[name] for name in TIME_OPTIONS if name in options}
@@ -77,7 +77,7 @@ def in_proportion(scenario: Scenario, choice: PolicyChoice) -> PolicyChoice:
 
 
 def choices_of(scenario: Scenario, choice: PolicyChoice, name: str) -> list[PolicyChoice]:
-    """These settings with another delay, timeout or preferred size of one model, by its own SLO and its own times."""
+    """Return these settings with another delay, timeout or preferred size of one model."""
     slo_ms = _slos_ms(scenario)[name]
     now = options_of_model(choice.options, name)
     waiting = {"max_queue_delay_ms": now.get("max_queue_delay_ms") or _rounded(SOLO_DELAY_SLO_FRACTION * slo_ms)}
@@ -93,7 +93,7 @@ def choices_of(scenario: Scenario, choice: PolicyChoice, name: str) -> list[Poli
 
 
 def sections_of(scenario: Scenario, choice: PolicyChoice) -> dict[str, dict[str, Any]]:
-    """The section `dynamic_batching` of each model that Triton has a batcher for."""
+    """Return the section `dynamic_batching` of each model that Triton batches."""
     return {
         model.name: dynamic_batching_of(options_of_model(choice.options, model.name), model.max_rows)
         for model in scenario.models
@@ -102,7 +102,7 @@ def sections_of(scenario: Scenario, choice: PolicyChoice) -> dict[str, dict[str,
 
 
 def batched(scenario: Scenario) -> list[str]:
-    """The models that Triton has a batcher for."""
+    """Return the models that Triton batches."""
     return [model.name for model in scenario.models if model.scheduling == "batched"]
 
 

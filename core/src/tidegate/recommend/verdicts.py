@@ -23,21 +23,21 @@ MIN_ATTAINMENT_GAIN = 0.005
 
 
 def verdicts(found: Recommendation) -> list[str]:
-    """Sentences, the answer first."""
+    """Return the recommendation as sentences, the answer first."""
     said = [_answer(found)]
     said += filter(None, (_beside(found), _too_few(found), _saved(found), _offers(found)))
     return [*said, *_changes(found)]
 
 
 def settings(candidate: Candidate) -> str:
-    """Triton's, in words: those of all models, and how many have others."""
+    """Return Triton's settings as text: the common ones, and how many models have others."""
     options = candidate.choice.options
     own = len(options.get("models", {}))
     return _settings(options) + (f", {plural(own, 'model')} otherwise" if own else "")
 
 
 def settings_by_model(found: Recommendation) -> dict[str, str]:
-    """Each model's, in words; of Triton with one set of settings for all of them nothing."""
+    """Return each model's settings as text; empty if all models share one set."""
     triton = found.chosen.triton
     if triton is None or "models" not in triton.choice.options:
         return {}
@@ -55,7 +55,7 @@ def _settings(options: dict[str, Any]) -> str:
 
 
 def between(interval: Interval) -> str:
-    """`94.4 % (93.4 to 95.3 %)`."""
+    """Return an interval as text, e.g. `94.4 % (93.4 to 95.3 %)`."""
     low, mean, high = (share(value) for value in (interval.low, interval.mean, interval.high))
     return mean if low == mean == high else f"{mean} ({low} to {high})"
 

@@ -42,7 +42,7 @@ class BlockLatencies(BaseModel):
         return self
 
     def merged(self, newer: Self) -> Self:
-        """Add the batch sizes of `newer`, of the same kind and share, whose values win where both have one."""
+        """Return the measurements with those of `newer`, of the same class and share; its values win."""
         rows = sorted({*self.rows, *newer.rows})
         table = [
             [dict(zip((*self.rows, *newer.rows), (*old, *new), strict=True))[size] for size in rows]
@@ -52,7 +52,7 @@ class BlockLatencies(BaseModel):
 
 
 class BlockProfile(VersionedDocument):
-    """One model, cut into blocks."""
+    """Measured latency of the blocks of one model."""
 
     kind: Literal["block_profile"] = "block_profile"
     model: str = Field(min_length=1)
@@ -89,7 +89,7 @@ class BlockProfile(VersionedDocument):
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of workers of which something was measured, sorted."""
+        """Measured device classes, sorted."""
         return sorted({table.device_class for table in self.latencies})
 
     def latency_us(self, kind: str, share: int, rows: int, first: int, last: int) -> float:
@@ -123,9 +123,9 @@ class BlockProfile(VersionedDocument):
         ]
 
     def merged(self, newer: Self) -> Self:
-        """Add the measurements of `newer`: other kinds, shares and batch sizes; where both have a value, `newer`'s.
+        """Return the measurements with those of `newer`: other classes, shares and batch sizes; its values win.
 
-        Raises DocumentError where the two are not of the same blocks.
+        Raises DocumentError if the blocks differ.
         """
         for field in ("model", "blocks", "cut_bytes"):
             if getattr(self, field) != getattr(newer, field):

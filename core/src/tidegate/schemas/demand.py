@@ -9,7 +9,7 @@ from tidegate.schemas.interference import InterferenceModel
 
 @dataclass(frozen=True)
 class DemandedModel:
-    """A model that is to be served."""
+    """A model to serve, with its request rate and SLO."""
 
     name: str
     slo_ms: float | None
@@ -27,7 +27,7 @@ class DemandedModel:
 
 @dataclass(frozen=True)
 class Demand:
-    """Models, and the GPUs that they may be served on."""
+    """Models to serve, and the GPUs that may serve them."""
 
     models: tuple[DemandedModel, ...]
     gpus: Mapping[str, int]

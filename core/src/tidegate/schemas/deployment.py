@@ -72,12 +72,12 @@ class Deployment(VersionedDocument):
 
 
 def device_variable(repository: str) -> str:
-    """The environment variable that holds the UUID of a worker's MIG instance for the files of Docker Compose."""
+    """Return the environment variable with the UUID of a worker's MIG instance in Docker Compose files."""
     return "TIDEGATE_" + re.sub(r"\W", "_", PurePosixPath(repository).name).upper()
 
 
 def read_deployment(folder: Path) -> Deployment:
-    """The deployment in a folder. Raises DocumentError."""
+    """Read the deployment in a folder. Raises DocumentError."""
     if not (folder / DEPLOYMENT_FILE).is_file():
         raise DocumentError(
             f"{folder} holds no deployment (it has no {DEPLOYMENT_FILE}): make one with "

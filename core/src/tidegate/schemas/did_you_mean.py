@@ -9,7 +9,7 @@ MIN_SIMILARITY: Final = 0.7
 
 
 def closest(given: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like the given one, but for capitals and units (`slo`, `slo_ms`); None if none is."""
+    """Return the known name closest to `given`, ignoring case and units (`slo`, `slo_ms`); None if none is close."""
     names = {name.lower(): name for name in known}
     found = get_close_matches(given.lower(), names, n=1, cutoff=MIN_SIMILARITY)
     longer = [name for name in names if name.startswith(f"{given.lower()}_")]

@@ -11,7 +11,7 @@ from tidegate.schemas.validation_errors import field_errors, format_field_errors
 
 
 class DocumentError(Exception):
-    """A problem or a plan that cannot be used; the message names file, field and remedy."""
+    """Error: a document cannot be used; the message names file, field and remedy."""
 
 
 D = TypeVar("D", bound=VersionedDocument)

@@ -41,15 +41,15 @@ def tuned_settings(slos_ms: Mapping[str, float]) -> dict[str, Section]:
 
 
 def options_of_model(options: Section, model: str) -> Section:
-    """The options of `triton` for one model: those of all, with what is said of it by itself in their place."""
+    """Return the options of `triton` for one model: the common ones, overridden by its own."""
     common = {name: value for name, value in options.items() if name != "models"}
     return {**common, **options.get("models", {}).get(model, {})}
 
 
 def dynamic_batching_of(options: Section, max_rows: int) -> Section:
-    """The section `dynamic_batching` that options of one model stand for; what Triton would assume is left out.
+    """Return the section `dynamic_batching` for the options of one model, without Triton's defaults.
 
-    `max_rows`: the model's largest batch; Triton loads no model that prefers a larger one.
+    `max_rows`: the model's largest batch; Triton does not load a model that prefers a larger one.
     """
     sizes = [size for size in options.get("preferred_batch_size", ()) if size <= max_rows]
     delay_us = round(1000 * options.get("max_queue_delay_ms", 0.0))
@@ -69,9 +69,9 @@ def dynamic_batching_of(options: Section, max_rows: int) -> Section:
 
 
 def options_of(section: Section) -> Section:
-    """The options of one model that a section `dynamic_batching` stands for, each of them said.
+    """Return the options of one model for a section `dynamic_batching`, defaults included.
 
-    Numbers may be text, as protobuf's JSON form has long ones.
+    Numbers may be text, as protobuf's JSON form has for long ones.
     """
     queue = section.get(QUEUE, {})
     return {
@@ -85,7 +85,7 @@ def options_of(section: Section) -> Section:
 
 
 def section_text(section: Section) -> str:
-    """A section `dynamic_batching` as config.pbtxt has it."""
+    """Return a section `dynamic_batching` as text of config.pbtxt."""
     return "\n".join(["dynamic_batching {", *_lines(section, "  "), "}"]) + "\n"
 
 

@@ -4,7 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Hardware(BaseModel):
-    """One machine, as far as it matters for how long models take."""
+    """Hardware of one machine, as far as it affects latency."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     cpu: str

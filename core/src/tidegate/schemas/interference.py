@@ -72,13 +72,13 @@ class ShareTable(_Part):
 
 
 class NonDecreasingLine(_Part):
-    """A straight line, nowhere falling."""
+    """A straight line that does not fall."""
 
     base: NonNegative = 0.0
     slope: NonNegative = 0.0
 
     def at(self, where: float) -> float:
-        """Its height there."""
+        """Return the value of the line at `where`."""
         return self.base + self.slope * where
 
 
@@ -94,7 +94,7 @@ class Sensitivity(_Part):
 
 
 class SharingModel(_Part):
-    """One model on shares of the GPU."""
+    """Latency and utilization of one model on shares of the GPU."""
 
     gpu_ms: ShareTable
     transfer_ms: NonDecreasingLine = NonDecreasingLine()
@@ -107,7 +107,7 @@ class SharingModel(_Part):
 
 
 class HeldOut(_Part):
-    """How far predictions were off runs that nothing was fitted to: |predicted - measured| / measured."""
+    """Relative errors of predictions on held-out runs: |predicted - measured| / measured."""
 
     runs: Annotated[int, Field(ge=1)]
     mean: NonNegative
@@ -124,12 +124,12 @@ class StandaloneTenant(NamedTuple):
 
     @property
     def taken_ms(self) -> float:
-        """All that it takes."""
+        """Total latency in ms, including transfers."""
         return self.transfer_ms + self.gpu_ms
 
 
 class InterferenceModel(VersionedDocument):
-    """Models on shares of one kind of GPU, and how they slow each other down: an `Interference` and solo times."""
+    """Interference model of one GPU product: stand-alone latency of models, and how they slow each other down."""
 
     kind: Literal["interference"] = "interference"
     gpu: Name
@@ -164,13 +164,16 @@ class InterferenceModel(VersionedDocument):
         return mine.transfer_ms + mine.gpu_ms * (1 + added)
 
     def slowdown(self, tenant: Tenant, neighbors: Iterable[Tenant]) -> float:
-        """How many times as long a batch takes beside these as alone; exactly 1 beside none."""
+        """Return how many times longer a batch takes beside these neighbors than alone; exactly 1 without any."""
         return self.expected_ms(tenant, neighbors) / self.alone(tenant).taken_ms
 
     def profile(
         self, model: str, percent: float, *, max_rows: int, device_class: str, neighbors: Iterable[Tenant] = ()
     ) -> Profile:
-        """The profile of a model on a share, beside neighbors that are always busy."""
+        """Return the profile of a model on a share, beside neighbors that are always busy.
+
+        `percent`: of the compute units; `max_rows`: largest batch. Raises KeyError for an unknown model.
+        """
         beside = tuple(neighbors)
         tenants = (Tenant(model, rows, percent) for rows in range(1, max_rows + 1))
         taken_ns = accumulate((ms_to_ns(self.expected_ms(tenant, beside)) for tenant in tenants), max)

@@ -25,14 +25,14 @@ class _Part(BaseModel):
 
 
 class LayoutPipeline(_Part):
-    """Partitions in order, with one batch size."""
+    """A sequence of partitions with one batch size."""
 
     partitions: tuple[Name, ...] = Field(min_length=1)
     batch: int = Field(ge=1, le=65536, description="Rows: no batch through it is larger")
 
 
 class LayoutModel(_Part):
-    """A model as clients see it."""
+    """A model as clients see it, with its SLO and pipelines."""
 
     name: Name
     slo_ms: Positive | None = None
@@ -44,7 +44,7 @@ class LayoutModel(_Part):
 
 
 class LayoutPartition(_Part):
-    """Consecutive blocks of a model, which a Triton loads as a model of its own."""
+    """Consecutive blocks of a model, loaded as a Triton model of its own."""
 
     name: Name
     model: Name
@@ -65,7 +65,7 @@ class LayoutPartition(_Part):
 
 
 class LayoutWorker(_Part):
-    """One place that runs one batch at a time."""
+    """A worker: runs one batch at a time on a device or a part of it."""
 
     name: Name
     device: DeviceField = Field(description="The GPU; workers with the same one share it")
@@ -80,7 +80,7 @@ class LayoutWorker(_Part):
 
     @property
     def speed(self) -> str:
-        """Its kind, named or not: what latencies are listed by."""
+        """Device class by which latencies are listed, given or derived."""
         return self.device_class or self.device.device_class(self.slice)
 
 
@@ -92,7 +92,7 @@ class LayoutNetwork(_Part):
 
 
 class Layout(VersionedDocument):
-    """Models, their partitions, and the workers that host those."""
+    """Models, their partitions, and the workers that host them."""
 
     kind: Literal["layout"] = "layout"
     models: tuple[LayoutModel, ...] = Field(min_length=1)
@@ -172,7 +172,7 @@ class Layout(VersionedDocument):
             )
 
     def contract(self) -> tuple[tuple[Model, ...], tuple[Worker, ...], tuple[Profile, ...], Network | None]:
-        """The same in the words of policies: models, workers (numbered in order), profiles, network."""
+        """Return models, workers (numbered in order), profiles and network in the types of `tidegate.api`."""
         models = tuple(
             Model(
                 model.name,

@@ -10,9 +10,9 @@ from tidegate.schemas.document import DocumentError, read_document
 
 
 class PathField:
-    """Has pydantic read a document where its path is given, `layout: Annotated[Layout, PathField()]`.
+    """Marks a field that pydantic reads from a path: `layout: Annotated[Layout, PathField()]`.
 
-    Paths are relative to the folder of the file that names them. So who has such options needs no file system itself.
+    Paths are relative to the folder of the file that names them; code with such options needs no file access.
     """
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401

@@ -15,7 +15,7 @@ from tidegate.schemas.validation_errors import field_errors
 
 
 class ProfileFileError(Exception):
-    """A profile file that cannot be used; the message names file, field and remedy."""
+    """Error: a profile file cannot be used; the message names file, field and remedy."""
 
 
 Milliseconds = Annotated[float, Field(ge=1e-6, le=1e9)]
@@ -23,7 +23,7 @@ Milliseconds = Annotated[float, Field(ge=1e-6, le=1e9)]
 
 
 class ProfilePoint(BaseModel):
-    """Latency of one batch size, in milliseconds."""
+    """Measured latency of one batch size, in milliseconds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     rows: int = Field(ge=1)
@@ -33,7 +33,7 @@ class ProfilePoint(BaseModel):
 
 
 class ModelProfile(BaseModel):
-    """One model on one kind of worker, for requests of one shape."""
+    """Measured latency of one model on one device class, for requests of one shape."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     model: str
@@ -71,7 +71,7 @@ class ModelProfile(BaseModel):
         return self.model, self.device_class, self.shape
 
     def to_profile(self, max_rows: int) -> Profile:
-        """The profile to plan with: the medians are expected, the 95th percentiles planned."""
+        """Return the profile: medians as expected latency, 95th percentiles as upper latency."""
         expected_ms = {point.rows: point.median_ms for point in self.points}
         upper_ms = {point.rows: point.p95_ms for point in self.points}
         return Profile.from_points(
@@ -80,7 +80,7 @@ class ModelProfile(BaseModel):
 
 
 class ProfileFile(BaseModel):
-    """The document: versioned, for people to read and diff."""
+    """Contents of a profile file: versioned, for people to read and diff."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     version: Literal[1] = 1
@@ -128,9 +128,9 @@ def read_profiles(path: Path) -> ProfileFile:
 
 
 def write_profile(path: Path, profile: ModelProfile) -> None:
-    """Put a profile into a file, in place of an older one of the same model, kind and shape.
+    """Write a profile to a file, replacing one of the same model, class and shape.
 
-    Raises ProfileFileError for a file that is none, OSError for one that cannot be written.
+    Raises ProfileFileError if the file is no profile file, OSError if it cannot be written.
     """
     others = read_profiles(path).profiles if path.exists() else []
     kept = [other for other in others if other.key != profile.key]

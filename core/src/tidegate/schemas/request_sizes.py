@@ -8,7 +8,7 @@ from tidegate.api import VersionedDocument
 
 
 class RequestSizes(VersionedDocument):
-    """How many requests of each model had how many rows."""
+    """Number of requests of each model by rows."""
 
     kind: Literal["request_sizes"] = "request_sizes"
     models: dict[str, dict[Annotated[int, Field(ge=1)], Annotated[float, Field(ge=0)]]] = Field(min_length=1)

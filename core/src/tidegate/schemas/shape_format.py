@@ -10,12 +10,12 @@ from tidegate.api.shape import read_sizes
 
 
 def format_shape(dimensions: Mapping[str, Sequence[int]]) -> str:
-    """The shape of requests whose inputs have these dimensions, rows left out; empty for no inputs."""
+    """Return the shape of requests as text from the dimensions of their inputs, without rows; empty for no inputs."""
     return ";".join(f"{name}:{','.join(map(str, sizes))}" for name, sizes in sorted(dimensions.items()))
 
 
 def read_shape(text: str) -> dict[str, tuple[int, ...]]:
-    """The dimensions of each input, by name; in a name there may be colons. Raises ValueError, with the remedy."""
+    """Return the dimensions of each input by name; names may contain colons. Raises ValueError with the remedy."""
     dimensions: dict[str, tuple[int, ...]] = {}
     for part in text.split(";") if text else ():
         name, _, listed = part.rpartition(":")

@@ -62,7 +62,7 @@ def value_problem(error: ErrorDetails) -> ValueProblem:
 
 
 def plain_message(message: str) -> str:
-    """A message of pydantic's, which other libraries, such as typer, pass on: without inputs that should be valid."""
+    """Return a message of pydantic in plain English; other libraries, such as typer, pass such messages on."""
     for pattern, words in _WORDS:
         message = re.sub(pattern, words, message)
     return message
@@ -146,7 +146,7 @@ Location = tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class FieldError:
-    """A field, and what is wrong with it."""
+    """A field of a document, and what is wrong with it."""
 
     where: str
     """The path of the field, e.g. `models.0.slo_ms`."""

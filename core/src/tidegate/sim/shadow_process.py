@@ -14,7 +14,7 @@ from tidegate.sim.shadow_messages import BypassedTraffic, ShadowSetup
 
 
 def main() -> None:
-    """Answer each message that wants a report by one line, until the input ends."""
+    """Answer each message that requests a report with one line, until the input ends."""
     step_aside()
     reports, sys.stdout = sys.stdout.buffer, sys.stderr  # what a policy prints is no report
     plugins = Plugins.installed()

@@ -13,14 +13,14 @@ from tidegate.sim.workers import ExactWorkers, Workers
 
 
 class Listener(Protocol):
-    """One who watches a simulation; it may schedule further events."""
+    """Listener of a simulation, which may schedule further events."""
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
-        """The engine has taken in an event; the workers have not heard yet of what it asks for."""
+        """Handle an event that the engine has handled; workers have not received its effects yet."""
 
 
 class Simulation:
-    """Drives one engine. Events of one instant: timers first, then what was fed, then in the order of scheduling."""
+    """Simulation of one engine. Order of simultaneous events: timers, fed events, scheduled events."""
 
     def __init__(
         self,
@@ -47,16 +47,16 @@ class Simulation:
         self._enough = enough
 
     def schedule(self, events: Iterable[AnyStimulus]) -> None:
-        """Let events from outside happen at their `now_ns`."""
+        """Schedule events from outside at their `now_ns`."""
         for event in events:
             self.agenda.schedule(event)
 
     def feed(self, events: Iterable[AnyStimulus]) -> None:
-        """Let events from outside happen that come in the order of time: taken one by one, never piled up."""
+        """Feed events from outside in order of time, taken one by one."""
         self.agenda.feed(events)
 
     def run(self, until_ns: int = NEVER_NS) -> None:
-        """Go on until nothing is left to happen, or until an instant."""
+        """Run until nothing is left to happen, or until `until_ns`."""
         engine, agenda, enough = self.engine, self.agenda, self._enough
         while enough is None or not enough():
             event_ns, wake_ns = agenda.next_ns, engine.next_wake_ns

@@ -15,7 +15,7 @@ Grid = dict[str, list[Any]]
 
 
 def parse_grid(texts: Sequence[str]) -> Grid:
-    """Out of `PATH=V1,V2,...`, the values as YAML understands them. Raises ScenarioError."""
+    """Parse `PATH=V1,V2,...` into a grid of YAML values. Raises ScenarioError."""
     grid: Grid = {}
     for text in texts:
         field, equals, values = text.partition("=")
@@ -26,7 +26,7 @@ def parse_grid(texts: Sequence[str]) -> Grid:
 
 
 def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
-    """Out of `PATH=VALUE`: a grid of one point. Raises ScenarioError."""
+    """Parse `PATH=VALUE` into a grid of one point. Raises ScenarioError."""
     grid = parse_grid(texts)
     for field, values in grid.items():
         if len(values) != 1:

@@ -30,7 +30,8 @@ from tidegate.sim.verdicts import sweep_verdicts
 def sweep_page(
     title: str, runs: Sequence[RunSpec], results: Sequence[RunResult], document: Document, origin: PageOrigin
 ) -> str:
-    """The page of `tidegate sweep`: curves over the first changed field, one for each combination of the others."""
+    """Return the page of `tidegate sweep`: curves over the first changed field, one for each combination of the
+    others."""
     field = next(iter(runs[0].changes))
     names = _names(runs)
     colors = Colors((), names)

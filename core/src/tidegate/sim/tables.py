@@ -15,7 +15,7 @@ MOST_OPEN, MOST_LINES = 12, 400
 
 
 def columns_of(results: Sequence[RunResult]) -> dict[str, Callable[[ResultRow], Any]]:
-    """The columns of the table of runs; those that are empty in all of them are left out."""
+    """Return the columns of the table of runs, without those empty in all runs."""
     columns: dict[str, Callable[[ResultRow], Any]] = {
         "policy": lambda row: row.policy,
         "seed": lambda row: row.seed,
@@ -43,7 +43,7 @@ def columns_of(results: Sequence[RunResult]) -> dict[str, Callable[[ResultRow], 
 
 
 def figures_table(results: Sequence[RunResult], *, by_rate: bool = False) -> str:
-    """A line for each run; `by_rate`: with the rate that it had."""
+    """Return the table with a line for each run; `by_rate`: with its rate."""
     columns = columns_of(results)
     if by_rate:
         columns = {"rate /s": lambda row: rate(row.rate_rps), **columns}
@@ -51,7 +51,7 @@ def figures_table(results: Sequence[RunResult], *, by_rate: bool = False) -> str
 
 
 def models_section(results: Sequence[RunResult], slos_ms: Mapping[str, float | None]) -> PageSection:
-    """The figures of each model, since their SLOs differ."""
+    """Return the section with the figures of each model, since their SLOs differ."""
     head = ["model", "SLO ms", "policy", "seed", "requests", "in time", "late", "dropped", "failed", "p50 ms", "p95 ms"]
     head += ["p99 ms", "waiting ms", "executing ms", "mean batch"]
     rows = [row for result in results for row in result.rows[1:]]
@@ -122,7 +122,7 @@ def changes_section(result: RunResult) -> PageSection | None:
 
 
 def downloads(document: Document, spreadsheet: str) -> list[Download]:
-    """The document of `--json`, and its rows as CSV."""
+    """Return the downloads of a page: the JSON document and its rows as CSV."""
     name = document["command"]
     return [
         Download(f"{name}.json", "application/json", as_json(document)),

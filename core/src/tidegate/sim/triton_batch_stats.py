@@ -14,7 +14,7 @@ MIN_BATCHES: Final = 5
 
 
 class TritonBatchStats(NamedTuple):
-    """One model: its batches between two instants, and what its requests took on their ways besides."""
+    """Batches of one model between two times, and the other latency of its requests."""
 
     ways_ns: int = 0
     batches: Mapping[int, tuple[int, float]] = MappingProxyType({})
@@ -24,7 +24,7 @@ class TritonBatchStats(NamedTuple):
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
-        """Rows of a batch, and how many of so many there were; empty: nothing is known."""
+        """Return the number of batches by rows; empty if unknown."""
         return [(rows, count) for rows, (count, _) in self.batches.items()]
 
     def table_ns(self, profile: Profile) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ Combine = Literal["max", "sum", "padded"]
 
 @dataclass(frozen=True)
 class SimulatedWorker:
-    """One worker of a cluster: what it shares, and its own luck."""
+    """A simulated worker: shared resources and random factors."""
 
     id: int
     device_class: str = "default"
@@ -34,12 +34,12 @@ class SimulatedWorker:
 
 @dataclass(frozen=True)
 class ConstantSlowdown:
-    """An interference that knows no models: who has a busy neighbor takes so many times as long."""
+    """Interference by a constant factor for workers with a busy neighbor, whatever the models."""
 
     factor: float
 
     def slowdown(self, tenant: Tenant, neighbors: Iterable[Tenant]) -> float:
-        """The factor, beside whatever neighbors."""
+        """Return the factor for any neighbors."""
         del tenant
         return self.factor if any(True for _ in neighbors) else 1.0
 
@@ -58,7 +58,7 @@ class TrueLatency:
     """The shape of each request, by its id; None: they have none. A policy may know of classes of them only."""
 
     def stage_ns(self, effect: StartStage, worker: SimulatedWorker) -> int:
-        """How long a stage runs on an undisturbed worker; at least 1."""
+        """Return the duration of a stage on an undisturbed worker, in ns; at least 1."""
         batch, rows = effect.batch, effect.rows
         partition = batch.stages[effect.stage].partition
         shape = self.shapes[batch.request_ids[0]] if self.shapes is not None else ""

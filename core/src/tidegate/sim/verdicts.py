@@ -30,7 +30,7 @@ class PolicyStanding:
 
 
 def standings(results: Sequence[RunResult]) -> list[PolicyStanding]:
-    """Policies, the best first."""
+    """Return the policies' summaries, best first."""
     found = []
     for policy, own in by_policy(results).items():
         attained = [result.total.attainment for result in own]
@@ -51,7 +51,7 @@ def standings(results: Sequence[RunResult]) -> list[PolicyStanding]:
 
 
 def simulate_verdicts(scenario: Scenario, results: Sequence[RunResult], *, workers: int | None) -> list[str]:
-    """Sentences on a simulation or a live run. `workers`: how many there were; None: a server's own."""
+    """Return sentences on a simulation or live run. `workers`: their number; None: the server's own."""
     best, *others = standings(results)
     promised = any(model.slo_ms is not None for model in scenario.models)
     kept = "within their SLOs" if promised else "answered (no model has an SLO)"
@@ -70,7 +70,7 @@ def simulate_verdicts(scenario: Scenario, results: Sequence[RunResult], *, worke
 
 
 def goodput_verdicts(goodputs: Sequence[Goodput], limit: float) -> list[str]:
-    """Sentences on a search: who carries most, and how many times what the others carry."""
+    """Return sentences on a goodput search: the best policy, and its ratio to the others."""
     best, *others = sorted(goodputs, key=lambda each: -each.median_rps)
     kept = f"at most {words.limit(limit)} of every model's requests late, dropped or failed"
     if not best.median_rps:
@@ -89,9 +89,10 @@ def goodput_verdicts(goodputs: Sequence[Goodput], limit: float) -> list[str]:
 
 
 def sweep_verdicts(field: str, lines: Mapping[str, Mapping[str, Sequence[float]]], limit: float) -> list[str]:
-    """Sentences on a sweep: for each line, at which values of the first field its worst model is within the limit.
+    """Return sentences on a sweep: for each line, the values of the first field at which the worst model meets the
+    limit.
 
-    `lines`: by line and value the bad rates of the worst model, one for each seed.
+    `lines`: by line and value the miss rates of the worst model, one for each seed.
     """
     kept_of_all = f"keeps {words.limit(1 - limit)} of every model's requests on time"
     said = []
@@ -107,12 +108,12 @@ def sweep_verdicts(field: str, lines: Mapping[str, Mapping[str, Sequence[float]]
 
 
 def by_policy(results: Sequence[RunResult]) -> dict[str, list[RunResult]]:
-    """Results by policy, in the order in which they come."""
+    """Return the results by policy, in order of appearance."""
     return grouped(results, lambda result: result.total.policy)
 
 
 def grouped(results: Sequence[RunResult], key: Callable[[RunResult], str]) -> dict[str, list[RunResult]]:
-    """Results by what the key says of them."""
+    """Return the results grouped by `key`."""
     found: dict[str, list[RunResult]] = {}
     for result in results:
         found.setdefault(key(result), []).append(result)

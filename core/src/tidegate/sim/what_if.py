@@ -58,7 +58,7 @@ class WhatIfQuestion(msgspec.Struct, frozen=True):
 
 
 class WhatIfAnswer(msgspec.Struct, frozen=True):
-    """How it would have been."""
+    """Results of one simulated change."""
 
     name: str
     share: float | None
@@ -99,7 +99,10 @@ def answer(
     seed: int = 0,
     enough: Callable[[], bool] | None = None,
 ) -> WhatIfAnswer:
-    """Simulate one alternative; a policy that breaks is an answer, too. `enough`: asked after each event, ends it."""
+    """Simulate one change; a policy that fails is a result, too.
+
+    `enough`: called after each event; True ends the run.
+    """
     setup = _setup(question.setup, alternative)
     name = alternative.policy or question.policy
     requests = _renumbered(question.requests, alternative.pace)

@@ -11,19 +11,19 @@ Outcome = StageFinished | BatchFailed
 
 
 class Workers(Protocol):
-    """All workers of one simulation: they hear what the engine asks of them, and schedule how each stage ends."""
+    """Interface of the workers of a simulation: they execute effects and schedule the end of each stage."""
 
     def start(self, now_ns: int, effect: StartStage, agenda: EventQueue) -> None:
-        """The engine sends a stage to its worker, which may still run another."""
+        """Start a stage on its worker, which may still run another."""
 
     def cancel(self, now_ns: int, effect: CancelStage, agenda: EventQueue) -> None:
-        """The engine takes a stage back; its outcome is still to be told, and once only."""
+        """Cancel a stage; its outcome must still be reported once."""
 
     def ended(self, outcome: Outcome, agenda: EventQueue) -> None:
-        """An outcome that was scheduled has come; the engine is told of it right after this."""
+        """Handle a scheduled outcome, just before the engine gets it."""
 
     def forget(self, now_ns: int, worker_id: int, agenda: EventQueue) -> None:
-        """Nothing runs on a worker any more: it was lost, or joins anew. Outcomes of its stages need not be told."""
+        """Cancel the stages of a worker that was lost or joins again; their outcomes need not be reported."""
 
 
 Execution = Callable[[StartStage, int], Outcome]
@@ -50,12 +50,12 @@ def preempted(effect: CancelStage, now_ns: int) -> BatchFailed:
 
 
 def as_planned(effect: StartStage, started_ns: int) -> StageFinished:
-    """An execution that takes exactly as long as was planned."""
+    """Finish the stage after its planned duration."""
     return finished(effect, started_ns, started_ns + effect.batch.stages[effect.stage].duration_ns)
 
 
 def taking(service_ns: Callable[[StartStage], int]) -> Execution:
-    """An execution that goes well and takes so many ns."""
+    """Return an execution that finishes after `service_ns` ns."""
 
     def execute(effect: StartStage, started_ns: int) -> StageFinished:
         return finished(effect, started_ns, started_ns + service_ns(effect))
@@ -64,7 +64,7 @@ def taking(service_ns: Callable[[StartStage], int]) -> Execution:
 
 
 class ExactWorkers:
-    """Workers whose stages end exactly as an execution says; one that is sent to a busy worker waits there."""
+    """Workers whose stages end as an execution determines; a stage waits if its worker is busy."""
 
     def __init__(self, execution: Execution = as_planned) -> None:
         self._execution = execution
@@ -74,14 +74,14 @@ class ExactWorkers:
         """When a worker will have run all that it was sent, by worker id."""
 
     def start(self, now_ns: int, effect: StartStage, agenda: EventQueue) -> None:
-        """Run it as soon as the worker is free."""
+        """Start the stage as soon as the worker is free."""
         worker_id = effect.batch.stages[effect.stage].worker_id
         outcome = self._execution(effect, max(now_ns, self._busy_until_ns.get(worker_id, 0)))
         self._busy_until_ns[worker_id] = outcome.now_ns
         self._ends[effect.batch.id] = agenda.schedule(outcome)
 
     def cancel(self, now_ns: int, effect: CancelStage, agenda: EventQueue) -> None:
-        """The worker is free at once."""
+        """Free the worker at once."""
         number = self._ends.pop(effect.batch.id, None)
         if number is None:
             return  # it has ended at this very instant
@@ -90,9 +90,9 @@ class ExactWorkers:
         agenda.schedule(preempted(effect, now_ns))
 
     def ended(self, outcome: Outcome, agenda: EventQueue) -> None:
-        """Nothing is left to call off."""
+        """Ignore the outcome: nothing is left to cancel."""
         self._ends.pop(outcome.batch_id, None)
 
     def forget(self, now_ns: int, worker_id: int, agenda: EventQueue) -> None:
-        """The worker is free; outcomes of what it ran are told late, as they are live, and change nothing."""
+        """Free the worker; late outcomes of its stages change nothing."""
         self._busy_until_ns.pop(worker_id, None)

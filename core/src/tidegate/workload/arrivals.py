@@ -12,7 +12,7 @@ NS_PER_S = 1_000_000_000
 
 
 class Arrivals(msgspec.Struct, frozen=True, tag_field="process"):
-    """An arrival process of a mean rate. Subclasses say how the arrivals are spaced."""
+    """Arrival process with a mean rate; subclasses define the gaps."""
 
     rate_rps: float
     """Mean arrivals per second, positive."""
@@ -23,7 +23,7 @@ class Arrivals(msgspec.Struct, frozen=True, tag_field="process"):
             raise ValueError(f"rate_rps must be positive and finite, not {self.rate_rps}")
 
     def instants_ns(self, duration_ns: int, rng: Random) -> Iterator[int]:
-        """Draw the arrivals in [0, duration_ns): nanoseconds, never falling. Equal seeds give equal arrivals."""
+        """Return arrival times in [0, duration_ns), in ns, ascending. Equal seeds give equal arrivals."""
         for at_s in self._instants_s(rng):
             at_ns = at_s * NS_PER_S
             if at_ns >= duration_ns:  # before rounding down: a gap of a very low rate may be infinite
@@ -36,7 +36,7 @@ class Arrivals(msgspec.Struct, frozen=True, tag_field="process"):
 
 
 class Poisson(Arrivals, frozen=True, tag="poisson"):
-    """Independent clients: exponential gaps, coefficient of variation 1."""
+    """Poisson arrivals: exponential gaps, coefficient of variation 1."""
 
     def _instants_s(self, rng: Random) -> Iterator[float]:
         at_s = 0.0
@@ -46,7 +46,7 @@ class Poisson(Arrivals, frozen=True, tag="poisson"):
 
 
 class Gamma(Arrivals, frozen=True, tag="gamma"):
-    """Gamma-distributed gaps, coefficient of variation 1 / sqrt(shape)."""
+    """Arrivals with gamma-distributed gaps, coefficient of variation 1 / sqrt(shape)."""
 
     shape: float
     """Below 1: bursts; 1: Poisson; above: steadier. Positive."""
@@ -66,14 +66,14 @@ class Gamma(Arrivals, frozen=True, tag="gamma"):
 
 
 class Uniform(Arrivals, frozen=True, tag="uniform"):
-    """Evenly spaced, the first at once: the arrivals of one metronome."""
+    """Evenly spaced arrivals, the first at once."""
 
     def _instants_s(self, rng: Random) -> Iterator[float]:
         return (index / self.rate_rps for index in count())
 
 
 class RateStep(msgspec.Struct, frozen=True):
-    """Another rate from an instant on."""
+    """Change of the rate at a given time."""
 
     from_s: float
     """Seconds from the start."""
@@ -82,7 +82,7 @@ class RateStep(msgspec.Struct, frozen=True):
 
 
 class VaryingRate(Arrivals, frozen=True, tag="varying"):
-    """A process whose rate changes by steps: its unit-rate arrivals, spread in time so that the rate is as given.
+    """Arrival process whose rate changes by steps: a unit-rate process stretched in time.
 
     `rate_rps` multiplies the rate of every step.
     """

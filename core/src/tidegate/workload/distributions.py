@@ -17,11 +17,11 @@ Draw = Callable[[], float]
 
 
 class Distribution(ScenarioSection):
-    """Something to draw non-negative numbers from."""
+    """A distribution of non-negative numbers."""
 
     @abstractmethod
     def drawing_from(self, rng: Random) -> Draw:
-        """A function that draws the next number from this generator."""
+        """Return a function that draws numbers from this generator."""
 
     @abstractmethod
     def quantile(self, share: float) -> float:
@@ -30,41 +30,41 @@ class Distribution(ScenarioSection):
     @property
     @abstractmethod
     def smallest(self) -> float:
-        """No draw is below this."""
+        """Lower bound of all draws."""
 
     @property
     @abstractmethod
     def largest(self) -> float:
-        """No draw is above this; infinite where there is no such bound."""
+        """Upper bound of all draws; infinite if there is none."""
 
 
 class Constant(Distribution):
-    """Always the same; in a file simply the number."""
+    """Distribution of a single value; in a file simply the number."""
 
     distribution: Literal["constant"] = "constant"
     value: float = Field(ge=0)
 
     def drawing_from(self, rng: Random) -> Draw:
-        """Draws nothing from the generator."""
+        """Return a function that returns the value and draws nothing."""
         return lambda: self.value
 
     def quantile(self, share: float) -> float:
-        """The value."""
+        """Return the value."""
         return self.value
 
     @property
     def smallest(self) -> float:
-        """The value."""
+        """The value itself."""
         return self.value
 
     @property
     def largest(self) -> float:
-        """The value."""
+        """The value itself."""
         return self.value
 
 
 class LogNormal(Distribution):
-    """A long tail: most are small, a few are large."""
+    """Log-normal distribution: a long tail of large values."""
 
     distribution: Literal["lognormal"]
     mean: float = Field(gt=0)
@@ -77,30 +77,30 @@ class LogNormal(Distribution):
         return lambda: rng.lognormvariate(mu, sigma)
 
     def quantile(self, share: float) -> float:
-        """That of the logarithms, which are normal."""
+        """Return the quantile of the distribution."""
         mu, sigma = lognormal_parameters(self.mean, self.cv)
         return exp(NormalDist(mu, sigma).inv_cdf(share))
 
     @property
     def smallest(self) -> float:
-        """Zero is never reached, but approached."""
+        """Zero, which is approached and never reached."""
         return 0.0
 
     @property
     def largest(self) -> float:
-        """There is none."""
+        """Infinity: there is no upper bound."""
         return float("inf")
 
 
 class Normal(Distribution):
-    """A bell about its mean: one mode of a mixture. What would be negative is drawn anew."""
+    """Normal distribution without its negative part: one mode of a mixture."""
 
     distribution: Literal["normal"]
     mean: float = Field(gt=0)
     std: float = Field(gt=0, description="Standard deviation, before the negative numbers are left out")
 
     def drawing_from(self, rng: Random) -> Draw:
-        """One or more numbers of the generator for each draw."""
+        """Return a function that draws until a number is not negative."""
         mean, std, gauss = self.mean, self.std, rng.gauss
 
         def draw() -> float:
@@ -111,24 +111,24 @@ class Normal(Distribution):
         return draw
 
     def quantile(self, share: float) -> float:
-        """That of the part of the bell that is not negative."""
+        """Return the quantile of the non-negative part."""
         whole = NormalDist(self.mean, self.std)
         negative = whole.cdf(0)
         return max(0.0, whole.inv_cdf(negative + share * (1 - negative)))
 
     @property
     def smallest(self) -> float:
-        """Zero."""
+        """Zero, the lower bound."""
         return 0.0
 
     @property
     def largest(self) -> float:
-        """There is none."""
+        """Infinity: there is no upper bound."""
         return float("inf")
 
 
 class ValueTable(Distribution):
-    """Values with weights: a histogram of what was observed."""
+    """Distribution of values with weights, such as an observed histogram."""
 
     distribution: Literal["table"]
     values: list[Annotated[float, Field(ge=0)]] = Field(min_length=1)
@@ -143,13 +143,13 @@ class ValueTable(Distribution):
         return self
 
     def drawing_from(self, rng: Random) -> Draw:
-        """One number of the generator for each draw."""
+        """Return a function that draws one random number for each value."""
         values = self.values
         choose = choosing_from(self.weights or [1.0] * len(values), rng)
         return lambda: values[choose()]
 
     def quantile(self, share: float) -> float:
-        """The smallest value that, with those below it, has so much of the weight."""
+        """Return the smallest value whose cumulative weight reaches the share."""
         weights = self.weights or [1.0] * len(self.values)
         values, rising = zip(*sorted(zip(self.values, weights, strict=True)), strict=True)
         bounds = list(accumulate(rising))
@@ -178,13 +178,13 @@ AnyDistribution = Annotated[
 
 
 def choosing_from(weights: list[float], rng: Random) -> Callable[[], int]:
-    """A function that draws an index with the given weights, whose sum is positive."""
+    """Return a function that draws an index with these weights, whose sum is positive."""
     bounds = list(accumulate(weights))
     total, last, uniform = bounds[-1], len(bounds) - 1, rng.random
     return lambda: min(bisect_right(bounds, uniform() * total), last)
 
 
 def lognormal_parameters(mean: float, cv: float) -> tuple[float, float]:
-    """The mean and standard deviation of the logarithm, from those of the numbers themselves."""
+    """Return mean and standard deviation of the logarithm from mean and coefficient of variation of the values."""
     variance = log(1 + cv * cv)
     return log(mean) - variance / 2, sqrt(variance)

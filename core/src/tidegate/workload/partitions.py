@@ -37,16 +37,16 @@ class PartitionSpec(ScenarioSection):
 
 
 class PipelineSpec(ScenarioSection):
-    """Partitions in order, with one batch size."""
+    """A sequence of partitions with one batch size."""
 
     batch: int = Field(ge=1, le=65536, description="Rows: no batch through it is larger")
     partitions: list[PartitionSpec] = Field(min_length=1)
 
 
 def blocks_of(pipelines: Sequence[Sequence[str]]) -> dict[str, tuple[int, int]]:
-    """The blocks, [first, end), of every partition of a model: as many as its pipelines tell apart.
+    """Return the blocks, [first, end), of every partition of a model.
 
-    Raises ValueError for pipelines in which a partition would come after itself.
+    Raises ValueError if a partition would follow itself in a pipeline.
     """
     cuts: dict[tuple[str, str], tuple[str, str]] = {}
 

@@ -44,7 +44,7 @@ class ProfileSpec(ScenarioSection):
         return self
 
     def build(self, partition: str, kind: str, max_rows: int) -> Profile:
-        """The table of a partition on a kind of worker, for up to `max_rows` rows."""
+        """Return the profile of a partition on a device class, for up to `max_rows` rows."""
         if self.points_ms is not None:
             return Profile.from_points(partition, self.points_ms, max_rows=max_rows, device_class=kind)
         assert self.alpha_ms is not None, "checked when it was read"
@@ -55,12 +55,12 @@ class ProfileSpec(ScenarioSection):
 
 
 def folder_of(info: ValidationInfo) -> Path:
-    """The folder that the paths in a scenario start from."""
+    """Return the folder that relative paths in a scenario refer to."""
     return Path((info.context or {}).get("folder", "."))
 
 
 def read_table(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
-    """The rows of a CSV file that has at least these columns. Raises ValueError naming file and remedy."""
+    """Return the rows of a CSV file that has at least these columns. Raises ValueError with file and remedy."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)

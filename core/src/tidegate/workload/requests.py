@@ -16,7 +16,7 @@ RowsOf = Callable[[], tuple[int, str, float]]
 
 @dataclass(frozen=True)
 class RequestSequence:
-    """Requests in the order of their arrival; the position of each is its id. Instants begin with the warm-up."""
+    """Requests in order of arrival; the position of each is its id. Times in ns since the start of the warm-up."""
 
     models: tuple[str, ...]
     slos_ns: tuple[int, ...]

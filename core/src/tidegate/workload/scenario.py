@@ -36,14 +36,14 @@ ONE_PROFILE = "give profile (for every GPU) or profiles (by kind of GPU), or pip
 
 
 class LinkSpec(ScenarioSection):
-    """The network between the nodes: what goes from a partition to the next crosses it, unless both are in one node."""
+    """Network between nodes: transfers between partitions cross it, unless both are in one node."""
 
     gbps: Positive = Field(description="Of each node's uplink, and of its downlink")
     latency_ms: float = Field(default=0.0, ge=0, lt=1e6)
 
 
 class AppSpec(ScenarioSection):
-    """One application that uses a model: requests of its own size and duration."""
+    """An application of a model: requests with their own sizes and latency."""
 
     name: Name
     weight: float = Field(default=1.0, ge=0)
@@ -53,7 +53,7 @@ class AppSpec(ScenarioSection):
 
 
 class ModelSpec(ScenarioSection):
-    """A model, what is expected of it, and what its requests look like."""
+    """A model of a scenario: its profile, SLO and requests."""
 
     name: Name
     slo_ms: Positive | None = Field(default=None, description="How long after its arrival a request may be answered")
@@ -109,7 +109,7 @@ class ModelSpec(ScenarioSection):
 
     @property
     def max_rows(self) -> int:
-        """The largest batch, in rows."""
+        """Largest batch in rows."""
         if self.pipelines:
             return max(pipeline.batch for pipeline in self.pipelines)
         return self.max_batch or next(spec.max_batch for spec in self._specs() if spec.max_batch)
@@ -131,13 +131,13 @@ class ModelSpec(ScenarioSection):
 
 
 class ModelsFrom(ScenarioSection):
-    """Models out of a table: name,alpha_ms,beta_ms,slo_ms."""
+    """Models from a CSV table: name,alpha_ms,beta_ms,slo_ms."""
 
     csv: str = Field(min_length=1)
     max_batch: int = Field(ge=1)
 
     def read(self, folder: Path) -> list[dict[str, Any]]:
-        """Models in the form in which the file would list them. Raises ValueError."""
+        """Return the models as the file would list them. Raises ValueError."""
         columns = ("name", "alpha_ms", "beta_ms", "slo_ms")
         return [
             {
@@ -150,14 +150,14 @@ class ModelsFrom(ScenarioSection):
 
 
 class RateStepSpec(ScenarioSection):
-    """Another rate from an instant on."""
+    """Change of the rate at a given time."""
 
     from_s: float = Field(ge=0, description="Seconds from the start of the measured window")
     rate_rps: float = Field(ge=0, lt=1e12)
 
 
 class ProcessSpec(ScenarioSection):
-    """Arrivals drawn from a process, independently for every model."""
+    """An arrival process, independent for every model."""
 
     process: Literal["poisson", "gamma", "uniform"] = "poisson"
     rate_rps: Positive | list[RateStepSpec] = Field(
@@ -178,14 +178,14 @@ class ProcessSpec(ScenarioSection):
         return self
 
     def build(self, share: float, warmup_s: float) -> Arrivals:
-        """The process of a model with this (positive) share of the rate. The warm-up has the rate of the first step."""
+        """Return the arrivals of a model with this positive share of the rate; the warm-up has the first rate."""
         if not isinstance(self.rate_rps, list):
             return self._of_rate(self.rate_rps * share)
         steps = [Step(step.from_s + warmup_s * (index > 0), step.rate_rps) for index, step in enumerate(self.rate_rps)]
         return VaryingRate(share, self._of_rate(1.0), tuple(steps))
 
     def mean_rps(self, duration_s: float) -> float:
-        """Mean rate of all models over the measured window."""
+        """Return the mean rate of all models over the measured window, in requests per second."""
         if not isinstance(self.rate_rps, list):
             return self.rate_rps
         ends = [min(step.from_s, duration_s) for step in self.rate_rps[1:]] + [duration_s]
@@ -201,7 +201,7 @@ class ProcessSpec(ScenarioSection):
 
 
 class TraceSpec(ScenarioSection):
-    """Recorded arrivals. A trace that is shorter than the experiment begins again when it ends."""
+    """Recorded arrivals; a trace shorter than the experiment repeats."""
 
     process: Literal["trace"]
     file: str = Field(min_length=1, description="Relative to the scenario")
@@ -211,14 +211,14 @@ class TraceSpec(ScenarioSection):
 
 
 class Popularity(ScenarioSection):
-    """How the arrivals divide among the models, beside their shares."""
+    """Distribution of arrivals among models, beside their shares."""
 
     law: Literal["equal", "zipf"] = "equal"
     exponent: float = Field(default=1.0, ge=0, description="zipf: the k-th model listed gets 1 / k**exponent")
 
 
 class PolicyChoice(ScenarioSection):
-    """A policy by name, with options of its own."""
+    """Name and options of one policy."""
 
     name: Name
     options: dict[str, Any] = Field(default_factory=dict)
@@ -374,7 +374,7 @@ class Scenario(ScenarioSection):
 
     @property
     def folder(self) -> Path:
-        """Where the paths in it start."""
+        """Folder that relative paths refer to."""
         return self._folder
 
     @property
@@ -384,7 +384,7 @@ class Scenario(ScenarioSection):
         return {name: part for model in self.models for name, part in model.partitions.items()}
 
     def model(self, name: str) -> ModelSpec:
-        """The model of this name. Raises StopIteration for one that is not listed."""
+        """Return the model with this name. Raises StopIteration if there is none."""
         return next(model for model in self.models if model.name == name)
 
     def weights(self) -> list[float]:

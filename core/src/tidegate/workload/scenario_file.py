@@ -13,7 +13,7 @@ UNION_MEMBERS = frozenset({"poisson", "gamma", "uniform", "trace", "constant", "
 
 
 class ScenarioError(Exception):
-    """A scenario that cannot be used; the message names file, field and remedy."""
+    """Error: a scenario cannot be used; the message names file, field and remedy."""
 
 
 def read_scenario(path: Path, changes: dict[str, Any] | None = None) -> Scenario:
@@ -35,14 +35,14 @@ def read_scenario(path: Path, changes: dict[str, Any] | None = None) -> Scenario
 
 
 def changed_by(path: Path, data: Any, changes: dict[str, Any]) -> Any:  # noqa: ANN401 - whatever YAML can say
-    """A scenario that is not checked yet, with fields replaced as in `read_scenario`. Raises ScenarioError."""
+    """Return unchecked scenario data with fields replaced as in `read_scenario`. Raises ScenarioError."""
     for field, value in changes.items():
         _change(path, data, field, value)
     return data
 
 
 def parse_value(text: str) -> Any:  # noqa: ANN401 - whatever YAML can say
-    """A value as YAML understands it. Raises ScenarioError."""
+    """Return the value of a YAML text. Raises ScenarioError."""
     import yaml  # noqa: PLC0415 - of the extra `sim`
 
     try:

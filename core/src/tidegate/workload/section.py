@@ -9,6 +9,6 @@ Positive = Annotated[float, Field(gt=0, lt=1e12)]
 
 
 class ScenarioSection(BaseModel):
-    """A part of the file: an unknown field is an error, and so is a number that is none, or infinite."""
+    """Base class of a scenario's sections: unknown fields and infinite numbers are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
