@@ -13,7 +13,7 @@ PLUGINS = Plugins.installed()
 
 
 def timeline(path: Path, *options: str) -> tuple[int, str]:
-    result = CliRunner().invoke(build_app(PLUGINS), ["timeline", str(path), *options])
+    result = CliRunner().invoke(build_app(PLUGINS), ["explain", str(path), *options])
     return result.exit_code, result.output
 
 

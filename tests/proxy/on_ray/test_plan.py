@@ -49,7 +49,7 @@ def test_a_device_takes_what_is_said_of_its_product(
         (("GPU",), {}, "--takes GPU: it names no resource"),
         (("GPU=none",), {}, "--takes GPU=none: 'GPU=none' is not RESOURCE=AMOUNT, as in GPU=1"),
         (("T4,GPU=-1",), {}, "'GPU=-1' is not RESOURCE=AMOUNT"),
-        ((), {"event_log": "log.jsonl"}, "record: it would go with the node of its shard: leave it out"),
+        ((), {"event_log": "log.jsonl"}, "event_log: it would go with the node of its shard: leave it out"),
         (
             (),
             {"shard_links": {"secret_file": "tidegate.yaml"}},
