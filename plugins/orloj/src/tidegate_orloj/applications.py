@@ -40,7 +40,7 @@ class BatchKind(NamedTuple):
 
 
 class WorkBudget:
-    """The work that may still be done for the present event: among a few hundred requests a unit takes 0.05 ms."""
+    """Work budget of the current event: among a few hundred requests a unit takes 0.05 ms."""
 
     UNITS = 28
     QUEUE, SIZE, CURVES = 1, 2, 5
@@ -53,11 +53,11 @@ class WorkBudget:
         self.renew()
 
     def renew(self) -> None:
-        """Another event has come."""
+        """Restore the budget for the next event."""
         self.left, self._curves = self.UNITS, self.MOST_CURVES
 
     def spend(self, units: int) -> None:
-        """So much was done."""
+        """Subtract work from the budget."""
         self.left -= units
 
     def allows_curves(self, groups: int) -> bool:

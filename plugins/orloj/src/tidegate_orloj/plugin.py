@@ -6,7 +6,7 @@ from tidegate_orloj.policy import Orloj
 
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
-    """Offer Orloj by name."""
+    """Return the policy `orloj`."""
     return [
         PolicySpec("orloj", "Batches by the distributions of requests' times, for times that depend on data", Orloj)
     ]

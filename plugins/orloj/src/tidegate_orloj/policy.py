@@ -42,7 +42,7 @@ ONE_STEP: tuple[Cost, ...] = ((1.0, 1.0),)
 
 
 class CostStep(PolicyOptions):
-    """A step of a cost function."""
+    """A step of a piecewise-constant cost function."""
 
     after: PositiveFloat = Field(description="A multiple of the time from a request's arrival to its deadline")
     cost: PositiveFloat = Field(description="What the request has cost from then on")
@@ -122,7 +122,7 @@ class Orloj(QueueingPolicy[PendingQueue]):
         """The kinds of the workers that host a model, as far as they were asked for."""
 
     def migrate(self, setup: Setup) -> Self:
-        """The next one knows how often applications come, and the distributions that were told since."""
+        """Return the next policy, with the shares of applications and current distributions."""
         follower = super().migrate(setup)
         follower._times = {**self._times, **follower._times}
         for (model, shape), known in self._applications.items():
@@ -131,12 +131,12 @@ class Orloj(QueueingPolicy[PendingQueue]):
         return follower
 
     def handle(self, event: AnyEvent) -> Commands:
-        """Answer an event with a bounded amount of work."""
+        """Handle an event with a bounded amount of work."""
         self._budget.renew()
         return super().handle(event)
 
     def new_queue(self, key: QueueKey, model: Model) -> PendingQueue:
-        """An empty one, of the applications of its model and shape."""
+        """Return an empty queue for the applications of its model and shape."""
         return PendingQueue(
             key,
             model,
@@ -164,7 +164,7 @@ class Orloj(QueueingPolicy[PendingQueue]):
         return ()
 
     def on_latency_distribution_updated(self, event: LatencyDistributionUpdated) -> Commands:
-        """Batches of the model take as these times say from now on."""
+        """Use the new distribution for batches of the model."""
         times = event.times
         self._times[times.model, times.device_class, times.app] = times
         for (model, _), applications in self._applications.items():
@@ -173,20 +173,20 @@ class Orloj(QueueingPolicy[PendingQueue]):
         return self._look_again(event.now_ns, (times.model,))
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
-        """Requests without an application take as it says."""
+        """Use the new profile for requests without an application."""
         known = self._applications.get((event.profile.partition, event.profile.shape))
         if known:
             known.tell_profile(event.profile)
         return super().on_profile_updated(event)
 
     def forget_plans(self, partitions: Collection[str], shape: str | None = None) -> None:
-        """The workers have changed, or what they take."""
+        """Discard plans after a change of workers or profiles."""
         super().forget_plans(partitions, shape)
         for partition in partitions:
             self._kinds.pop(partition, None)
 
     def queue_changed(self, now_ns: int, queue: PendingQueue) -> Commands:
-        """Run what idle workers can run in time, drop the hopeless, and ask to be woken for the next of those."""
+        """Dispatch to idle workers, drop hopeless requests, and set a timer for the next one."""
         commands = self._drop_hopeless(now_ns, queue)
         granted = True
         while granted and queue:
@@ -204,7 +204,7 @@ class Orloj(QueueingPolicy[PendingQueue]):
         return [*commands, *self._wake(queue)]
 
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
-        """Run the batch of most worth, of those whose requests are the most urgent where there are very many."""
+        """Dispatch the most valuable batch, among the most urgent queues if there are very many."""
         commands: list[AnyCommand] = []
         found: list[tuple[float, int, QueueKey, BatchCandidate]] = []
         for queue in self._most_urgent(queue for queue in self.queues.values() if queue.model.name in worker.hosts):

@@ -13,7 +13,7 @@ Cut = tuple[int, ...]
 
 
 def cuts_of(pool: int, gpus: GpuPool, kinds: Sequence[SliceKind], usable: Sequence[int]) -> tuple[Cut, ...]:
-    """The ways to cut a GPU of this pool into usable kinds (by number) that leave no room for one more."""
+    """Return the partitions of a GPU of this pool into usable kinds (by number) without room for another slice."""
     mine = [kind.mig.name for number, kind in enumerate(kinds) if number in usable and kind.pool == pool]
     found = set()
     for placed in gpus.geometry.configurations(mine) if mine else ():
@@ -23,7 +23,7 @@ def cuts_of(pool: int, gpus: GpuPool, kinds: Sequence[SliceKind], usable: Sequen
 
 
 def parts_of(cuts: Sequence[Cut]) -> tuple[Cut, ...]:
-    """The cuts, and all that is left of them when slices are left out; nothing at all is one of them."""
+    """Return the partitions and all their subsets, including the empty one."""
     found: set[Cut] = set()
 
     def leave_out(cut: Cut) -> None:
@@ -40,12 +40,12 @@ def parts_of(cuts: Sequence[Cut]) -> tuple[Cut, ...]:
 
 
 def spent(cut: Cut, kinds: Sequence[SliceKind]) -> int:
-    """The GPCs of its slices."""
+    """Return the GPCs of a partition's slices."""
     return sum(count * kind.gpcs for count, kind in zip(cut, kinds, strict=True))
 
 
 class Budget:
-    """How many GPCs can be spent on the GPUs of a problem, by slices of some kinds only."""
+    """GPC budget of a problem, with slices of given kinds only."""
 
     def __init__(self, problem: MigProblem, kinds: Sequence[SliceKind], usable: Sequence[int]) -> None:
         """`usable`: the numbers of those kinds."""
@@ -66,7 +66,7 @@ class Budget:
 
     @property
     def most(self) -> int:
-        """The most GPCs that can be spent."""
+        """Maximum number of GPCs that can be used."""
         return self._reach[-1].bit_length() - 1
 
     @property
@@ -90,9 +90,9 @@ class Budget:
         )
 
     def draw(self, rng: Random) -> Counter[tuple[int, Cut]]:
-        """Random cuts that spend the budget: so many GPUs of a pool are cut so, by (pool, cut).
+        """Return random partitions that use the budget: number of GPUs by (pool, partition).
 
-        Every GPU in turn is cut in any of the ways that leave the others a way to spend the rest, each as likely.
+        Each GPU in turn gets a partition that lets the others use the rest, all equally likely.
         """
         left, drawn = self.gpcs, Counter[tuple[int, Cut]]()
         for after, pool in zip(range(len(self._reach) - 2, -1, -1), self._pools(), strict=True):
@@ -118,7 +118,7 @@ class Budget:
 
 
 def gpus_cut(problem: MigProblem, chosen: Counter[tuple[int, Cut]]) -> Iterator[tuple[int, int, Cut]]:
-    """(pool, number of the GPU in it, cut) for every GPU that is cut, those of each pool from 0 on."""
+    """Return (pool, index of the GPU, partition) for every partitioned GPU."""
     for number in range(len(problem.gpus)):
         index = 0
         for (pool, cut), count in sorted(chosen.items(), reverse=True):

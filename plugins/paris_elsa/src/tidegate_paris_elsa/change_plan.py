@@ -47,7 +47,7 @@ class ChangeCost(_Part):
 
 
 class Reconfiguration(Plan):
-    """A change of layout, step by step. `objective`: seconds without capacity (`cost.away_s`); less is better."""
+    """Plan of a change of layout in steps. `objective`: seconds without capacity (`cost.away_s`); less is better."""
 
     kind: Literal["mig_reconfiguration"] = "mig_reconfiguration"
     cost: ChangeCost
@@ -87,7 +87,7 @@ class Reconfiguration(Plan):
 
     @property
     def table(self) -> list[dict[str, str]]:
-        """A row per step."""
+        """One row for each step."""
         return [
             {
                 "wave": str(step.wave),

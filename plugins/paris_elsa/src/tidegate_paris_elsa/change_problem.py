@@ -35,16 +35,16 @@ class ReconfigurationProblem(VersionedDocument):
 
     @cached_property
     def requests(self) -> MigProblem | None:
-        """`problem`, read. Raises DocumentError."""
+        """Return the problem that `problem` names. Raises DocumentError."""
         return read_document(Path(self.problem), MigProblem) if isinstance(self.problem, str) else self.problem
 
     @cached_property
     def layouts(self) -> tuple[Layout, Layout]:
-        """Present and planned. Raises DocumentError."""
+        """Return the current and the target layout. Raises DocumentError."""
         return _read(self.present), _read(self.planned)
 
     def load_time_s(self, model: str) -> float:
-        """The seconds that loading a model takes; one that is not listed takes as long as the slowest that is."""
+        """Return the load time of a model in seconds; the longest known one if it is not listed."""
         if isinstance(self.load_s, dict):
             return self.load_s.get(model, max(self.load_s.values(), default=0.0))
         return self.load_s

@@ -13,7 +13,7 @@ Instance = Mig | WholeDevice
 
 
 class MpsShare(NamedTuple):
-    """How much of an instance a worker has by MPS, wherever the instance is; NamedTuple, because shares are sorted."""
+    """MPS share of a worker within an instance; a NamedTuple, so that shares can be sorted."""
 
     percent: int
     memory_mib: int
@@ -25,7 +25,7 @@ WHOLE_INSTANCE = MpsShare(0, 0)
 
 
 class UnnamedWorker(NamedTuple):
-    """A worker of an instance without its name."""
+    """A worker of an instance, without its name."""
 
     share: MpsShare
     hosts: tuple[str, ...]
@@ -41,12 +41,12 @@ Gpu = tuple[tuple[Instance, Seats], ...]
 
 
 def slots(part: Instance) -> tuple[int, str]:
-    """An order of instances: by where they begin."""
+    """Return the sort key of instances: their start."""
     return (part.start, part.profile) if isinstance(part, Mig) else (-1, "")
 
 
 def gpus_of(layout: Layout) -> dict[Device, dict[Instance, tuple[LayoutWorker, ...]]]:
-    """The workers of every instance of every device, those with MPS shares of it included, sorted by their seats."""
+    """Return the workers of every instance of every device, including MPS shares, sorted."""
     found: defaultdict[Device, defaultdict[Instance, list[LayoutWorker]]] = defaultdict(lambda: defaultdict(list))
     for worker in layout.workers:
         found[worker.device][mig_instance(worker.slice) or WholeDevice()].append(worker)
@@ -71,19 +71,19 @@ def slice_in(instance: Instance, share: MpsShare) -> Slice:
 
 
 def gpu_of(instances: Mapping[Instance, Iterable[LayoutWorker]]) -> Gpu:
-    """The same without names: equal for GPUs that serve the same."""
+    """Return the instances without names: equal for GPUs that serve the same."""
     return tuple((part, tuple(map(seat_of, instances[part]))) for part in sorted(instances, key=slots))
 
 
 def without(seats: Seats, others: Seats) -> Seats:
-    """The seats that are not among the others, each as often as there is none of these for it."""
+    """Return the workers that are not matched by the others."""
     return tuple(sorted((Counter(seats) - Counter(others)).elements()))
 
 
 def names_of(seats: Seats, there: Iterable[LayoutWorker]) -> list[str | None]:
-    """A name for each seat of an instance, of a worker that is there: its own, if any has that very seat.
+    """Return a name for each worker of an instance: its current one if the same worker exists.
 
-    The rest take those of workers with the same share, then any; None: none is left.
+    Others take names of workers with the same share, then any; None: none is left.
     """
     left = list(there)
     names: list[str | None] = [None] * len(seats)
@@ -109,7 +109,7 @@ class Capacities:
 
     @classmethod
     def of(cls, *layouts: Layout) -> "Capacities":
-        """The capacities of all kinds in any of the layouts, the last one's word being the last."""
+        """Return the capacities of all kinds in these layouts; the last layout takes precedence."""
         tables: dict[str, dict[str, tuple[float, ...]]] = defaultdict(dict)
         for layout in layouts:
             for part in layout.partitions:
@@ -121,7 +121,7 @@ class Capacities:
         return cls(found)
 
     def of_instance(self, device: Device, part: Instance, seats: Seats) -> dict[str, float]:
-        """Rows per second by partition."""
+        """Return rows per second by partition."""
         found: defaultdict[str, float] = defaultdict(float)
         for seat in seats:
             kind = seat.kind or device.device_class(slice_in(part, seat.share))
@@ -131,5 +131,5 @@ class Capacities:
 
 
 def model_of(parts: Iterable[LayoutPartition]) -> dict[str, str]:
-    """{partition: its model}."""
+    """Return the model of each partition."""
     return {part.name: part.model for part in parts}

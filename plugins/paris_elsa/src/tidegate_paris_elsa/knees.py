@@ -31,7 +31,7 @@ def knee_of(profile: SliceProfile, *, utilization: float, gain: float) -> tuple[
 
 
 def latency_ms(profile: SliceProfile, rows: int) -> float:
-    """The latency of a request of so many rows, on a straight line between those measured; rows within them."""
+    """Return the latency of a request of `rows` rows in ms, interpolated linearly."""
     points = list(zip(profile.rows, profile.latency_ms, strict=True))
     above = next(index for index, known in enumerate(profile.rows) if known >= rows)
     right, right_ms = points[above]
@@ -42,7 +42,8 @@ def latency_ms(profile: SliceProfile, rows: int) -> float:
 
 
 def segments_of(knees: Sequence[int], most_rows: int) -> list[tuple[int, int]]:
-    """(B_{k-1} + 1, B_k) for slices from small to large; the last one takes everything above, some may be empty."""
+    """Return the segments (B_{k-1} + 1, B_k) for slices from small to large; the last is unbounded, some may be
+    empty."""
     ends = [min(end, most_rows) for end in accumulate(knees, max)]
     ends[-1] = most_rows
     return [(before + 1, end) for before, end in zip([0, *ends], ends, strict=False)]

@@ -17,7 +17,7 @@ NO_INSTANCES: Gpu = ()
 
 @dataclass(frozen=True)
 class GpuChange:
-    """One GPU, now and then."""
+    """Current and target instances of one GPU."""
 
     device: Device
     present: Gpu
@@ -58,7 +58,7 @@ def match(
 
 
 def devices_of(product: str, present: Mapping[Device, Gpu], planned: Mapping[Device, Gpu]) -> list[Device]:
-    """The GPUs that there are; where more are planned, as many of those that only the plan names."""
+    """Return the existing GPUs; if more are planned, as many that only the plan names."""
     there = [device for device in present if device.product == product]
     wanted = [device for device in planned if device.product == product]
     new = [device for device in wanted if device not in present]

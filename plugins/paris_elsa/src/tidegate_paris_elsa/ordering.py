@@ -50,7 +50,7 @@ def waves_of(moves: Sequence[CapacityChange], capacity: Amounts, needed: Amounts
 def least_kept(
     moves: Sequence[CapacityChange], waves: Sequence[Sequence[int]], capacity: Amounts, shared: Amounts
 ) -> float:
-    """The least share of any partition's capacity in the whole course; `shared`: what counts as all of it."""
+    """Return the least fraction of a partition's capacity during the change; `shared`: its full capacity."""
     have, least = dict(capacity), 1.0
     for wave in waves:
         for number in wave:

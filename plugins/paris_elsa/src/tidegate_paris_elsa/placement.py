@@ -46,6 +46,6 @@ def place(problem: MigProblem, kinds: Sequence[SliceKind], counts: SliceCounts) 
 
 
 def device_of(pool: GpuPool, number: int) -> Device:
-    """One of a pool's GPUs, in its node."""
+    """Return the device of a pool's GPU, with its node."""
     node, index = divmod(number, pool.per_node)
     return Device(f"{pool.product}-node-{node}", index, pool.product, pool.memory_mib)

@@ -60,7 +60,7 @@ class PlannedGpu(_Part):
 
 
 class MigPlan(Plan):
-    """GPUs in slices. `objective`: the load, requests/s of every model relative to its weight; more is better."""
+    """Plan of MIG slices. `objective`: load in requests/s of every model relative to its weight; more is better."""
 
     kind: Literal["mig_plan"] = "mig_plan"
     gpcs: int
@@ -70,14 +70,14 @@ class MigPlan(Plan):
 
     @property
     def summary(self) -> str:
-        """The rates, and what they take."""
+        """Rates and used GPUs in one line."""
         rates = ", ".join(f"{model.name} {model.rate_rps:,.0f}/s" for model in self.models)
         slices = sum(len(gpu.slices) for gpu in self.gpus)
         return f"{rates}; {self.gpcs} GPCs in {slices} slices of {len(self.gpus)} GPUs"
 
     @property
     def table(self) -> list[dict[str, str]]:
-        """A row per model and kind of slice."""
+        """One row for each model and kind of slice."""
         rows = []
         for model in self.models:
             segments = {segment.kind: segment for segment in model.segments}

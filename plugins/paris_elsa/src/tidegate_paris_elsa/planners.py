@@ -28,7 +28,7 @@ class _Wish:
 
 
 def plan_paris(problem: MigProblem, /, *, time_limit_s: float, progress: Progress) -> MigPlan:
-    """Slices of unlike sizes, each for the sizes of requests that it answers well. Raises PlanningError."""
+    """Plan heterogeneous slices, each for the request sizes that suit it (PARIS). Raises PlanningError."""
     offers = offers_of(problem)
     budget = Budget(problem, offers.kinds, offers.usable)
     wishes = _wishes(problem, offers, budget.gpcs)
@@ -52,14 +52,14 @@ def plan_paris(problem: MigProblem, /, *, time_limit_s: float, progress: Progres
 
 
 def plan_homogeneous(problem: MigProblem, /, *, time_limit_s: float, progress: Progress) -> MigPlan:
-    """Slices of one size, the problem's `size`: as many as fit, or as spend its GPCs. Raises PlanningError."""
+    """Plan slices of one size, `size`: as many as fit or use the GPCs. Raises PlanningError."""
     if problem.size is None:
         raise PlanningError("size: `homogeneous` needs one: 1, 2, 3, 4 or 7 GPCs")
     return _homogeneous(problem, problem.size, time_limit_s, progress)
 
 
 def plan_max(problem: MigProblem, /, *, time_limit_s: float, progress: Progress) -> MigPlan:
-    """The best of the plans with slices of one size, by the load that they bear in time. Raises PlanningError."""
+    """Plan with the best single size of slices, by load served on time. Raises PlanningError."""
     plans: list[tuple[bool, MigPlan]] = []
     reasons = []
     for size in HOMOGENEOUS_GPCS:
@@ -75,7 +75,7 @@ def plan_max(problem: MigProblem, /, *, time_limit_s: float, progress: Progress)
 
 
 def plan_random(problem: MigProblem, /, *, time_limit_s: float, progress: Progress) -> MigPlan:
-    """Every GPU cut at random, by the problem's `seed`, into slices that spend its GPCs. Raises PlanningError."""
+    """Plan random partitions that use the GPCs, from the problem's `seed`. Raises PlanningError."""
     every = offers_of(problem)
     offers = every.only(set.intersection(*({speed.kind for speed in mine} for mine in every.speeds)))
     drawn = Budget(problem, offers.kinds, offers.usable).draw(Random(problem.seed))

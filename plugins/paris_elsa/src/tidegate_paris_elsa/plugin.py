@@ -17,7 +17,7 @@ from tidegate_paris_elsa.problem_from_demand import problem_of
 
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
-    """Offer ELSA by name."""
+    """Return the policy `elsa`."""
     return [
         PolicySpec("elsa", "Each request on the smallest slice on which it is on time", Elsa, ({}, {"merge": True}))
     ]
@@ -25,7 +25,7 @@ def tidegate_policies() -> list[PolicySpec]:
 
 @hookimpl
 def tidegate_planners() -> list[PlannerSpec]:
-    """Offer PARIS, those that it is judged by, and what leads from one layout to another."""
+    """Return the planner `paris`, its baselines, and `reconfigure`."""
     offered = [
         ("paris", "Cuts GPUs into MIG slices of unlike sizes, by the sizes of requests", "plan_paris"),
         ("homogeneous", "MIG slices of one size: the baseline for paris", "plan_homogeneous"),

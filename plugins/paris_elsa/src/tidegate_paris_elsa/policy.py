@@ -72,11 +72,11 @@ class Elsa(Policy):
             self._join(worker)
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
-        """Let it join a line."""
+        """Add the request to a worker's queue."""
         return self._place(event.now_ns, event.request)
 
     def on_request_cancelled(self, event: RequestCancelled) -> Commands:
-        """Take it out of its line."""
+        """Remove the request from its queue."""
         if self._homeless.pop(event.request_id, None):
             return ()
         line, task = self._task_of.pop(event.request_id)
@@ -85,7 +85,7 @@ class Elsa(Policy):
         return ()
 
     def on_worker_ready(self, event: WorkerReady) -> Commands:
-        """Run what came first."""
+        """Dispatch the first batch of the worker's queue."""
         line = self._lines.get(event.worker_id)
         if line is None:
             return ()
@@ -98,14 +98,14 @@ class Elsa(Policy):
         return ()
 
     def on_worker_delayed(self, event: WorkerDelayed) -> Commands:
-        """It runs longer than was expected."""
+        """Update the wait at the worker, which runs longer than expected."""
         if line := self._lines.get(event.worker_id):
             line.ready = False
             self._pool_of[event.worker_id].changed(event.now_ns, line)
         return ()
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
-        """All that waits for what it hosts joins a line anew, oldest first."""
+        """Redistribute the waiting requests that the worker could serve, oldest first."""
         self._join(event.worker)
         waiting = [
             request
@@ -131,7 +131,7 @@ class Elsa(Policy):
         return self._place_all(event.now_ns, [request for task in line for request in task.requests.values()])
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
-        """Expect that from now on."""
+        """Use the new profile from now on."""
         self._profiles[event.profile.key] = event.profile
         if not event.profile.shape:
             self._smallest_first.pop(event.profile.partition, None)

@@ -37,7 +37,7 @@ class WorkerPool:
         """The lines of those where something waits."""
 
     def join(self, worker: Worker) -> WorkerQueue:
-        """A worker appeared; it is idle. Returns its line."""
+        """Add an idle worker, and return its queue."""
         place = heappop(self._free) if self._free else len(self._lines)
         line = WorkerQueue(worker, place)
         if place == len(self._lines):
@@ -50,7 +50,7 @@ class WorkerPool:
         return line
 
     def leave(self, line: WorkerQueue) -> None:
-        """A worker is gone."""
+        """Remove a worker that is gone."""
         place = line.place
         self._lines[place] = None
         self._done[place] = self._idle[place] = self._late[place] = NEVER_NS
@@ -74,7 +74,7 @@ class WorkerPool:
             self.stuck[line] = None
 
     def least_wait(self, now_ns: int) -> tuple[int, WorkerQueue] | None:
-        """The least T_wait, and the first worker that has it; None where there is no worker."""
+        """Return the least T_wait in ns, and the first worker with it; None if there is no worker."""
         self.look_again(now_ns)
         if not self.count:
             return None

@@ -53,13 +53,13 @@ class GpuPool(_Part):
 
     @cached_property
     def geometry(self) -> MigGeometry:
-        """Into which slices such a GPU can be cut."""
+        """MIG geometry of the GPUs."""
         (geometry,) = mig_geometries(self.product, self.memory_mib)
         return geometry
 
 
 class SliceProfile(_Part):
-    """How long a model runs on one kind of slice, as measured."""
+    """Measured latency of a model on one kind of slice."""
 
     kind: Name = Field(description="A MIG profile, `3g.20gb`, or with its product, `A100-40GB/3g.20gb`")
     rows: tuple[Rows, ...] = Field(min_length=1, description="Rising")
@@ -106,7 +106,7 @@ class MigModel(_Part):
 
     @cached_property
     def shares(self) -> dict[int, float]:
-        """{rows: its share of the requests}, rising, without what never comes. Raises DocumentError, PlanningError."""
+        """Return the share of requests by rows, ascending. Raises DocumentError, PlanningError."""
         sizes = self.sizes
         if isinstance(sizes, str):
             known = read_document(Path(sizes), RequestSizes).models
@@ -118,7 +118,7 @@ class MigModel(_Part):
 
     @property
     def most_rows(self) -> int:
-        """The size of its largest requests."""
+        """Rows of its largest requests."""
         return max(self.shares)
 
     @cached_property

@@ -6,7 +6,10 @@ from tidegate_paris_elsa.problem import GpuPool, MigModel, MigProblem, SliceProf
 
 
 def problem_of(demand: Demand) -> MigProblem:
-    """Every GPU cut, every model by its part of the rate. Raises PlanningError for what was not measured."""
+    """Return the problem with every GPU partitioned and every model by its rate.
+
+    Raises PlanningError for missing profiles.
+    """
     for product in demand.gpus:
         if len(found := mig_geometries(product, None)) != 1:
             names = " or ".join(geometry.product for geometry in found)

@@ -32,7 +32,7 @@ INFEASIBLE_STATUS = 2
 
 @dataclass(frozen=True)
 class SizeDemand:
-    """Requests of some sizes of one model."""
+    """Requests of a range of sizes of one model."""
 
     model: int
     works_s: Mapping[int, float]
@@ -58,7 +58,10 @@ Row = tuple[dict[int, float], float, float]
 
 
 class Program:
-    """The variables in order: load; slices by (model, kind); GPUs by (pool, cut); loads by (demand, kind)."""
+    """Integer program.
+
+    Variables in order: load; slices by (model, kind); GPUs by (pool, partition); loads by (demand, kind).
+    """
 
     def __init__(
         self,
@@ -97,7 +100,7 @@ class Program:
         self._rows = self._served(demands, weights) + self._cut() + [self._spent()]
 
     def search(self, wanted: Mapping[tuple[int, int], float], time_limit_s: float, progress: Progress) -> SliceCounts:
-        """The counts that bear most, then the nearest to those that are wanted, by GPCs. Raises PlanningError."""
+        """Return the counts with the highest load, then the nearest to `wanted` by GPCs. Raises PlanningError."""
         goal = np.zeros(self._size)
         goal[0] = -1.0
         most = self._run(goal, self._rows, self._gap, (time_limit_s - progress()) * LOAD_SHARE)
@@ -234,7 +237,7 @@ def share_out(
     time_limit_s: float,
     progress: Progress,
 ) -> SliceCounts:
-    """The counts of a problem whose GPUs are cut already: every slice goes to one model. Raises PlanningError."""
+    """Return the counts for partitioned GPUs: every slice goes to one model. Raises PlanningError."""
     once = [(pool, tuple(count * number for number in cut)) for (pool, cut), count in cuts.items()]
     gpcs = sum(spent(cut, offers.kinds) for _, cut in once)
     program = Program(problem, offers, demands, once, gpcs, most_of_each=[1] * len(once))

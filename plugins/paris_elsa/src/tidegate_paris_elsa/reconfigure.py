@@ -53,7 +53,7 @@ def plan_reconfiguration(
 
 
 def new_layout(problem: ReconfigurationProblem, plan: Reconfiguration) -> Layout:
-    """The planned layout on the GPUs that there are, with the names of the workers that stay."""
+    """Return the target layout on the existing GPUs, with the names of workers that stay."""
     planned = problem.layouts[1]
     try:
         return Layout.model_validate(planned.model_copy(update={"workers": plan.workers}).model_dump())

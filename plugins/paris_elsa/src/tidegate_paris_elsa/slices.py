@@ -27,28 +27,28 @@ class SliceKind:
 
     @property
     def gpcs(self) -> int:
-        """How many GPCs one spends."""
+        """Number of GPCs of a slice."""
         return self.mig.compute_slices
 
 
 @dataclass(frozen=True)
 class SliceSpeed:
-    """How fast a model is on one kind of slice."""
+    """Latency of a model on one kind of slice."""
 
     kind: int
     """Index of the kind of slice."""
     profile: SliceProfile
 
     def latency_ms(self, rows: int) -> float:
-        """The latency of a request of so many rows."""
+        """Return the latency of a request of `rows` rows in ms."""
         return latency_ms(self.profile, rows)
 
     def throughput_rps(self, rows: int) -> float:
-        """So many such requests are answered in a second, one after another."""
+        """Return the requests of `rows` rows per second, one after another."""
         return 1000 / self.latency_ms(rows)
 
     def most_rows_within(self, budget_ms: float, most_rows: int) -> int:
-        """The most rows that take no longer; 0: even one does."""
+        """Return the most rows with at most `budget_ms` latency; 0 if even one row takes longer."""
         return next((rows for rows in range(most_rows, 0, -1) if self.latency_ms(rows) <= budget_ms), 0)
 
 
@@ -63,15 +63,15 @@ class SliceOffers:
 
     @property
     def usable(self) -> list[int]:
-        """The numbers of the kinds that can serve any of the models."""
+        """Numbers of the kinds that can serve any model."""
         return sorted({speed.kind for mine in self.speeds for speed in mine})
 
     def only(self, usable: Container[int]) -> "SliceOffers":
-        """The same with no other kinds than these, by number."""
+        """Return the offers restricted to these kinds, by number."""
         return SliceOffers(self.kinds, [[speed for speed in mine if speed.kind in usable] for mine in self.speeds])
 
     def by_name(self, model: int) -> dict[str, SliceSpeed]:
-        """How fast a model is, by the name of the kind."""
+        """Return the latencies of a model by name of the kind."""
         return {self.kinds[speed.kind].name: speed for speed in self.speeds[model]}
 
 

@@ -16,7 +16,7 @@ LoadTime = Callable[[str], float]
 
 @dataclass(frozen=True)
 class ChangeStep:
-    """Instances of one GPU that are destroyed for others, or that load something else; the rest of it serves on."""
+    """Change of some instances of one GPU: replaced, or loaded with something else; the others keep serving."""
 
     leaving: tuple[Serving, ...]
     arriving: tuple[Serving, ...]
@@ -28,7 +28,7 @@ class ChangeStep:
 def steps_between(
     present: Gpu, planned: Gpu, geometry: MigGeometry | None, *, cut_s: float, load_s: LoadTime
 ) -> tuple[ChangeStep, ...]:
-    """The smallest steps, each on memory slices of its own, so that they may come in any order."""
+    """Return the smallest steps, on disjoint memory slices, so that they can run in any order."""
     before, after = dict(present), dict(planned)
     steps = []
     for part in before.keys() & after.keys():
@@ -46,7 +46,7 @@ def steps_between(
 
 
 def nearest(present: Gpu, planned: Gpu, geometry: MigGeometry | None, cost: Callable[[Gpu], float]) -> Gpu:
-    """The planned instances at the start slots, with each model in the slice, where the change costs least."""
+    """Return the planned instances at start slots and with models for which the change costs least."""
     if geometry is None or not all(isinstance(part, Mig) for part, _ in planned):
         return planned
     seats_by_profile: dict[str, list[Seats]] = {}
@@ -107,7 +107,7 @@ def _clash_on(geometry: MigGeometry, first: Mig, second: Mig) -> bool:
 
 
 def loaded(steps: Iterable[ChangeStep]) -> int:
-    """How many partitions are loaded into workers, all steps together."""
+    """Return the number of partitions that all steps load."""
     total = 0
     for step in steps:
         before = dict(step.leaving) if step.reloads else {}

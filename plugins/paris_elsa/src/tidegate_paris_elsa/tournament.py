@@ -4,7 +4,10 @@ from tidegate.api import NEVER_NS
 
 
 class Tournament:
-    """A number for each place 0, 1, 2, ...; NEVER_NS where none was set. Setting and finding take O(log places)."""
+    """Tournament tree over places 0, 1, 2, ... with a number each; NEVER_NS by default.
+
+    Operations take O(log places).
+    """
 
     __slots__ = ("_least", "_size")
 
@@ -15,7 +18,7 @@ class Tournament:
 
     @property
     def least(self) -> int:
-        """The smallest number; NEVER_NS where none is set."""
+        """Return the smallest number; NEVER_NS if none is set."""
         return self._least[1]
 
     def __setitem__(self, place: int, number: int) -> None:
@@ -34,7 +37,7 @@ class Tournament:
             least[node] = number
 
     def first_within(self, limit: int) -> int | None:
-        """The first place whose number is not above a limit below NEVER_NS; None where there is none."""
+        """Return the first place whose number is at most `limit`, which is below NEVER_NS; None if there is none."""
         least, node = self._least, 1
         if least[1] > limit:
             return None

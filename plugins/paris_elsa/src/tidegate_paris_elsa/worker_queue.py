@@ -17,7 +17,7 @@ class QueuedBatch:
 
     @property
     def due_ns(self) -> int:
-        """The earliest deadline of its requests."""
+        """Earliest deadline of its requests, in ns."""
         return min(request.deadline_ns for request in self.requests.values())
 
 
@@ -56,33 +56,33 @@ class WorkerQueue:
 
     @property
     def first(self) -> QueuedBatch:
-        """The task that came first. Raises StopIteration where nothing waits."""
+        """Return the first batch. Raises StopIteration if the queue is empty."""
         return next(iter(self._tasks))
 
     @property
     def last(self) -> QueuedBatch:
-        """The task that came last. Raises StopIteration where nothing waits."""
+        """Return the last batch. Raises StopIteration if the queue is empty."""
         return next(reversed(self._tasks))
 
     def push(self, task: QueuedBatch, profile: Profile) -> None:
-        """A task comes last."""
+        """Append a batch."""
         self._tasks[task] = None
         self._count(task, 1, profile)
 
     def remove(self, task: QueuedBatch, profile: Profile) -> None:
-        """A task is run, or given up."""
+        """Remove a batch that runs or is dropped."""
         del self._tasks[task]
         self._count(task, -1, profile)
 
     def join(self, task: QueuedBatch, request: Request, profile: Profile) -> None:
-        """A request joins a task that waits."""
+        """Add a request to a waiting batch."""
         self._count(task, -1, profile)
         task.requests[request.id] = request
         task.rows += request.rows
         self._count(task, 1, profile)
 
     def leave(self, task: QueuedBatch, request_id: int, profile: Profile) -> None:
-        """A request leaves a task that waits; without any the task is gone."""
+        """Remove a request from a waiting batch; an empty batch is removed."""
         self._count(task, -1, profile)
         task.rows -= task.requests.pop(request_id).rows
         if task.requests:

@@ -10,7 +10,7 @@ from tidegate_ppipe.rounding import gpus_of, rates_of
 
 
 def build_plan(problem: PpipeProblem, columns: Sequence[Column], counts: ColumnCounts) -> PpipePlan:
-    """The plan that gives each column its GPUs."""
+    """Return the plan that gives each column its GPUs."""
     gpus = gpus_of(columns, counts.workers)
     rates_rps = rates_of(columns, counts.workers)
     models = []

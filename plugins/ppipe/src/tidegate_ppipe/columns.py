@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ColumnPartition:
-    """A partition of a column."""
+    """A partition of a column on a share of a GPU class."""
 
     first: int
     last: int
@@ -40,7 +40,7 @@ class ColumnPartition:
 
 @dataclass(frozen=True)
 class Column:
-    """A pipeline that could be used."""
+    """A candidate pipeline: partitions, GPU classes, shares and batch size."""
 
     model: int
     batch: int
@@ -48,7 +48,7 @@ class Column:
     parts: tuple[ColumnPartition, ...]
 
     def gpus_per_rps(self, classes: int) -> Floats:
-        """How much of each class a request per second takes."""
+        """Return the GPUs of each class that a rate of one request per second needs."""
         cost = np.zeros(classes)
         for part in self.parts:
             cost[part.gpu] += 1 / part.rate_rps
@@ -56,12 +56,12 @@ class Column:
 
     @property
     def latency_us(self) -> float:
-        """The time from the first request of a batch to its answer, waiting left out."""
+        """Latency in microseconds from the first request of a batch to its response, without waiting."""
         return self.gather_us + sum(part.latency_us + part.transfer_us for part in self.parts)
 
 
 class LatencyTables:
-    """The profile of a model as arrays: latency of blocks by class, share and batch."""
+    """Profile of a model as arrays: latency of blocks by class, share and batch."""
 
     def __init__(self, model: PlannedModel, problem: PpipeProblem) -> None:
         profile = self.profile = model.blocks
@@ -84,7 +84,8 @@ class LatencyTables:
         return [int(share) for share in np.flatnonzero(~np.isnan(self._prefixes[batch, gpu, :, 0]))]
 
     def prefixes(self, batch: int) -> Floats:
-        """Sums of the first blocks' latencies in microseconds, by class, share and number of blocks; else NaN."""
+        """Return cumulative latencies of the first blocks in microseconds, by class, share and number of blocks; NaN if
+        unknown."""
         sums: Floats = self._prefixes[batch]
         return sums
 
@@ -98,7 +99,7 @@ class LatencyTables:
 
 
 def times_us(tables: LatencyTables, problem: PpipeProblem) -> dict[int, float]:
-    """How long a batch of one takes through the whole model, by class, for those that were measured."""
+    """Return the latency in microseconds of a batch of one through the whole model, by measured class."""
     return {
         gpu: float(tables.prefixes(1)[gpu, 1, -1]) for gpu in range(len(problem.classes)) if 1 in tables.shares(gpu, 1)
     }
@@ -232,7 +233,7 @@ def _undominated(found: list[tuple[Floats, Column]], *, exact: bool) -> list[tup
 
 
 def cheapest(costs: Floats) -> list[int]:
-    """Rows that no other row undercuts, or equals before them, in every entry."""
+    """Return the rows that no other row dominates in every entry."""
     left = np.lexsort(costs.T[::-1])
     kept: list[int] = []
     while len(left):  # no row undercuts one that sorts before it

@@ -9,7 +9,7 @@ from tidegate_ppipe.routes import InFlightBatch, RouteStop, stages_of
 
 
 class Corrections:
-    """The batches on their way, whose reservations are kept right."""
+    """Batches in flight, with corrected reservations."""
 
     def __init__(self, resources: Resources, serve: Callable[[int, int], list[AnyCommand]]) -> None:
         """`serve(now_ns, worker_id)` gives what waits a worker that became free."""
@@ -19,12 +19,12 @@ class Corrections:
         """The batches, by their ids."""
 
     def begin(self, flight: InFlightBatch) -> None:
-        """A batch leaves: all that it needs is reserved."""
+        """Add a batch that leaves, and reserve its route."""
         self._flights[flight.batch_id] = flight
         self._resources.reserve(flight, flight.stops)
 
     def stage_finished(self, event: StageFinished) -> list[AnyCommand]:
-        """Reservations are set right, and the worker goes on with what comes to it next."""
+        """Correct the reservations after a stage, and start the worker's next one."""
         flight = self._flights.get(event.batch_id)
         if flight is None:
             return []
@@ -48,7 +48,7 @@ class Corrections:
         return [command for stop in left for command in self._freed(event.now_ns, stop.place)]
 
     def lost(self, now_ns: int, place: PooledWorker) -> list[AnyCommand]:
-        """Batches that were to go to a lost worker are led elsewhere, where that can be, or will fail."""
+        """Reroute batches that were to visit a lost worker, or let them fail."""
         commands: list[AnyCommand] = []
         for flight in list(self._flights.values()):
             if any(stop.place is place for stop in flight.stops[flight.stage :]):

@@ -44,7 +44,7 @@ class ColumnCounts:
 
 @dataclass(frozen=True)
 class Infeasible:
-    """There are no numbers to give."""
+    """Error: no plan exists, or none was found in time."""
 
     proven: bool
     """Whether it is proven that there are none; else the time was too short."""

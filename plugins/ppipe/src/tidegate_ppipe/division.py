@@ -56,7 +56,7 @@ def _whole_cells(problem: PpipeProblem) -> int:
 
 
 def units_of(problem: PpipeProblem, columns: Sequence[Column]) -> list[int] | None:
-    """The parts of a GPU of which every share is a whole number, by class; None where there would be too many."""
+    """Return the units of a GPU in which every share is whole, by class; None if there are too many."""
     shares: list[set[int]] = [set() for _ in problem.classes]
     for column in columns:
         for part in column.parts:

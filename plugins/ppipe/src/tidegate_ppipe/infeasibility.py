@@ -48,7 +48,7 @@ def check_columns(problem: PpipeProblem, tables: Sequence[LatencyTables], column
 
 
 def too_high(problem: PpipeProblem, columns: Sequence[Column]) -> PlanningError:
-    """The rates are more than all GPUs bear."""
+    """Return the error for rates that all GPUs together cannot serve."""
     loads = [model.model_copy(update={"weight": model.rate_rps}) for model in problem.models]
     borne = price(problem.model_copy(update={"objective": "throughput", "models": tuple(loads)}), columns)
     assert borne is not None, "some load is always borne"
@@ -64,7 +64,7 @@ def too_high(problem: PpipeProblem, columns: Sequence[Column]) -> PlanningError:
 
 
 def no_room(problem: PpipeProblem, time_limit_s: float, *, proven: bool) -> PlanningError:
-    """No numbers of whole GPUs were found."""
+    """Return the error for a search that found no whole numbers of GPUs."""
     if not proven:
         return PlanningError(
             f"parts of the {problem.gpus} GPUs would do, but in {time_limit_s:g} s no plan of whole ones was found, "

@@ -20,7 +20,7 @@ Cell = tuple[int, ...]
 
 @dataclass(frozen=True)
 class KnapsackItem:
-    """A pipeline with certain numbers of workers."""
+    """A pipeline with given numbers of workers, as a knapsack item."""
 
     cell: Cell
     """Number of GPUs of each class that it uses."""
@@ -58,12 +58,12 @@ class KnapsackTable:
 
     @property
     def rates_rps(self) -> Floats:
-        """The rates, by whole GPUs of each class."""
+        """Return the rates by whole GPUs of each class."""
         rates: Floats = self._rates_rps[tuple(slice(None, None, unit) for unit in self._units)]
         return rates
 
     def workers(self, gpus: Sequence[int]) -> dict[int, list[int]]:
-        """The workers of each pool, by column, that bear what the table says of so many GPUs of each class."""
+        """Return the workers of each pool, by column, that serve the table's rate for these GPUs."""
         cell = tuple(count * unit for count, unit in zip(gpus, self._units, strict=True))
         found: dict[int, list[int]] = {}
         while self._rates_rps[cell] > 0:
@@ -127,17 +127,17 @@ class KnapsackTable:
 
 
 def cells(gpus: Sequence[int], units: Sequence[int]) -> int:
-    """How many cells a table has."""
+    """Return the number of cells of a table."""
     return prod(count * unit + 1 for count, unit in zip(gpus, units, strict=True))
 
 
 def workers_for(rate_rps: float, part: ColumnPartition) -> int:
-    """How many workers of a pool bear a rate."""
+    """Return the number of workers of a pool that serve a rate."""
     return ceil(rate_rps / (part.rate_rps / part.share) * (1 - RELATIVE_TOLERANCE))
 
 
 def corners(table: Floats) -> list[Cell]:
-    """Cells that say more than each of their neighbors with one unit less; the first cell, if it says anything."""
+    """Return the cells with a higher rate than each neighbor with one unit less, and the first if it has any."""
     is_corner = table > -np.inf
     for axis in range(table.ndim):
         later = tuple(slice(1 if each == axis else 0, None) for each in range(table.ndim))

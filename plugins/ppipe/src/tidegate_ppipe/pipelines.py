@@ -15,7 +15,7 @@ LIGHT_PART = 0.7
 
 
 class SizedPipeline:
-    """A pipeline, and how batches are sized for it."""
+    """A pipeline with the data for sizing its batches."""
 
     __slots__ = ("budget", "max_rows", "merged_rows", "partitions", "planned", "work_by_shape")
 
@@ -40,7 +40,7 @@ class SizedPipeline:
 
 
 class ModelPipelines:
-    """All routes of a model, and the load that they have to bear."""
+    """All pipelines of a model, and their arrival rate."""
 
     def __init__(self, model: Model, route: Callable[[Pipeline], SizedPipeline]) -> None:
         self.model = model
@@ -63,7 +63,7 @@ class ModelPipelines:
         return any(rows <= route.max_rows for route in self.usable)
 
     def measure(self, resources: Resources) -> None:
-        """Take note that workers or profiles have changed."""
+        """Update the pipelines after a change of workers or profiles."""
         self.usable = [route for route in self._all if all(map(resources.hosts, route.partitions))]
         for route in self.usable:
             route.work_by_shape.clear()
@@ -83,7 +83,7 @@ class ModelPipelines:
         return self.rate.rows_per_ns <= LIGHT_PART * self._bears_at_most
 
     def needed_rows(self) -> int:
-        """The rows that batches need for the present load; the most that they can have where none is large enough."""
+        """Return the batch size that the current load needs; the maximum if none suffices."""
         return min(bisect_left(self._bears, self.rate.rows_per_ns / BUSY_PART) + 1, len(self._bears))
 
 

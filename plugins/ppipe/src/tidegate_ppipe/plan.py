@@ -14,7 +14,7 @@ class _Part(BaseModel):
 
 
 class PlannedPartition(_Part):
-    """One pool of a pipeline."""
+    """One pool of a pipeline in the plan."""
 
     blocks: tuple[int, int]
     """[first, end)"""
@@ -32,7 +32,7 @@ class PlannedPartition(_Part):
 
 
 class PlannedPipeline(_Part):
-    """Partitions in order, with one batch size."""
+    """A pipeline in the plan: partitions with one batch size."""
 
     batch: int = Field(ge=1)
     rate_rps: Rate
@@ -53,7 +53,7 @@ class PlannedPipeline(_Part):
 
 
 class PlannedPipelines(_Part):
-    """The pipelines of one model."""
+    """The pipelines of one model in the plan."""
 
     name: str
     rate_rps: Rate
@@ -64,7 +64,8 @@ class PlannedPipelines(_Part):
 
 
 class PpipePlan(Plan):
-    """Pooled pipelines. `objective`: for `throughput` the least normalized rate, in requests/s; else cost or watts."""
+    """Plan of pooled pipelines. `objective`: least normalized rate in requests/s for `throughput`; else cost or
+    watts."""
 
     kind: Literal["ppipe_plan"] = "ppipe_plan"
     goal: Literal["throughput", "cost", "power"]
@@ -74,13 +75,13 @@ class PpipePlan(Plan):
 
     @property
     def summary(self) -> str:
-        """The rates, and the GPUs that they take."""
+        """Rates and used GPUs in one line."""
         rates = ", ".join(f"{model.name} {model.rate_rps:,.0f}/s" for model in self.models)
         return f"{rates}; GPUs: {', '.join(f'{count} {name}' for name, count in self.gpus.items())}"
 
     @property
     def table(self) -> list[dict[str, str]]:
-        """A row per partition."""
+        """One row for each partition."""
         return [
             {
                 "model": model.name,

@@ -25,17 +25,17 @@ EVERY_SHARE = 0.65
 
 
 def plan_ppipe(problem: PpipeProblem, /, *, time_limit_s: float, progress: Progress) -> PpipePlan:
-    """Pooled pipelines of up to `max_partitions` partitions. Raises PlanningError and DocumentError."""
+    """Plan pooled pipelines of up to `max_partitions` partitions. Raises PlanningError and DocumentError."""
     return _plan(problem, time_limit_s, progress, _anything, partitions=problem.max_partitions)
 
 
 def plan_np(problem: PpipeProblem, /, *, time_limit_s: float, progress: Progress) -> PpipePlan:
-    """Whole models only: the same program without partitioning. Raises PlanningError and DocumentError."""
+    """Plan with whole models only: the same program without partitioning. Raises PlanningError and DocumentError."""
     return _plan(problem, time_limit_s, progress, _anything, partitions=1)
 
 
 def plan_dart(problem: PpipeProblem, /, *, time_limit_s: float, progress: Progress) -> PpipePlan:
-    """DART-r: chains of two GPUs of different classes, one of each, and whole models on GPUs that are left over.
+    """Plan with DART-r: pairs of GPUs of different classes, and whole models on the remaining GPUs.
 
     GPUs are not shared. Raises PlanningError and DocumentError.
     """

@@ -14,7 +14,7 @@ from tidegate_ppipe.replanning import Replanning
 
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
-    """Offer the data plane, and the one that it is judged by."""
+    """Return the policy `ppipe` and its baseline `reactive`."""
     return [
         PolicySpec("ppipe", "Batches through pooled pipelines, with workers and links reserved along the path", Ppipe),
         PolicySpec("reactive", "The baseline for ppipe: pooled pipelines, each pool for itself", Reactive),
@@ -23,7 +23,7 @@ def tidegate_policies() -> list[PolicySpec]:
 
 @hookimpl
 def tidegate_planners() -> list[PlannerSpec]:
-    """Offer the planner, and the two that it is judged by."""
+    """Return the planner `ppipe` and its two baselines."""
     offered = [
         ("ppipe", "Splits models into pools over unlike GPUs: pooled pipelines", "plan_ppipe"),
         ("np", "Whole models on the GPUs that serve them in time: the baseline", "plan_np"),
@@ -45,5 +45,5 @@ def tidegate_planners() -> list[PlannerSpec]:
 
 @hookimpl
 def tidegate_controllers() -> list[ControllerSpec]:
-    """Offer planning at run time."""
+    """Return the controller that plans again at run time."""
     return [ControllerSpec("ppipe-replanning", "Plans pooled pipelines anew when rates drift", Replanning)]

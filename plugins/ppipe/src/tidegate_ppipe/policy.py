@@ -100,32 +100,32 @@ class Ppipe(Policy):
         self._measure()
 
     def migrate(self, setup: Setup) -> Self:
-        """The next one knows the rates of the models that it has, too."""
+        """Return the next policy, with the learned rates."""
         follower = super().migrate(setup)
         follower._waiting.follow(self._waiting)
         follower.readmitted_ids = self.readmitted_ids | self._waiting.request_ids
         return follower
 
     def route(self, pipeline: Pipeline) -> SizedPipeline:
-        """The route of a pipeline: how batches are sized for it."""
+        """Return the pipeline with the data for sizing its batches."""
         return SizedPipeline(pipeline)
 
     def stops_of(self, now_ns: int, found: SizedBatch) -> list[RouteStop]:
-        """The stops on the whole way of a batch that leaves now."""
+        """Return the stops of a batch that leaves now."""
         return found.path.stops
 
     # Events ------------------------------------------------------------------------------------------------------
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
-        """Look for a path for what waits, unless the batch that the request joins gathers on."""
+        """Queue the request and look for a route, unless its batch waits for more requests."""
         return self._waiting.push(event.now_ns, event.request, anew=self.is_readmitted(event.request))
 
     def on_request_cancelled(self, event: RequestCancelled) -> Commands:
-        """Look at the queue anew: the batch that the request would have joined may have time to gather."""
+        """Remove the request; its batch may have time to wait for more."""
         return self._waiting.remove(event.now_ns, event.request_id)
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
-        """Look at a queue whose last moment has come."""
+        """Decide about the queue whose last start is due."""
         return self._waiting.wake(event.now_ns, cast("QueueKey", event.key))  # timers are all named after queues
 
     def on_stage_finished(self, event: StageFinished) -> Commands:
@@ -133,15 +133,15 @@ class Ppipe(Policy):
         return [*self._corrections.stage_finished(event), *self._serve(event.now_ns, event.worker_id)]
 
     def on_worker_ready(self, event: WorkerReady) -> Commands:
-        """Do nothing: reservations say when a worker is free."""
+        """Do nothing: reservations tell when a worker is free."""
         return ()
 
     def on_batch_failed(self, event: BatchFailed) -> Commands:
-        """Free what the batch had reserved."""
+        """Free the reservations of the batch."""
         return self._corrections.failed(event)
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
-        """Look for paths that were not there before."""
+        """Add the worker, and look for new routes."""
         before = {model: len(routes.usable) for model, routes in self._routes.items()}
         self.resources.join(event.worker)
         self._measure()
@@ -150,7 +150,7 @@ class Ppipe(Policy):
         return self._serve(event.now_ns, event.worker.id) + self._waiting.decide(event.now_ns, waiting)
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """Lead batches elsewhere that were to go there, or let them fail; then look at what waits."""
+        """Reroute batches to the lost worker, or let them fail; then decide about the queues."""
         place = self.resources.leave(event.worker_id)
         if place is None:
             return ()
@@ -170,7 +170,7 @@ class Ppipe(Policy):
         return commands
 
     def on_timer_latency_updated(self, event: TimerLatencyUpdated) -> Commands:
-        """Look at all that gathers: its last moments have moved."""
+        """Decide about all waiting queues again, since their last starts have moved."""
         self._waiting.slack_ns = event.timer_latency_ns
         return self._waiting.decide(event.now_ns, self._waiting.gathering)
 

@@ -21,7 +21,7 @@ class NodeLinks:
 
 
 class PooledWorker:
-    """A worker, with its reservations."""
+    """A worker of a pool, with its reservations."""
 
     __slots__ = ("hosts", "id", "listed_ns", "node", "pool", "timetable", "work_ns")
 
@@ -37,7 +37,7 @@ class PooledWorker:
         """When its reservations end, as its pool has it listed; negative: idle."""
 
     def free_ns(self, now_ns: int) -> int:
-        """When what runs is over. What is late already is expected to last a little longer."""
+        """Return when the running stage ends, in ns; an overdue one is expected to last a little longer."""
         first = self.timetable.intervals[0]
         if first.start_ns > now_ns:
             return now_ns
@@ -46,14 +46,13 @@ class PooledWorker:
         return now_ns + 1 + (first.end_ns - first.start_ns) // OVERRUN_PART
 
     def done_ns(self, now_ns: int) -> int:
-        """When all that is reserved is over at the earliest, however late it is: reservations of what waits behind
-        something late stay as they were made."""
+        """Return when all reservations end at the earliest, in ns, however late the worker is."""
         first = self.timetable.intervals[0]
         return now_ns + self.work_ns - max(0, min(now_ns, first.end_ns) - first.start_ns)
 
 
 class WorkerPool:
-    """Workers that host the same and are equally fast."""
+    """Workers that host the same partitions and are equally fast."""
 
     __slots__ = ("busy", "device_class", "idle", "nodes", "places")
 
@@ -68,20 +67,20 @@ class WorkerPool:
         """(when the last reservation ends, id)."""
 
     def join(self, place: PooledWorker) -> PooledWorker:
-        """An idle one; returns it."""
+        """Add an idle worker, and return it."""
         self.places[place.id] = place
         self.nodes[place.node] += 1
         insort(self.idle, place.id)
         return place
 
     def leave(self, place: PooledWorker) -> None:
-        """Let a worker leave the pool."""
+        """Remove a worker from the pool."""
         del self.places[place.id]
         self.nodes -= Counter([place.node])
         self._strike(place)
 
     def list_anew(self, place: PooledWorker) -> None:
-        """List a worker anew whose reservations changed."""
+        """Update a worker whose reservations changed."""
         until_ns = place.timetable.tail_ns if place.timetable else -1
         if until_ns == place.listed_ns or self.places.get(place.id) is not place:
             return

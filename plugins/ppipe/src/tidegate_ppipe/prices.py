@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Prices:
-    """The optimum of the linear program."""
+    """Optimum of the linear program, with its dual prices."""
 
     objective: float
     """A bound: the load for `throughput`, else cost or watts."""
@@ -32,7 +32,7 @@ class Prices:
 
 
 def price(problem: PpipeProblem, columns: Sequence[Column]) -> Prices | None:
-    """The optimum; None where the GPUs do not bear the rates."""
+    """Return the optimum; None if the GPUs cannot serve the rates."""
     classes, models, count = len(problem.classes), len(problem.models), len(columns)
     is_load = problem.objective == "throughput"
     rows = np.zeros((classes + models, count + is_load))

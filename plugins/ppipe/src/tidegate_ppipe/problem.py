@@ -42,7 +42,7 @@ class PlannedModel(_Part):
 
     @property
     def blocks(self) -> BlockProfile:
-        """The profile. Raises DocumentError where its file cannot be used."""
+        """Return the block profile. Raises DocumentError if its file cannot be used."""
         return (
             self.profile if isinstance(self.profile, BlockProfile) else read_document(Path(self.profile), BlockProfile)
         )
@@ -73,14 +73,14 @@ class PpipeProblem(VersionedDocument):
     gap: float = Field(default=0.005, ge=0, lt=1, description="Good enough: so far from the best possible")
 
     def margin_of(self, partitions: int) -> float:
-        """The margin of a pipeline of so many partitions."""
+        """Return the SLO margin of a pipeline with this many partitions."""
         if partitions > 1:
             return self.margin
         return min(self.margin, WHOLE_MARGIN) if self.whole_margin is None else self.whole_margin
 
     @property
     def least_margin(self) -> float:
-        """The margin of the pipelines that keep least free."""
+        """Return the smallest margin of any pipeline."""
         return min(map(self.margin_of, range(1, self.max_partitions + 1)))
 
     @property
@@ -90,7 +90,7 @@ class PpipeProblem(VersionedDocument):
 
     @property
     def gpus(self) -> int:
-        """How many there are of all classes."""
+        """Number of GPUs of all classes."""
         return sum(gpu.count for gpu in self.classes)
 
     @model_validator(mode="after")

@@ -9,7 +9,10 @@ MAX_CLASSES = 6
 
 
 def problem_of(demand: Demand) -> PpipeProblem:
-    """Every GPU, every model, weighted by its rate. Raises PlanningError for what was not measured."""
+    """Return the problem with every GPU and every model, weighted by rate.
+
+    Raises PlanningError for missing profiles.
+    """
     uncut = [model.name for model in demand.models if model.blocks is None]
     if uncut:
         raise PlanningError(

@@ -28,7 +28,7 @@ Row = tuple[dict[int, float], float, float]
 
 @dataclass(frozen=True)
 class ColumnPool:
-    """One pool of a column."""
+    """One pool of a column in the program."""
 
     column: int
     part: int
@@ -50,7 +50,7 @@ class ProgramSolution:
 
 
 class Program:
-    """The program over some columns."""
+    """Integer program over given columns."""
 
     def __init__(self, problem: PpipeProblem, columns: Sequence[Column], *, paired: bool) -> None:
         """`paired`: all pools of a column have equally many workers."""
@@ -72,7 +72,7 @@ class Program:
         self._rows = rows + self._wanted()
 
     def search(self, *, time_limit_s: float, beat: float | None) -> ProgramSolution:
-        """The best numbers found in the time. `beat`: worse ones are of no interest."""
+        """Return the best numbers found in the time. `beat`: ignore solutions that are no better."""
         goal = np.zeros(self._size)
         limits: list[Row] = []
         if self._problem.objective == "throughput":

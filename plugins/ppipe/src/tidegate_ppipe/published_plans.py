@@ -17,7 +17,7 @@ PUBLISHED_MARGIN = 0.4
 
 @dataclass(frozen=True)
 class PublishedProblem:
-    """One of the paper's problems, and what its planners found."""
+    """A problem of the paper, and the results of its planners."""
 
     cluster: str
     group: str
@@ -29,12 +29,12 @@ class PublishedProblem:
 
     @property
     def name(self) -> str:
-        """The name that tables have for it."""
+        """Name of the problem in tables."""
         return f"{self.cluster} {self.group} {self.workload}"
 
 
 def read_published(folder: Path) -> Iterator[PublishedProblem]:
-    """Every problem of the folder. Raises DocumentError."""
+    """Read every problem in the folder. Raises DocumentError."""
     profiles: dict[str, BlockProfile] = {}
     files = sorted((folder / "plans").glob("*.json"))
     if not files:
@@ -56,7 +56,7 @@ def read_published(folder: Path) -> Iterator[PublishedProblem]:
 
 
 def read_profile(path: Path) -> BlockProfile:
-    """A model's block timings as a block profile. Raises DocumentError."""
+    """Read a model's block timings as a block profile. Raises DocumentError."""
     given = _read(path)
     count = given["num_blocks"]
     return BlockProfile(

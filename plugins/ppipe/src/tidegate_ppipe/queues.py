@@ -52,7 +52,7 @@ class PoolQueue(RequestQueue):
 
 
 class PoolQueues:
-    """All queues, and what is decided about each when something changes for it."""
+    """All queues, and the decisions about each after a change."""
 
     def __init__(
         self,
@@ -76,30 +76,27 @@ class PoolQueues:
         self._queue_of: dict[int, PoolQueue] = {}
 
     def follow(self, before: "PoolQueues") -> None:
-        """Know the rates that were observed, of the models that there still are."""
+        """Take over the observed rates of remaining models from the previous policy."""
         for model, routes in self._routes.items():
             if known := before._routes.get(model):
                 routes.rate = known.rate
 
     @property
     def request_ids(self) -> Set[int]:
-        """The requests that wait, by id."""
+        """Ids of the waiting requests."""
         return self._queue_of.keys()
 
     def of(self, models: Iterable[str]) -> list[PoolQueue]:
-        """The queues of some models."""
+        """Return the queues of these models."""
         return [queue for model in models for queue in self._queues[model].values()]
 
     @property
     def gathering(self) -> list[PoolQueue]:
-        """The queues that have a last moment."""
+        """Return the queues that wait for more requests."""
         return [queue for queue in self.of(self._queues) if queue.wake_ns != NEVER_NS]
 
     def push(self, now_ns: int, request: Request, *, anew: bool) -> Commands:
-        """One more waits: look for a path, unless the batch that it joins gathers on.
-
-        `anew`: it has been counted before, by the policy that this one follows.
-        """
+        """Add a request, and look for a route unless its batch waits. `anew`: the previous policy counted it."""
         queues, model = self._queues[request.model], self._routes[request.model].model
         key = queue_key(request, model)
         queue = queues.get(key)
@@ -121,18 +118,18 @@ class PoolQueues:
         return list(self._decide(now_ns, queue))
 
     def remove(self, now_ns: int, request_id: int) -> Commands:
-        """One waits no more: the batch that it would have joined may have time to gather."""
+        """Remove a request; its batch may have time to wait for more."""
         queue = self._queue_of.pop(request_id)
         queue.remove(request_id)
         return list(self._decide(now_ns, queue))
 
     def wake(self, now_ns: int, key: QueueKey) -> Commands:
-        """The last moment of a queue, which may be gone."""
+        """Decide about a queue at its last start; it may be gone."""
         queue = self._queues[key[0]].get(key)
         return list(self._decide(now_ns, queue)) if queue else ()
 
     def decide(self, now_ns: int, queues: Iterable[PoolQueue]) -> list[AnyCommand]:
-        """Look at queues anew, one after the other."""
+        """Decide about these queues, one after the other."""
         return [command for queue in queues for command in self._decide(now_ns, queue)]
 
     def _decide(self, now_ns: int, queue: PoolQueue) -> Iterator[AnyCommand]:

@@ -27,7 +27,7 @@ class Reactive(Ppipe):
         super().__init__(setup, options)
 
     def route(self, pipeline: Pipeline) -> SizedPipeline:
-        """Planned is the first partition only."""
+        """Return the pipeline, planned for its first partition only."""
         route = super().route(pipeline)
         network, rows = self.setup.network, pipeline.max_rows
         runs_ns = [self._profiles[name].upper_ns(rows) for name in pipeline.partitions]
@@ -39,7 +39,7 @@ class Reactive(Ppipe):
         return route
 
     def stops_of(self, now_ns: int, found: SizedBatch) -> list[RouteStop]:
-        """Behind the first pool whoever is free first; `Ppipe` chooses anew when the batch gets there."""
+        """Return the first free worker of each later pool; `Ppipe` chooses again when the batch arrives there."""
         first = found.path.stops[0]
         later = found.route.partitions[1:]
         if not later:

@@ -39,7 +39,7 @@ class ReplanningOptions(ControllerOptions):
 
 
 class Replanning(Controller):
-    """Keeps the plan's rates those that come."""
+    """Controller that plans again when the rates drift from the plan's."""
 
     Options = ReplanningOptions
 
@@ -58,7 +58,7 @@ class Replanning(Controller):
         """The layout that was given last, and the rates that it was made for: it may have been refused, or undone."""
 
     def step(self, observation: Observation) -> Layout | None:
-        """Another plan where rates have drifted. Raises PlanningError where there is none for them."""
+        """Return a new layout if the rates have drifted. Raises PlanningError if there is none."""
         rates_rps = {name: load.rate_rps for name, load in observation.models.items()}
         total_rps = sum(rates_rps.values())
         if self._proposed is not None and _bears(self._proposed[0]) == _bears(observation.layout):

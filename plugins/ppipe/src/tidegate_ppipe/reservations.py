@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 
 
 class Reservation:
-    """A reservation: [start, end). Compared by identity."""
+    """A reservation of [start, end) in ns. Compared by identity."""
 
     __slots__ = ("end_ns", "holder", "start_ns")
 
@@ -35,16 +35,16 @@ class Timetable:
 
     @property
     def intervals(self) -> list[Reservation]:
-        """The intervals that are reserved, by their start. Not to be changed."""
+        """Reservations in order of start. Do not modify."""
         return self._intervals
 
     @property
     def tail_ns(self) -> int:
-        """The instant from which on nothing is reserved; 0 where nothing is at all."""
+        """Time from which nothing is reserved, in ns; 0 if there are no reservations."""
         return self._ends[-1] if self._ends else 0
 
     def earliest_fit(self, from_ns: int, duration_ns: int) -> int:
-        """The first instant, not before `from_ns`, from which so long a time is free: a gap, or behind all."""
+        """Return the first time, from `from_ns` on, with `duration_ns` free."""
         ends, starts = self._ends, self._starts
         index = bisect_right(ends, from_ns)
         start_ns = from_ns
@@ -55,7 +55,7 @@ class Timetable:
         return start_ns
 
     def add(self, interval: Reservation) -> None:
-        """Reserve. Behind all others, as mostly, this takes constant time."""
+        """Add a reservation; at the end, the usual case, in constant time."""
         starts = self._starts
         if not starts or interval.start_ns >= starts[-1]:
             self._intervals.append(interval)
@@ -69,14 +69,14 @@ class Timetable:
         self.ends_changed(position)
 
     def remove(self, interval: Reservation) -> None:
-        """Give a reservation up; one that is not, or no longer, here is no error."""
+        """Remove a reservation; without effect if it is not here."""
         position = self.position(interval)
         if position is not None:
             del self._intervals[position], self._starts[position], self._ends[position]
             self.ends_changed(position)
 
     def position(self, interval: Reservation) -> int | None:
-        """Where it stands in `intervals`."""
+        """Return the position of a reservation."""
         position = bisect_left(self._starts, interval.start_ns)
         while position < len(self._starts) and self._starts[position] == interval.start_ns:
             if self._intervals[position] is interval:
@@ -85,21 +85,21 @@ class Timetable:
         return None
 
     def ends_changed(self, position: int = 0) -> None:
-        """The ends of intervals from this position on were changed."""
+        """Update the timetable after the ends from `position` on changed."""
         latest_ns = self._ends[position - 1] if position else 0
         for index in range(position, len(self._intervals)):
             latest_ns = max(latest_ns, self._intervals[index].end_ns)
             self._ends[index] = latest_ns
 
     def forget(self, before_ns: int) -> None:
-        """Drop what is over by then."""
+        """Remove reservations that ended before `before_ns`."""
         over = bisect_right(self._ends, before_ns)
         if over:
             del self._intervals[:over], self._starts[:over], self._ends[:over]
 
 
 def earliest_joint_fit(one: Timetable, other: Timetable, from_ns: int, duration_ns: int) -> int:
-    """The first instant from which both have so long a time free: an uplink and a downlink."""
+    """Return the first time with `duration_ns` free on both, such as an uplink and a downlink."""
     while True:
         start_ns = one.earliest_fit(from_ns, duration_ns)
         from_ns = other.earliest_fit(start_ns, duration_ns)

@@ -38,13 +38,13 @@ class Resources:
     # What there is -----------------------------------------------------------------------------------------------
 
     def expect(self, profile: Profile) -> None:
-        """Expect the latencies of this profile from now on."""
+        """Set the profile of a partition."""
         self._profiles[profile.key] = profile
         self._shapes.setdefault(profile.key[:2], {})[profile.shape] = profile
         self._slowest.pop(profile.key[:2], None)
 
     def join(self, worker: Worker) -> None:
-        """An idle worker."""
+        """Add an idle worker."""
         pool = self._pools.get((worker.hosts, worker.device_class))
         if pool is None:
             pool = self._pools[worker.hosts, worker.device_class] = WorkerPool(worker.device_class)
@@ -54,14 +54,14 @@ class Resources:
         self._places[worker.id] = pool.join(PooledWorker(worker, node, pool))
 
     def leave(self, worker_id: int) -> PooledWorker | None:
-        """A worker is gone; returns what it was, if it was here."""
+        """Remove a worker, and return it; None if it was unknown."""
         place = self._places.pop(worker_id, None)
         if place:
             place.pool.leave(place)
         return place
 
     def place(self, worker_id: int) -> PooledWorker | None:
-        """A worker that is here."""
+        """Return a worker by id."""
         return self._places.get(worker_id)
 
     def is_here(self, stop: RouteStop) -> bool:
@@ -130,9 +130,9 @@ class Resources:
         sender: RouteStop | None = None,
         ready_ns: int | None = None,
     ) -> BatchRoute | None:
-        """The path over the worker of each pool that is done first. None where a partition is hosted nowhere.
+        """Return the route with the worker of each pool that ends first; None if a partition has no worker.
 
-        `sender`: where the rows are at `ready_ns` (None: now); None: with their clients.
+        `sender`: node of the rows at `ready_ns` (None: the proxy).
         """
         self.probes += 1
         ready_ns = now_ns if ready_ns is None else ready_ns
@@ -148,7 +148,7 @@ class Resources:
         return BatchRoute(stops, waiting_ns)
 
     def follow(self, stops: Iterable[RouteStop], ready_ns: int, sender: RouteStop) -> BatchRoute:
-        """The same workers and the same order on each, with what is late: what is behind it has to wait."""
+        """Return the same workers in the same order with late stages: later reservations are delayed."""
         late = []
         for stop in stops:
             carried = self._carried(stop.place, ready_ns, sender, stop.transfer_ns)
@@ -159,7 +159,7 @@ class Resources:
         return BatchRoute(late, 0)
 
     def reserve(self, flight: InFlightBatch, stops: Iterable[RouteStop], sender: RouteStop | None = None) -> None:
-        """Take what a flight needs."""
+        """Reserve the route of a batch."""
         for stop in stops:
             stop.flight = flight
             self._reserve_place(stop)
@@ -171,7 +171,7 @@ class Resources:
             sender = stop
 
     def release(self, stops: Iterable[RouteStop]) -> None:
-        """Give back what was reserved, or is over."""
+        """Remove reservations that are released or over."""
         for stop in stops:
             self._release_place(stop)
             for table, interval in stop.transfers:
@@ -179,7 +179,7 @@ class Resources:
             stop.transfers = []
 
     def advance(self, stop: RouteStop, start_ns: int) -> None:
-        """Begin at a stop earlier than was reserved, with nothing else changed: a late one keeps its place."""
+        """Start a stop earlier than reserved, with everything else unchanged."""
         self._release_place(stop)
         stop.start_ns = start_ns
         stop.booked_ns = min(stop.booked_ns, start_ns)

@@ -20,7 +20,7 @@ BISECTION_STEPS = 30
 
 
 def rounded(problem: PpipeProblem, columns: Sequence[Column], rates_rps: NDArray[np.float64]) -> Workers | None:
-    """Workers for these rates; for the objective throughput, for the most of them that fits. None: nothing fits."""
+    """Return whole workers for these rates, for throughput for the largest feasible fraction; None if nothing fits."""
     used = np.flatnonzero(rates_rps).tolist()
     mine = _rounded(problem, [columns[index] for index in used], rates_rps[used])
     if mine is None:
@@ -71,7 +71,7 @@ def fits(problem: PpipeProblem, columns: Sequence[Column], workers: Workers) -> 
 
 
 def gpus_of(columns: Sequence[Column], workers: Workers) -> Counter[int]:
-    """Whole GPUs of each class, by its index."""
+    """Return the whole GPUs by class index."""
     groups: Counter[tuple[int, int, int]] = Counter()
     for column, mine in zip(columns, workers, strict=True):
         for part, count in zip(column.parts, mine, strict=True):

@@ -17,7 +17,7 @@ BUFFER_DEVIATIONS = 2
 
 
 class RouteStop:
-    """A partition on a worker, and the transfer that brings its input; with its reservations, once they are made."""
+    """A partition on a worker, its input transfer, and their reservations."""
 
     __slots__ = (
         "booked_ns",
@@ -68,12 +68,12 @@ class RouteStop:
 
     @property
     def end_ns(self) -> int:
-        """When the worker is done."""
+        """End of the stage on the worker, in ns."""
         return self.start_ns + self.duration_ns
 
 
 class BatchRoute:
-    """One worker of each pool of a pipeline, in order."""
+    """Route of a batch: one worker of each pool of a pipeline, in order."""
 
     __slots__ = ("end_ns", "margin_ns", "promised_ns", "start_ns", "stops", "waiting_ns")
 
@@ -108,13 +108,12 @@ class BatchRoute:
 
 
 def margin_ns(margins_ns: Iterable[int]) -> float:
-    """The standard deviation of a path whose stages have these: their times are independent, so the variances add
-    up."""
+    """Return the standard deviation of a route in ns, from independent stages."""
     return hypot(*margins_ns)
 
 
 class InFlightBatch:
-    """A batch on its way."""
+    """A batch in flight, with its route."""
 
     __slots__ = ("batch_id", "rows", "shape", "stage", "stops")
 
@@ -128,7 +127,7 @@ class InFlightBatch:
 
 
 def stages_of(stops: Iterable[RouteStop]) -> tuple[Stage, ...]:
-    """The stages of these stops, as the engine has to book them: late ones where they have their place."""
+    """Return the stages of these stops for the engine."""
     return tuple(
         Stage(stop.place.id, stop.partition, stop.booked_ns, stop.duration_ns, stop.sent_ns if stop.transfer_ns else 0)
         for stop in stops

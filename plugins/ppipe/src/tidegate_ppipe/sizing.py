@@ -14,7 +14,7 @@ SURE_DEVIATIONS = 2
 
 
 class SizedBatch:
-    """A batch that could leave, and how."""
+    """A batch that could leave, with its pipeline and route."""
 
     __slots__ = ("count", "due_ns", "path", "route", "rows", "shape", "size")
 
@@ -37,7 +37,7 @@ class SizedBatch:
 
 
 class Sizing:
-    """Finds the next batch of a queue."""
+    """Finds the next batch of a queue (Algorithm 1)."""
 
     def __init__(self, resources: Resources, *, reserve_ns: int, least_part: float | None) -> None:
         """`reserve_ns`: kept free before every deadline. `least_part`: as the option of that name."""
@@ -46,7 +46,7 @@ class Sizing:
         self._least_part = least_part
 
     def best(self, now_ns: int, queue: RequestQueue, routes: ModelPipelines) -> SizedBatch | None:
-        """The batch that Algorithm 1 chooses. None: the head is to be dropped."""
+        """Return the batch that Algorithm 1 chooses; None: drop the oldest request."""
         usable, needed = routes.usable, routes.needed_rows()
         if len(usable) > 1:
             usable = self._by_waiting(now_ns, usable, queue.shape)
@@ -58,7 +58,7 @@ class Sizing:
         return None
 
     def due_ns(self, request: Request, budget: float) -> int:
-        """When a request has to be done with the part of a pipeline that has this part of its time."""
+        """Return when a request must finish the part of a pipeline with this fraction of its time, in ns."""
         if request.deadline_ns == NEVER_NS:
             return NEVER_NS
         left_ns = request.deadline_ns - self._reserve_ns - request.arrival_ns
