@@ -11,7 +11,7 @@ from bench.fault_injection.hazard import Hazard
 NAMES = (
     "foreign_memory", "all_rows", "merge_keys", "full_disk", "hanging_policy", "unreadable_layout",
     "injected_faults", "waiting_for_tritons", "hung_triton", "failing_backend", "greedy_neighbor", "slow_first_runs",
-    "lone_requests", "spoilt_batches", "without_slo", "rolling_tritons", "replaced_tidegate", "large_messages",
+    "lone_requests", "poisoned_batches", "without_slo", "rolling_tritons", "replaced_tidegate", "large_messages",
     "half_sent_heads", "large_json", "cancellations", "drain_budget", "kills",
     "closed_routes", "fatal_inputs", "endless_parts", "made_up_names",
 )  # fmt: skip

@@ -85,7 +85,7 @@ def test_a_batch_that_fails_is_neither_answered_nor_learned_from(
     assert (tally.accepted, tally.failed, tally.answered, tally.late) == (20, 20, 0, 0)
 
 
-def test_who_spoils_batches_runs_alone_for_a_while(
+def test_who_poisons_batches_runs_alone_for_a_while(
     start_fake: Make, serve_here: Make, merged: Make, call: Make, request_of: Make, eventually: Make
 ) -> None:
     sizes: list[int] = []
@@ -93,7 +93,7 @@ def test_who_spoils_batches_runs_alone_for_a_while(
     def refuse(request: Any, context: Any) -> bytes:  # noqa: ANN401
         sizes.append(request.inputs[0].shape[0])
         if 2 in np.frombuffer(request.raw_input_contents[0], np.float32):
-            context.abort(INTERNAL, "it is spoiled")
+            context.abort(INTERNAL, "it is poisoned")
         return echo(request)
 
     fake = Gated(refuse)
@@ -108,7 +108,7 @@ def test_who_spoils_batches_runs_alone_for_a_while(
     assert sizes == [1, 1, 1, 1]  # at once: nobody waited for it to be found
 
 
-def test_who_spoils_batches_is_found_though_none_of_them_is_tried_again(
+def test_who_poisons_batches_is_found_though_none_of_them_is_tried_again(
     start_fake: Make,
     serve_here: Make,
     start_call: Make,
@@ -121,7 +121,7 @@ def test_who_spoils_batches_is_found_though_none_of_them_is_tried_again(
 
     def refuse(request: Any, context: Any) -> bytes:  # noqa: ANN401
         if 2 in np.frombuffer(request.raw_input_contents[0], np.float32):
-            context.abort(INTERNAL, "it is spoiled")
+            context.abort(INTERNAL, "it is poisoned")
         return echo(request)
 
     fake = Gated(refuse)
@@ -150,10 +150,10 @@ def test_who_spoils_batches_is_found_though_none_of_them_is_tried_again(
 
 
 def test_without_a_budget_a_batch_fails_as_a_whole(start_fake: Make, serve_here: Make, merged: Make) -> None:
-    fake = Gated(lambda request, context: context.abort(INTERNAL, "it is spoiled"))
+    fake = Gated(lambda request, context: context.abort(INTERNAL, "it is poisoned"))
     proxy = serve_here([start_fake(fake)], retries={"budget": 0.0})
     proxy.serving.driver.stages._recovery._budget._spent = RetryBudget.FLOOR
-    assert merged(proxy, fake) == [(INTERNAL, "it is spoiled")] * 4
+    assert merged(proxy, fake) == [(INTERNAL, "it is poisoned")] * 4
     assert fake.calls == 2
 
 

@@ -122,7 +122,7 @@ class Engine:
 
 
 class FakeTensorrt:
-    """The module. `version`: 11 has fewer flags. `spoil`: called with what an engine is."""
+    """The module. `version`: 11 has fewer flags. `poison`: called with what an engine is."""
 
     TensorIOMode = TensorIOMode
     DataType = DataType
@@ -134,7 +134,7 @@ class FakeTensorrt:
         self.NetworkDefinitionCreationFlag: Any = CreationFlagOf10 if is_10 else CreationFlagOf11
         self.gpu = gpu
         self.built: list[dict[str, Any]] = []
-        self.spoil: Any = lambda tensors: None
+        self.poison: Any = lambda tensors: None
 
     class Logger:
         WARNING = 2
@@ -186,7 +186,7 @@ class _Builder:
                     for low, declared in zip(shapes[value.name][0], shape, strict=True):
                         assert declared in (-1, low)
                 tensors[value.name] = tensor
-        self._module.spoil(tensors)
+        self._module.poison(tensors)
         self._module.built.append({"tensors": tensors, "flags": config.flags})
         return json.dumps({"tensors": tensors}).encode()
 

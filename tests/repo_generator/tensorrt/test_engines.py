@@ -114,7 +114,7 @@ def test_without_tensorrt_it_says_where_there_is_one(pictures: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("poison", "said"),
     [
         (lambda tensors: tensors["x"].update(type="HALF"), "input 'x' is FP16, not FP32"),
         (
@@ -134,12 +134,12 @@ def test_without_tensorrt_it_says_where_there_is_one(pictures: Path, tmp_path: P
     ],
 )
 def test_an_engine_whose_tensors_are_others_takes_nobodys_place(
-    pictures: Path, tmp_path: Path, trt: FakeTensorrt, build: Build, spoil: Callable[[Any], object], said: str
+    pictures: Path, tmp_path: Path, trt: FakeTensorrt, build: Build, poison: Callable[[Any], object], said: str
 ) -> None:
     folder = tensorrt(pictures, tmp_path, (3, 48, 320), max_batch=8)
     assert build(folder / "engine.json")[0] == 0
     good = (folder / "1" / "model.plan").read_bytes()
-    trt.spoil = spoil
+    trt.poison = poison
     status, _, errors = build(folder / "engine.json", "--force")
     assert status == 1
     assert said in errors

@@ -27,28 +27,30 @@ def pictures(save_onnx: SaveOnnx) -> Path:
 def test_only_the_backends_are_missing(
     start_triton: Callable[..., Any], pictures: Path, doubler: Path, tmp_path: Path
 ) -> None:
-    """Of configurations that are wrong it says something else: that one spoilt by hand is its own proof."""
+    """Of configurations that are wrong it says something else: that one poisoned by hand is its own proof."""
     models = tmp_path / "models"
     for deploy_target in (DeployTarget.TENSORRT, DeployTarget.TRITON_TENSORRT, DeployTarget.TRITON):
         shapes = SHAPES if deploy_target.takes_precision else []
         generate_model(
             pictures, models, name=deploy_target.value, deploy_target=deploy_target, shapes=shapes, max_batch=8
         )
-    spoilt = generate_model(pictures, models, name="spoilt", deploy_target=DeployTarget.TENSORRT, shapes=SHAPES).path
-    config = spoilt / "config.pbtxt"
+    poisoned = generate_model(
+        pictures, models, name="poisoned", deploy_target=DeployTarget.TENSORRT, shapes=SHAPES
+    ).path
+    config = poisoned / "config.pbtxt"
     config.write_text(config.read_text().replace("dims: [3, -1, -1]", "dims: [3, 0, -1]"))
     generate_model(doubler, models, name="runs")
     server = start_triton([models], options=["--strict-readiness=false", "--exit-on-error=false"])
     with InferenceServerClient(server.grpc_address) as client:
         said = {model.name: (model.state, model.reason) for model in client.get_model_repository_index().models}
     assert said.pop("runs") == ("READY", "")
-    assert set(said) <= {"tensorrt", "triton-tensorrt", "triton", "spoilt"}
+    assert set(said) <= {"tensorrt", "triton-tensorrt", "triton", "poisoned"}
     log = server.log_text
     for name, backend in (("tensorrt", "tensorrt"), ("triton-tensorrt", "onnxruntime"), ("triton", "onnxruntime")):
         reasons = {said[name][1], *re.findall(rf"failed to load '{name}' version 1: (.*)", log)} - {""}
         assert reasons, log
         assert all(f"unable to find backend library for backend '{backend}'" in reason for reason in reasons)
-    assert "backend library" not in said.get("spoilt", ("", ""))[1]
+    assert "backend library" not in said.get("poisoned", ("", ""))[1]
     assert "dimension must be integer >= 1, or -1 to indicate a variable-size dimension" in log
 
 

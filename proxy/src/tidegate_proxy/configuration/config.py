@@ -136,7 +136,7 @@ class RetriesConfig(ConfigSection):
         default=1.0,
         ge=0,
         le=100,
-        description="Requests tried again because another spoiled their batch, at most, per request that comes",
+        description="Requests tried again because another poisoned their batch, at most, per request that comes",
     )
 
 

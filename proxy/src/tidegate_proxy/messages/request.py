@@ -654,9 +654,9 @@ class BatchRefusal:
     As long as none of its requests has a response, the Triton may be at fault, and no request is blamed.
     """
 
-    def __init__(self, spoiled: Callable[[Sender], None]) -> None:
-        """Create it. `spoiled`: called with each sender of a poison request."""
-        self._spoiled = spoiled
+    def __init__(self, poisoned: Callable[[Sender], None]) -> None:
+        """Create it. `poisoned`: called with each sender of a poison request."""
+        self._poisoned = poisoned
         self._failed: list[Sender] = []
         self.somebody_answered = False
         """Whether a sender of the batch has got a response since, to a request of it or to a later one."""
@@ -672,12 +672,12 @@ class BatchRefusal:
         self.somebody_answered = True
         failed, self._failed = self._failed, []
         for sender in failed:
-            self._spoiled(sender)
+            self._poisoned(sender)
 
     def failed(self, sender: Sender) -> None:
         """Record that a request of `sender` also failed when executed alone (poison request)."""
         if self.somebody_answered:
-            self._spoiled(sender)
+            self._poisoned(sender)
         else:
             self._failed.append(sender)
 

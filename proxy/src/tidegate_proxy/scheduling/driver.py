@@ -33,7 +33,7 @@ from tidegate_proxy.configuration.settings import CurrentSettings, InForce
 from tidegate_proxy.messages.request import PendingRequest, ResponseDeadline
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.clock import LiveEngine
-from tidegate_proxy.scheduling.failures import LookAgain, Recovery, Spoilers, no_look
+from tidegate_proxy.scheduling.failures import LookAgain, PoisonRequestTracker, Recovery, no_look
 from tidegate_proxy.scheduling.in_flight import PendingRequests, RunningStages, StageRun
 from tidegate_proxy.scheduling.membership import Membership, OutlierDetector
 from tidegate_proxy.scheduling.stages import RunningBatches
@@ -79,7 +79,7 @@ class Driver:
         self.regions = regions
         self._directory = directory
         self.observability = observability
-        self._spoilers = Spoilers()
+        self._poison_requests = PoisonRequestTracker()
         self._headroom = ResponseMargin()
         self._engine = LiveEngine(engine, observability.metrics, self._carry_out, self._give_up_effect)
         self.clients = PendingRequests(observability)
@@ -89,7 +89,7 @@ class Driver:
             self._engine, directory, self.clients, self.running, regions, self.outliers, in_force, pass_on
         )
         self._pass_on = pass_on
-        recovery = Recovery(directory, self.clients, self.membership, self._spoilers, in_force, look_again)
+        recovery = Recovery(directory, self.clients, self.membership, self._poison_requests, in_force, look_again)
         self.stages = RunningBatches(
             self._engine,
             directory,
@@ -120,9 +120,9 @@ class Driver:
             return None
         request_id = self.clients.number(client)
         merge_key = envelope.merge_key
-        spoilers = self._spoilers
-        if (spoilers.alone or spoilers.suspects) and (
-            company := spoilers.company((client.owner, envelope.model), request_id)
+        poison_requests = self._poison_requests
+        if (poison_requests.alone or poison_requests.suspects) and (
+            company := poison_requests.company((client.owner, envelope.model), request_id)
         ):
             client.runs_apart, merge_key = True, merge_key + company
         request = Request(

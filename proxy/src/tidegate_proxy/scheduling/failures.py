@@ -23,7 +23,7 @@ MAX_SENDERS: Final = 1024
 """Number of senders remembered of either sort; the oldest are dropped first."""
 
 
-class Spoilers:
+class PoisonRequestTracker:
     """Senders of recent poison requests, and suspected ones."""
 
     def __init__(self) -> None:
@@ -67,11 +67,11 @@ class Spoilers:
         """Record that a retried request failed alone."""
         _, refusal = self.suspects.get(sender, (None, None))
         if refusal is None or refusal.somebody_answered:
-            self.spoiled(sender)
+            self.poisoned(sender)
         else:  # as long as nobody is answered it may be the Triton
             self.suspect([sender], refusal)
 
-    def spoiled(self, sender: Sender) -> None:
+    def poisoned(self, sender: Sender) -> None:
         """Record a poison request of a sender."""
         if not sender[0]:
             return
@@ -131,7 +131,7 @@ class Recovery:
         directory: CurrentCatalog,
         clients: PendingRequests,
         membership: Membership,
-        spoilers: Spoilers,
+        poison_requests: PoisonRequestTracker,
         in_force: InForce,
         look_again: LookAgain,
     ) -> None:
@@ -139,7 +139,7 @@ class Recovery:
         self._directory = directory
         self._clients = clients
         self._membership = membership
-        self._spoilers = spoilers
+        self._poison_requests = poison_requests
         self._in_force = in_force
         self._budget = RetryBudget()
         self._look_again = look_again
@@ -166,10 +166,10 @@ class Recovery:
         for client in clients:
             if client.refusal:
                 client.refusal.answered()
-            self._spoilers.answered((client.owner, client.envelope.model))
+            self._poison_requests.answered((client.owner, client.envelope.model))
 
     def _may_try_again(self, requests: int) -> bool:
-        """Whether so many may be tried again because one of them spoiled their batch; then they are counted."""
+        """Whether so many may be tried again because one of them poisoned their batch; then they are counted."""
         return self._budget.spend(requests, self._in_force.settings.retry_share, self._clients.numbered)
 
     async def _is_unloaded(self, run: StageRun) -> bool:
@@ -186,11 +186,11 @@ class Recovery:
         senders = [(client.owner, client.envelope.model) for client in clients]
         first = clients[0]
         if len(clients) > 1:
-            refusal = first.refusal or BatchRefusal(self._spoilers.spoiled)
+            refusal = first.refusal or BatchRefusal(self._poison_requests.poisoned)
             for client in clients:
                 client.refusal, client.runs_apart = refusal, True
-            self._spoilers.suspect(senders, refusal)
+            self._poison_requests.suspect(senders, refusal)
         elif first.refusal:
             first.refusal.failed(senders[0])
         elif first.runs_apart:
-            self._spoilers.failed_alone(senders[0])
+            self._poison_requests.failed_alone(senders[0])

@@ -8,7 +8,7 @@ A model batches only if two kinds of evidence agree:
 
     examination  follows the batch dimension through the graph (`axes`), operator by operator (`rules`, and
                  `rearrangement`), along runs that show the shapes (`observation`): independent, mixing, or unknown
-    trial        runs rows alone and in batches, and compares the outputs (`comparison`)
+    batch_dim_probe  runs rows alone and in batches, and compares the outputs (`comparison`)
     samples      inputs of a trial: random, loud beside quiet, in the ranges that the graph allows, or given
     judgment    combines both
 """

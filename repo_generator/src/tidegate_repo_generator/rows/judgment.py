@@ -13,9 +13,9 @@ from tidegate_repo_generator.model import Tensor
 from tidegate_repo_generator.onnx_file import OnnxFile, load_proto
 from tidegate_repo_generator.onnx_sessions import Arrays, RunError, open_session, run
 from tidegate_repo_generator.rows.axes import ANALYZED_ROWS
+from tidegate_repo_generator.rows.batch_dim_probe import BatchingVerdict, try_rows
 from tidegate_repo_generator.rows.examination import Finding, examine_graph
 from tidegate_repo_generator.rows.samples import Sampler, find_samplers, index_limits, read_rows
-from tidegate_repo_generator.rows.trial import BatchingVerdict, try_rows
 from tidegate_repo_generator.source import Source, open_source
 
 

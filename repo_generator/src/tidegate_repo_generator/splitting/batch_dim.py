@@ -11,9 +11,9 @@ from onnx import TensorProto, helper
 from tidegate_repo_generator.dataflow import Dataflow, Nature, SplitError, errors_of
 from tidegate_repo_generator.onnx_file import load_proto, read_onnx, with_inferred_shapes
 from tidegate_repo_generator.onnx_sessions import RunError, open_session, run
+from tidegate_repo_generator.rows.batch_dim_probe import try_rows
 from tidegate_repo_generator.rows.observation import RowsObservation, observe
 from tidegate_repo_generator.rows.samples import Sampler, find_samplers, index_limits, read_rows
-from tidegate_repo_generator.rows.trial import try_rows
 from tidegate_repo_generator.source import Source, open_source
 from tidegate_repo_generator.splitting.symbols import BATCH_SYMBOL
 

@@ -23,11 +23,11 @@ from tidegate_proxy.app.dashboard.snapshot import (
     DashboardSnapshot,
     DecisionRow,
     ModelRow,
+    RolloutRow,
+    RolloutSection,
+    RolloutSide,
     ShapeRow,
     StageBar,
-    TrialRow,
-    TrialSection,
-    TrialSide,
     WorkerRow,
 )
 from tidegate_proxy.app.dashboard.source import PageHello
@@ -76,10 +76,10 @@ class Hostile:
         return DashboardSnapshot(10_000.0, 10.0, *figures, viewers, 1.5, self._trial())
 
     @staticmethod
-    def _trial() -> TrialSection:
-        sides = [TrialSide(EVIL, 950, 0.9, 10.0, 60.0), TrialSide(LONG, 50, None)]
-        rows = [TrialRow(EVIL, sides, (0.02, 0.05), ""), TrialRow(LONG, sides, None, EVIL)]
-        return TrialSection("canary", EVIL, 0.05, None, rows, 1, EVIL)
+    def _trial() -> RolloutSection:
+        sides = [RolloutSide(EVIL, 950, 0.9, 10.0, 60.0), RolloutSide(LONG, 50, None)]
+        rows = [RolloutRow(EVIL, sides, (0.02, 0.05), ""), RolloutRow(LONG, sides, None, EVIL)]
+        return RolloutSection("canary", EVIL, 0.05, None, rows, 1, EVIL)
 
     async def timeline(self, request_id: int) -> LatencyExplanation | None:
         steps = [StepLine(0.0, "arrived", EVIL)]

@@ -107,7 +107,7 @@ class BadRequestRow(msgspec.Struct, frozen=True):
     reason: str
 
 
-class TrialSide(msgspec.Struct, frozen=True):
+class RolloutSide(msgspec.Struct, frozen=True):
     """Outcomes of a model's requests, real or simulated, scheduled or bypassed."""
 
     name: str
@@ -119,19 +119,19 @@ class TrialSide(msgspec.Struct, frozen=True):
     p99_ms: float | None = None
 
 
-class TrialRow(msgspec.Struct, frozen=True):
+class RolloutRow(msgspec.Struct, frozen=True):
     """Model in shadow mode or with a canary."""
 
     model: str
     """Name; "" stands for all models with an SLO."""
-    sides: list[TrialSide]
+    sides: list[RolloutSide]
     gain: tuple[float, float] | None
     """Bounds of the attainment gained by scheduling (0.01 is one percentage point); None: no statement."""
     why: str
     """Reason for no statement; else ""."""
 
 
-class TrialSection(msgspec.Struct, frozen=True):
+class RolloutSection(msgspec.Struct, frozen=True):
     """Results of shadow mode (simulated) or a canary (a fraction of the time)."""
 
     mode: str
@@ -140,7 +140,7 @@ class TrialSection(msgspec.Struct, frozen=True):
     """Fraction of the time in which requests are scheduled, 0 to 1."""
     window_s: float | None
     """Window of the figures in seconds; None: the last ten minutes, or since the fraction changed."""
-    rows: list[TrialRow]
+    rows: list[RolloutRow]
     more_rows: int
     note: str
     """Note for readers of the section."""
@@ -170,7 +170,7 @@ class DashboardSnapshot(msgspec.Struct, frozen=True):
     viewers: int = 0
     cost_ms_per_s: float = 0.0
     """CPU time that snapshots cost, in milliseconds per second."""
-    trial: TrialSection | None = None
+    trial: RolloutSection | None = None
     """Shadow mode or canary; None: all requests that can be scheduled are."""
     policy: str = ""
     """Description of the current policy; "" in a recorded run, which reports it first."""

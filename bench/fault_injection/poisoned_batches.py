@@ -12,45 +12,45 @@ SLO_MS, STAGE_MS = 300.0, 10.0
 CALLERS = 12
 GOOD = 848
 FEWER = 0.01
-"""So much less than without the spoiler, at most: a busy machine costs some answers anyway."""
+"""So much less than without the poison_request, at most: a busy machine costs some answers anyway."""
 
 
 def run(rig: Rig) -> Result:
-    """Good clients side by side, first alone, then beside one that spoils batches without a pause."""
+    """Good clients side by side, first alone, then beside one that poisons batches without a pause."""
     proxy = rig.tidegate(rig.triton(Model(MODEL, slo_ms=SLO_MS)))
     clients = [rig.client(proxy.grpc) for _ in range(CALLERS)]
     bad = rig.client(proxy.grpc)
-    good, spoiling = request(MODEL, [[STAGE_MS, 0]]), request(MODEL, [[STAGE_MS, 1]])
+    good, poisoning = request(MODEL, [[STAGE_MS, 0]]), request(MODEL, [[STAGE_MS, 1]])
 
     def ask() -> Counter[str]:
         return Counter(side_by_side(CALLERS, GOOD, lambda number: clients[number % CALLERS].call(good)[0].name))
 
-    rig.tell("without the spoiler")
+    rig.tell("without the poison_request")
     without = ask()
     rig.tell("with it")
-    stop, spoilt = threading.Event(), Counter[str]()
+    stop, poisoned = threading.Event(), Counter[str]()
 
-    def spoil() -> None:
+    def poison() -> None:
         while not stop.is_set():
-            spoilt[bad.call(spoiling)[0].name] += 1
+            poisoned[bad.call(poisoning)[0].name] += 1
 
-    spoiler = threading.Thread(target=spoil)
-    spoiler.start()
+    poison_request = threading.Thread(target=poison)
+    poison_request.start()
     try:
         answers = ask()
     finally:
         stop.set()
-        spoiler.join()
+        poison_request.join()
     return Result(
-        f"{answers[OK.name]} of {GOOD} answered, {without[OK.name]} without it; it was refused {spoilt.total()} times",
-        answers[OK.name] >= without[OK.name] - FEWER * GOOD and not spoilt[OK.name],
-        {"good": dict(answers), "without": dict(without), "spoiler": dict(spoilt)},
+        f"{answers[OK.name]} of {GOOD} answered, {without[OK.name]} without it, {poisoned.total()} refused",
+        answers[OK.name] >= without[OK.name] - FEWER * GOOD and not poisoned[OK.name],
+        {"good": dict(answers), "without": dict(without), "poison_request": dict(poisoned)},
     )
 
 
 HAZARD = Hazard(
-    "spoilt_batches",
-    "a client that spoils the batches of others",
+    "poisoned_batches",
+    "a client that poisons the batches of others",
     "good clients: 604 of 848 answered (844 without it)",
     f"{FEWER:.0%} fewer answered than without it, at most",
     run,
