@@ -1,4 +1,4 @@
-"""The servers that clients connect to.
+"""Servers that clients connect to.
 
 grpc     every method of Triton's gRPC service
 streams  inference streams, scheduled or bypassed

@@ -1,4 +1,4 @@
-"""The gRPC server that clients see: inference is scheduled, every other call is answered by a task of its own."""
+"""gRPC server for clients: schedules inference, and answers every other call in a task of its own."""
 
 import asyncio
 import time
@@ -34,16 +34,16 @@ SERVED_METHODS: Final = frozenset(
         for name in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods_by_name
     }
 )
-"""The methods that Triton serves, by their full names."""
+"""Full names of the methods that Triton serves."""
 LAST_WORDS_S: Final = 1.0
-"""How long it may take to tell clients that they will not be answered before their connections are cut."""
+"""Time limit in seconds for telling clients that they get no response, before their connections are closed."""
 POLL_S: Final = 0.01
 LINGER_S: Final = 0.2
-"""Where others were under way, so long is what still arrives refused in words, rather than cut off."""
+"""Seconds at shutdown for which late calls are rejected with a message instead of a closed connection."""
 
 
 class GrpcService:
-    """Answers every method of Triton's service, parsing no more than scheduling needs."""
+    """gRPC service with every method of Triton, parsing no more than scheduling needs."""
 
     def __init__(
         self,
@@ -56,7 +56,10 @@ class GrpcService:
         config: ServeConfig,
         new_server: NewServer,
     ) -> None:
-        """`new_server`: makes what listens, here or at frontends, and gives every call to a function."""
+        """Create it.
+
+        `new_server`: creates the listener, in this process or at frontends, given the handler of calls.
+        """
         self._inference = inference
         self._driver = driver
         self._control = control
@@ -71,13 +74,13 @@ class GrpcService:
         self._server = new_server(self.accept)
 
     async def listen(self, address: str, tls: ServerTls | None = None) -> int:
-        """Bind and serve; the port. Raises OSError when the address cannot be bound, and TlsError."""
+        """Bind and serve; return the port. Raises OSError if the address cannot be bound, and TlsError."""
         return await self._server.listen(address, tls)
 
     async def drain(self, until: float, serve_until: float) -> None:
-        """Let what is under way be answered, until an instant of the loop's clock; refuse what comes.
+        """Let calls in flight end, until an instant of the loop's clock; reject new ones.
 
-        Clients are told to go elsewhere first. Nothing is refused before they had time to hear it, and not until
+        Clients are told to reconnect first. No call is rejected before they had time to receive that, nor before
         `serve_until`.
         """
         await self._server.retire(until - self._loop.time())
@@ -93,7 +96,7 @@ class GrpcService:
             await asyncio.sleep(LINGER_S)
 
     async def close(self) -> None:
-        """Stop. What arrives while it does is cut off, and its client learns no reason: drain first."""
+        """Stop. Calls that arrive meanwhile are cut off without a reason: drain first."""
         self._draining = True
         for task in self._tasks:
             task.cancel()
@@ -101,7 +104,7 @@ class GrpcService:
         await self._server.stop(LAST_WORDS_S)
 
     def accept(self, call: RpcCall) -> None:
-        """Take a client's call."""
+        """Accept a client's call."""
         try:
             self._begin(call)
         except Exception as error:

@@ -1,8 +1,8 @@
-"""ModelStreamInfer: a stream's requests are scheduled one by one; what cannot be goes on to its Triton, as a stream.
+"""ModelStreamInfer: schedules a stream's requests one by one, and forwards the others to a Triton, as a stream.
 
-Answers leave in the order of the requests, as from Triton, wherever each comes from: a request of a model that is
-scheduled has one answer, whether it is scheduled or passes. Those of other models (decoupled ones, sequences) leave as
-they come: any number of them may belong to one request.
+Responses leave in the order of the requests, as from Triton, whatever their source: a request to a model that is
+scheduled has one response, scheduled or not. Those of other models (decoupled, sequences) leave as they arrive: any
+number of them may belong to one request.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from tidegate_proxy.transport import Metadata, RpcCall
 from tidegate_proxy.tritons.backend import Backend
 
 MAX_UNDER_WAY: Final = 1000
-"""Requests and answers of one stream that wait; beyond it nothing more is read, from the client or from a Triton."""
+"""Pending requests and responses of one stream from which on no more is read, from the client or from a Triton."""
 _SEVERAL_RESPONSES: Final = "expected a single response, got "
 """Triton's words for a ModelInfer whose model has sent more than one."""
 _LATE: Final = frozenset({refusal.DEADLINE_UNREACHABLE, refusal.DEADLINE_EXPIRED, "early_drop", "timeout"})
@@ -91,12 +91,12 @@ class InferStream:
         self._strict = guards.asks_for_status(call.metadata)
 
     def begin(self) -> None:
-        """Read the first request."""
+        """Start reading requests."""
         self._call.add_disconnect_callback(self._leave)
         self._read()
 
     def drain(self) -> None:
-        """Take no more requests; end when those under way are answered."""
+        """Accept no more requests; end when those in flight are answered."""
         if self._client_done:
             return
         self._client_done = True
@@ -166,9 +166,9 @@ class InferStream:
         self._read()
 
     def pass_again(self, client: "_StreamClient") -> bool:
-        """Have a request answered by a Triton's stream that its Triton could not answer otherwise; whether it will be.
+        """Retry a request in a stream to its Triton, which could not answer it otherwise; return whether that is done.
 
-        Its model is none that gives one response to a request, whatever its config says.
+        Its model does not give one response per request, despite its config.
         """
         model = client.envelope.model
         if self._over or client not in self._due or not self._inference.is_served(model):
@@ -294,7 +294,7 @@ class InferStream:
     # Answers -----------------------------------------------------------------------------------------------------
 
     def settled(self) -> None:
-        """One that is due has its outcome."""
+        """Send the next responses, as a request has its outcome."""
         try:
             self._answer()
         except Exception as error:

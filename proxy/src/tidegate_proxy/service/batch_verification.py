@@ -1,9 +1,9 @@
-"""Verifies, while requests are served, that batching changes no answer: runs one request of a batch alone and compares.
+"""Verification while serving that batching changes no response: runs one request of a batch alone and compares.
 
-Consent to batching (`consent`) says that the rows of a model are independent; a model for which that is wrong gives
-wrong answers that no client can see. So of some batches one request is executed again by itself, after its client has
-its answer, while its Triton is idle. Where the answers differ, the request runs alone once more, and so does the
-batch: a model that is not deterministic, or that was reloaded meanwhile, is no evidence. A confirmed difference ends
+Consent to batching (`consent`) states that the rows of a model are independent; if that is wrong, the model returns
+wrong responses that no client can detect. So one request of some batches is executed again alone, after its client has
+its response, while its Triton is idle. If the responses differ, the request runs alone once more, and so does the
+batch: a model that is not deterministic, or was reloaded meanwhile, is no evidence. A confirmed difference ends
 batching of the model until another version of it, or another configuration, is loaded.
 """
 
@@ -37,26 +37,26 @@ from tidegate_proxy.tritons.catalog import CurrentCatalog, UnbatchedModel
 log = logging.getLogger(__name__)
 
 FIRST_BATCH: Final = 8
-"""The number of a model's batch that is verified first; then twice as many, up to the configured fraction."""
+"""Number of a model's batch that is verified first; then at doubled distances, up to the configured fraction."""
 PAUSE_S: Final = 1.0
-"""Least time between two verifications, of all models together."""
+"""Shortest time in seconds between two verifications, of all models together."""
 IDLE_POLL_S: Final = 0.01
 IDLE_TIMEOUT_S: Final = 10.0
-"""A batch whose Triton is not idle once within this time is not verified."""
+"""Time in seconds within which a Triton must be idle once; otherwise the batch is not verified."""
 CALL_TIMEOUT_S: Final = 30.0
 MAX_BATCH_BYTES: Final = 64 << 20
-"""Batches with larger requests are not verified: they would have to be kept."""
+"""Size in bytes of requests above which batches are not verified, because they have to be kept."""
 MAX_UNEQUAL_FRACTION: Final = 0.05
-"""Up to this fraction of an output's elements may differ: near ties of labels and ranks fall either way."""
+"""Largest fraction of an output's elements that may differ: near ties of labels and ranks can go either way."""
 CONCLUSIVE_ELEMENTS: Final = 20
-"""A difference in an output of so many elements ends batching; of fewer, two of the latest verifications have to."""
+"""Elements of an output from which one difference ends batching; below it, two recent verifications must differ."""
 WINDOW_VERIFICATIONS: Final = 20
-"""Verifications of a model among which those two are looked for."""
+"""Number of recent verifications of a model that are considered."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationSample:
-    """A batch that was answered, and which of its requests is verified."""
+    """Sample: an answered batch, and the request in it to verify."""
 
     target: StageTarget
     envelopes: Sequence[InferenceRequest]
@@ -65,11 +65,11 @@ class VerificationSample:
     position: int
     """Position of the request in the batch."""
     answer: bytes
-    """Answer to the request: a serialized ModelInferResponse."""
+    """Response to the request: a serialized ModelInferResponse."""
 
     @property
     def model(self) -> str:
-        """Its model."""
+        """Name of the model."""
         return self.envelopes[0].model
 
 
@@ -85,7 +85,7 @@ class _History:
 
 
 class BatchVerifier:
-    """Takes samples of batches on the hot path, and verifies them one at a time in `run`."""
+    """Verifier that samples batches on the hot path, and verifies them one at a time in `run`."""
 
     def __init__(self, directory: CurrentCatalog, in_force: InForce, metrics: Metrics) -> None:
         self._directory = directory
@@ -96,7 +96,7 @@ class BatchVerifier:
         self._has_sample = asyncio.Event()
 
     def answered(self, run: StageRun, outcomes: Sequence[Outcome]) -> None:
-        """Take a sample of a batch of several requests that was answered, if it is its turn. Raises nothing."""
+        """Sample a batch of several requests that was answered, if one is due. Never raises."""
         settings = self._in_force.settings.batch_verification
         if not settings.fraction or not run.target.alone:
             return
@@ -178,7 +178,7 @@ class BatchVerifier:
 
 @dataclass(frozen=True, slots=True)
 class OutputDifference:
-    """The output in which two answers differ most."""
+    """Output in which two responses differ most."""
 
     output: str
     elements: int
@@ -192,11 +192,11 @@ class OutputDifference:
 
 
 def difference(answer: bytes, other: bytes, tolerance: float) -> OutputDifference | None:
-    """Compare two serialized ModelInferResponses for one request; None where they agree.
+    """Compare two serialized ModelInferResponses for one request; return None if they agree.
 
     Floating-point elements agree within `tolerance` times the largest magnitude of their output, others if they are
-    equal. Outputs agree if at most `MAX_UNEQUAL_FRACTION` of their elements do not. Raises ScatterError for what is no
-    answer.
+    equal. Outputs agree if at most `MAX_UNEQUAL_FRACTION` of their elements do not. Raises ScatterError for an invalid
+    response.
     """
     (header, tensors), (other_header, other_tensors) = read_answer(answer), read_answer(other)
     theirs = {each.name: (each, tensor) for each, tensor in zip(other_header.outputs, other_tensors, strict=True)}

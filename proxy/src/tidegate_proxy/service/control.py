@@ -1,6 +1,6 @@
-"""Calls that are no inference: answered by Tidegate itself, for all Tritons together, or by one of them as it is.
+"""Control-plane calls: answered by Tidegate itself, for all Tritons together, or by one of them.
 
-Shared memory that clients register goes to the Tritons; the regions of Tidegate and of Triton are not for them.
+Shared memory that clients register is registered at the Tritons; regions of Tidegate and of Triton are protected.
 """
 
 import asyncio
@@ -65,14 +65,14 @@ class ClientRegions:
         """Handlers of methods by full name."""
 
     async def registered(self, name: str = "") -> list[service_pb2.SystemSharedMemoryStatusResponse.RegionStatus]:
-        """The regions that clients registered, by name, or the one that is named. Raises RequestFailed."""
+        """Return the regions that clients registered, by name, or the named one. Raises RequestFailed."""
         request = service_pb2.SystemSharedMemoryStatusRequest(name=name)
         answer = await self._status(ControlCall(_STATUS, request.SerializeToString()))
         status = service_pb2.SystemSharedMemoryStatusResponse.FromString(answer)
         return [status.regions[name] for name in sorted(status.regions)]
 
     async def unregister(self, name: str) -> None:
-        """Have every Triton forget a region, or all that clients registered: "". Raises RequestFailed."""
+        """Unregister a region, or all that clients registered for "", at every Triton. Raises RequestFailed."""
         request = service_pb2.SystemSharedMemoryUnregisterRequest(name=name)
         await self.answers[_UNREGISTER](ControlCall(_UNREGISTER, request.SerializeToString()))
 
@@ -131,7 +131,7 @@ def _read(kind: Any, message: bytes) -> Any:  # noqa: ANN401 - protobuf messages
 
 LIVE, READY, HEALTH = SERVICE_PREFIX + "ServerLive", SERVICE_PREFIX + "ServerReady", "/grpc.health.v1.Health/Check"
 OF_OUR_OWN: Final = frozenset((LIVE, READY, HEALTH))
-"""How Tidegate itself is: answered as long as it runs."""
+"""Calls on the health of Tidegate itself: answered as long as it runs."""
 INDEX_METHOD: Final = SERVICE_PREFIX + "RepositoryIndex"
 STATISTICS_METHOD: Final = SERVICE_PREFIX + "ModelStatistics"
 _REPOSITORY_NAME, _MODEL_NAME = 1 << 3 | 2, 2 << 3 | 2
@@ -139,7 +139,7 @@ _REPOSITORY_NAME, _MODEL_NAME = 1 << 3 | 2, 2 << 3 | 2
 _HEALTH: Final = CONTROL_VERBS[0]
 """Whether any Triton says yes."""
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
-"""grpc.health.v1.HealthCheckResponse with its only field, the status."""
+"""Serialized grpc.health.v1.HealthCheckResponse, whose only field is the status."""
 
 
 class ControlPlaneCalls:
@@ -181,11 +181,11 @@ class ControlPlaneCalls:
         """Answers for a model that no Triton has by its name."""
 
     def drain(self) -> None:
-        """Say from now on that Tidegate is not ready: it is about to stop."""
+        """Report not ready from now on, because Tidegate is about to stop."""
         self._draining = True
 
     async def unary(self, call: ControlCall) -> bytes:
-        """The answer to a call. Raises RequestFailed with what its client is to be told."""
+        """Return the response to a call. Raises RequestFailed."""
         model = ""
         if of_split := self._of_split.get(call.method):
             model = first_string(call.message)
@@ -198,9 +198,9 @@ class ControlPlaneCalls:
         return await self._routing.ask(self._routing.route(model, "grpc", METHOD_API.get(call.method)), *call)
 
     def leaves(self, protocol: Protocol, api: Api) -> bool:
-        """Whether Tritons answer the calls of an API that Tidegate itself answers elsewhere, as they restrict it.
+        """Return whether Tritons answer the calls of an API that Tidegate otherwise answers, because they restrict it.
 
-        One Triton that does is enough, and all have to for health: Tidegate is ready where one Triton is.
+        One such Triton is enough, but for health all are needed: Tidegate is ready if one Triton is.
         """
         is_health = api == "health"
         if is_health and (self._draining or self.liveness.complaint()):
@@ -214,7 +214,7 @@ class ControlPlaneCalls:
         return all(restricting) and bool(restricting) if is_health else any(restricting)
 
     async def has(self, model: str) -> bool:
-        """Whether some Triton has a model ready, whether or not Tidegate knows of it yet."""
+        """Query whether any Triton has a model ready, even if Tidegate does not know it yet."""
         request = service_pb2.ModelReadyRequest(name=model)
         try:
             answer = await self.unary(ControlCall(SERVICE_PREFIX + "ModelReady", request.SerializeToString()))
@@ -229,11 +229,11 @@ class ControlPlaneCalls:
         return service_pb2.ModelStatisticsResponse.FromString(answer)
 
     async def repository_index(self) -> list[IndexRow]:
-        """Every model of any Triton. Raises RequestFailed."""
+        """Return every model of any Triton. Raises RequestFailed."""
         return index_of(await self.unary(ControlCall(INDEX_METHOD)))
 
     async def is_ready(self) -> bool:
-        """Whether requests are welcome: some Triton is ready, and the proxy is not about to stop."""
+        """Query whether requests are accepted: a Triton is ready, and the proxy is not about to stop."""
         if self._draining or self.liveness.complaint():
             return False
         probes = [asyncio.ensure_future(backend.is_ready()) for backend in self._backends if backend.alive]

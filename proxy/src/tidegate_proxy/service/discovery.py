@@ -1,4 +1,4 @@
-"""Keeps the catalog true: asks the Tritons again when what they serve may have changed, and whether they live."""
+"""Discovery: keeps the catalog current by querying the Tritons, and probes their health."""
 
 import asyncio
 import logging
@@ -28,15 +28,14 @@ log = logging.getLogger(__name__)
 
 
 LOOK_EVERY_S = 5.0
-"""How often the Tritons are asked for what was loaded or unloaded without Tidegate."""
+"""Interval in seconds at which the Tritons are queried for models loaded or unloaded without Tidegate."""
 LOOKS_PER_REFRESH = 5
-"""How often meanwhile other models may come to take turns, and some models' configs are compared."""
+"""Number of checks per interval for models to serialize, each with the configs of some models."""
 DRAIN_S = 30.0
-"""How long an unload waits for the model's requests; less, where its client has less time."""
+"""Longest time in seconds that an unload waits for the model's requests; less if its client's deadline is earlier."""
 DRAIN_POLL_S = 0.01
 CONFIGS_PER_LOOK = 50
-"""Models of one Triton that are asked for their configs at a time: all of them within `LOOK_EVERY_S`, unless they are
-more than 250."""
+"""Models of one Triton whose configs are queried at a time: all of them per interval, up to 250."""
 
 
 class Discovery:
@@ -53,9 +52,9 @@ class Discovery:
         layout: Layout | None = None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_change`: called when another catalog is in force."""
+        """Create it. `on_change`: called after another catalog was applied."""
         self.backends = backends
-        """All Tritons; changes in place."""
+        """All Tritons; modified in place."""
         self.told = config.models
         """Models as configured, which take precedence over their config.pbtxt."""
         self._config = config
@@ -77,15 +76,15 @@ class Discovery:
         self._statistics = statistics
         self._measured = measured
         self.one_at_a_time = asyncio.Lock()
-        """Held by whoever changes what the Tritons serve, or finds out whether it has changed."""
+        """Lock to hold while changing, or querying, what the Tritons serve."""
         self._on_change = on_change
         declare(statistics, directory.catalog)
         tell(directory.catalog)
 
     async def refresh(self, suspects: Iterable[str] = ()) -> None:
-        """Ask every living Triton for its models, and for the configs of those that are new, or `suspects`.
+        """Query every live Triton for its models, and for the configs of new ones and of `suspects`.
 
-        A catalog that does not add up changes nothing, and that is logged. Callers that wait share one refresh.
+        An inconsistent catalog is logged and changes nothing. Concurrent callers share one refresh.
         """
         self._suspects.update(suspects)
         self._refreshes_asked += 1
@@ -98,10 +97,10 @@ class Discovery:
     async def changing(
         self, verb: ControlVerb, model: str, repository: str, backend: Backend, limit_s: float = math.inf
     ) -> AsyncIterator[None]:
-        """Around a client's call that has a Triton load or unload a model: take up what it then serves.
+        """Surround a client's call that loads or unloads a model at a Triton: apply the change afterwards.
 
-        Before an unload, scheduled requests end, as at Triton; for `limit_s` at most, and `DRAIN_S`; 0: they fail. An
-        unload that the Triton refuses changes nothing.
+        Before an unload, scheduled requests end, as at Triton; within `limit_s` and `DRAIN_S`; 0: they fail. An unload
+        that the Triton rejects changes nothing.
         """
         has_model = backend in self._directory.whole.hosts.get(model, ())
         if verb.method == "RepositoryModelUnload" and limit_s and has_model:
@@ -127,9 +126,9 @@ class Discovery:
             await asyncio.sleep(DRAIN_POLL_S)
 
     async def change(self, backends: list[Backend], config: ServeConfig, layout: Layout | None) -> None:
-        """Other Tritons, words on them, on models or layout from now on; one that was given up joins when it is back.
+        """Apply other Tritons, settings of models, or layout; a lost Triton joins when it is back.
 
-        Raises BackendError, RestrictionError or ValueError, and changes nothing, for what does not add up.
+        Raises BackendError, RestrictionError or ValueError, and changes nothing, for an inconsistent state.
         """
         async with self.one_at_a_time:
             before, told = self._directory.catalog, config.models
@@ -149,10 +148,10 @@ class Discovery:
     def switch(
         self, backends: list[Backend], joining: Mapping[Backend, list[LoadedModel]], revision: LayoutRevision
     ) -> None:
-        """The Tritons follow another layout from this instant on; whoever calls this holds `one_at_a_time`.
+        """Switch the Tritons to another layout at this instant; the caller holds `one_at_a_time`.
 
-        `joining`: what the new ones have loaded. Raises BackendError or ValueError, and changes nothing, for what does
-        not add up.
+        `joining`: models loaded on the new Tritons. Raises BackendError or ValueError, and changes nothing, for an
+        inconsistent state.
         """
         before = self._directory.catalog
         loaded = {backend: joining.get(backend) or before.loaded[backend] for backend in backends}
@@ -166,10 +165,10 @@ class Discovery:
         tell(catalog, before)
 
     async def take_back(self, backend: Backend) -> None:
-        """A Triton that was given up answers again: once it lists its models, what it serves now counts.
+        """Take back a lost Triton that answers again, once it lists its models.
 
-        It may be another process, and restrict other APIs than before. One that Tidegate is to open, and has no key of,
-        is not taken, and that is said.
+        It may be another process, with other restricted APIs. One without a key for a required API is rejected with a
+        log message.
         """
         now_s = asyncio.get_running_loop().time()
         until_s, said = self._refused.get(backend, (now_s, ""))
@@ -193,7 +192,7 @@ class Discovery:
                 await self._driver.regions.share_with(backend)
 
     async def look_at_keys(self) -> None:
-        """The headers that open what Tritons restrict have changed: what is left to the Tritons may be another."""
+        """Apply changed headers that open restricted APIs: other APIs may now be left to the Tritons."""
         living = [backend for backend in self.backends if backend.alive]
         await of_tritons.take_note(living, self._config, over_http=self._over_http, returning=True)
         await self.refresh(
@@ -212,7 +211,7 @@ class Discovery:
             await self.refresh([model.config.name for model in self._directory.catalog.loaded[backend]])
 
     async def look_around(self) -> None:
-        """For ever: notice what was loaded or unloaded without us."""
+        """Run forever: detect models loaded or unloaded without Tidegate."""
         while True:
             for _ in range(LOOKS_PER_REFRESH):
                 await asyncio.sleep(LOOK_EVERY_S / LOOKS_PER_REFRESH)
@@ -249,7 +248,7 @@ class Discovery:
                     backend.turns.rest(now_ns, ended, "the policy does not take it")
 
     async def look_at(self, backend: Backend) -> None:
-        """Take up what one of the Tritons has loaded or unloaded, if it has; a fault only delays that."""
+        """Apply models that one Triton has loaded or unloaded; an error only delays that."""
         await self._guarded(self._compare, backend)
 
     async def _guarded(self, compare: Callable[[Backend], Awaitable[None]], backend: Backend) -> None:
@@ -309,7 +308,7 @@ class Discovery:
 
 
 def declare(statistics: ModelStatistics, catalog: Catalog) -> None:
-    """Say which models are counted here: those that are scheduled, and ensembles with one of them among their steps."""
+    """Declare the models whose statistics are kept here: scheduled ones, and ensembles with one of them as a step."""
     ensembles = {
         name for name, steps in catalog.ensembles.items() if any(model in catalog.models for model, _ in steps)
     }
@@ -321,7 +320,7 @@ def declare(statistics: ModelStatistics, catalog: Catalog) -> None:
 
 
 def tell(catalog: Catalog, before: Catalog | None = None) -> None:
-    """Log what happens to the requests of every model, and why, where that is not as before."""
+    """Log the scheduling of every model, with the reason, if it has changed."""
     if before is None or catalog.places != before.places:
         for backend, place in catalog.places.items():
             if place.device_class and (before is None or before.places.get(backend) != place):
@@ -341,12 +340,15 @@ def _known(catalog: Catalog, backend: Backend) -> dict[str, tuple[str, ...]]:
 
 EVERY_S = 0.5
 MAX_MISSED_PROBES = 3
-"""Probes in a row that fail at once after which a Triton counts as gone. One that answers nothing at all counts as hung
-after its `health_timeout_s`; one that refuses connections is found earlier, by the calls that fail."""
+"""Consecutive probes that fail at once after which a Triton counts as lost.
+
+One that answers nothing counts as hung after its `health_timeout_s`; one that refuses connections is detected earlier,
+by failing calls.
+"""
 
 
 async def watch(backend: Backend, driver: Driver, discovery: Discovery) -> None:
-    """Probe one Triton for ever, one probe at a time. Who answers inferences need not answer probes."""
+    """Probe one Triton forever, one probe at a time. A Triton that answers inferences need not answer probes."""
     silence = TritonSilence()
     while True:
         await asyncio.sleep(EVERY_S)
@@ -358,7 +360,7 @@ async def watch(backend: Backend, driver: Driver, discovery: Discovery) -> None:
 
 @dataclass
 class TritonSilence:
-    """The silence of one Triton: probes in a row that it has not answered, and since when it has answered nothing."""
+    """Silence of one Triton: consecutive unanswered probes, and the time since its last response."""
 
     probes: int = 0
     since_ns: int = 0

@@ -1,4 +1,4 @@
-"""Calls that concern every Triton: asked of all that live, answered as if they were one, over gRPC and HTTP."""
+"""Fan-out of calls to every live Triton, answered as by one server, over gRPC and HTTP."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 
 class IndexRow(NamedTuple):
-    """A version of a model, and its state, as a repository's index has it."""
+    """Model version and its state in a repository index."""
 
     name: str
     version: str = ""
@@ -35,24 +35,24 @@ class AnswerRule(Enum):
     """Rule that combines the responses of several Tritons into one."""
 
     ANY = auto()
-    """The first that says yes, else the first."""
+    """The first positive response, else the first."""
     EVERY = auto()
     """All must succeed: the first failure, otherwise the first response."""
     INDEX = auto()
-    """One index made of all that were given; where none was, the first failure."""
+    """One index merged from all; without any, the first failure."""
 
 
 @dataclass(frozen=True)
 class ControlVerb:
-    """One thing that clients ask of a server."""
+    """Control operation of a server."""
 
     rule: AnswerRule
     method: str
-    """The method of the gRPC service."""
+    """Method of the gRPC service."""
     routes: tuple[tuple[str, str], ...]
-    """The routes of the HTTP service: methods and patterns."""
+    """Routes of the HTTP service: methods and patterns."""
     changes_models: bool = False
-    """Whether what is served may be another afterwards."""
+    """Whether it may change the served models."""
 
 
 CONTROL_VERBS: Final = (
@@ -79,18 +79,18 @@ CONTROL_VERBS: Final = (
 
 
 class QueriedTriton(Protocol):
-    """A Triton, as a codec knows it."""
+    """Triton as seen by a codec."""
 
     @property
     def alive(self) -> bool:
-        """Whether it answers, as far as is known."""
+        """Whether it is live, as far as is known."""
 
 
 AnyTriton = TypeVar("AnyTriton", bound=QueriedTriton)
 
 
 class ProtocolCodec(ABC, Generic[AnyTriton, Question, Answer]):
-    """One protocol's way to ask a Triton, and to read and write what is said."""
+    """Codec of one protocol: calls a Triton, and reads and writes responses."""
 
     @abstractmethod
     async def ask(self, triton: AnyTriton, question: Question) -> Answer:
@@ -98,43 +98,43 @@ class ProtocolCodec(ABC, Generic[AnyTriton, Question, Answer]):
 
     @abstractmethod
     def succeeded(self, answer: Answer) -> bool:
-        """Whether the Triton has done what it was asked."""
+        """Return whether the operation succeeded."""
 
     @abstractmethod
     def says_yes(self, answer: Answer) -> bool:
-        """Whether it is ready, or lives."""
+        """Return whether the response says ready, or live."""
 
     @abstractmethod
     def index_in(self, answer: Answer) -> Iterable[IndexRow]:
-        """The index that it has given."""
+        """Return the repository index in a response."""
 
     @abstractmethod
     def statistics_in(self, answer: Answer) -> service_pb2.ModelStatisticsResponse:
-        """The statistics of models that it has given."""
+        """Return the model statistics in a response."""
 
     @abstractmethod
     def statistics_as(self, statistics: service_pb2.ModelStatisticsResponse, like: Answer) -> Answer:
-        """Statistics as an answer, beside which all is as in another one."""
+        """Encode statistics as a response, otherwise equal to `like`."""
 
     @abstractmethod
     def index_as(self, index: Sequence[IndexRow], like: Answer) -> Answer:
-        """An index as an answer, beside which all is as in another one."""
+        """Encode an index as a response, otherwise equal to `like`."""
 
 
 MODEL_CHANGES: Final = frozenset(route for verb in CONTROL_VERBS if verb.changes_models for route in verb.routes)
-"""Routes after which what is served may be another."""
+"""Routes that may change the served models."""
 
 Changing = Callable[[ControlVerb, Question, AnyTriton], AbstractAsyncContextManager[None]]
 """Context around a call that changes the models of one Triton."""
 
 
 def unnoticed(_verb: ControlVerb, _question: object, _triton: object) -> AbstractAsyncContextManager[None]:
-    """Nothing surrounds it."""
+    """Return a context that does nothing."""
     return nullcontext()
 
 
 class FanOut(Generic[AnyTriton, Question, Answer]):
-    """Asks all Tritons that live, over one protocol."""
+    """Fan-out over one protocol to all live Tritons."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
         whole: Callable[[Iterable[Iterable[IndexRow]]], list[IndexRow]] | None = None,
         changing: Changing[Question, AnyTriton] = unnoticed,
     ) -> None:
-        """`whole`: one index of several, if not simply `whole_index`."""
+        """Create it. `whole`: merges several indexes; default `whole_index`."""
         self._changing = changing
         self._tritons = tritons
         self._codec = codec
@@ -197,7 +197,7 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
         return codec.statistics_as(merged, given[0])
 
     async def first_done(self, question: Question) -> Answer | None:
-        """Ask one after the other until one has done it; the first failure, where none has; None: none lives."""
+        """Call one after the other until one succeeds; return the first failure if none does, None if none is live."""
         first: Answer | None = None
         for triton in self._tritons:
             if triton.alive:
@@ -224,10 +224,10 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
 def whole_index(
     indexes: Iterable[Iterable[IndexRow]], hidden: Collection[str] = (), split: Collection[str] = ()
 ) -> list[IndexRow]:
-    """Every model and version once, in the order of names as Triton has it; ready where it is ready somewhere.
+    """Return every model and version once, ordered by name as in Triton; ready if it is ready on any Triton.
 
-    A Triton lists what it could load without a version: that is said of what is loaded nowhere. `hidden` models of
-    Tritons are left out; `split` ones are there though no Triton has them by that name.
+    A Triton lists loadable models without a version: these are kept for models loaded nowhere. `hidden` models are left
+    out; `split` ones are added though no Triton has them by that name.
     """
     models = {(name, SPLIT_MODEL_VERSION): IndexRow(name, SPLIT_MODEL_VERSION, "READY") for name in split}
     for index in indexes:
@@ -240,46 +240,46 @@ def whole_index(
 
 
 class ControlCall(NamedTuple):
-    """A call of a client that is no inference."""
+    """Control-plane call of a client."""
 
     method: str
-    """Its full name."""
+    """Full method name."""
     message: bytes = b""
     metadata: Metadata = ()
     remaining_s: float | None = None
-    """Until the client's deadline, if it has one."""
+    """Seconds until the client's deadline, if it has one."""
 
 
 Responder = Callable[[ControlCall], Awaitable[bytes]]
-"""Answers the calls of one method. Raises RequestFailed with what a client is to be told."""
+"""Handler of the calls of one method. Raises RequestFailed."""
 
 
 class GrpcAnswers(ProtocolCodec[AnyTriton, ControlCall, Outcome]):
-    """Reads what is said over gRPC: a serialized answer, or a failure."""
+    """Decoder and encoder of control responses over gRPC: serialized messages, or failures."""
 
     def succeeded(self, answer: Outcome) -> bool:
-        """Whether it has done what it was asked."""
+        """Return whether the call succeeded."""
         return not isinstance(answer, RequestFailed)
 
     def says_yes(self, answer: Outcome) -> bool:
-        """Whether it says so of itself, or of a model: the answers to all of these have one field, of one number."""
+        """Return whether the response is positive: for all of these calls it has one field with one number."""
         return isinstance(answer, bytes) and bool(service_pb2.ModelReadyResponse.FromString(answer).ready)
 
     def index_in(self, answer: Outcome) -> Iterable[IndexRow]:
-        """The index that it has given."""
+        """Return the repository index in a response."""
         return index_of(answer_in(answer))
 
     def statistics_in(self, answer: Outcome) -> service_pb2.ModelStatisticsResponse:
-        """The statistics of models that it has given."""
+        """Return the model statistics in a response."""
         return service_pb2.ModelStatisticsResponse.FromString(answer_in(answer))
 
     def statistics_as(self, statistics: service_pb2.ModelStatisticsResponse, like: Outcome) -> Outcome:
-        """Statistics as an answer."""
+        """Encode statistics as a response."""
         serialized: bytes = statistics.SerializeToString()
         return serialized
 
     def index_as(self, index: Sequence[IndexRow], like: Outcome) -> Outcome:
-        """An index as an answer."""
+        """Encode an index as a response."""
         response = service_pb2.RepositoryIndexResponse()
         for row in index:
             response.models.add(**row._asdict())
@@ -288,7 +288,7 @@ class GrpcAnswers(ProtocolCodec[AnyTriton, ControlCall, Outcome]):
 
 
 class GrpcCodec(GrpcAnswers[Backend]):
-    """Asks a Triton on its gRPC port."""
+    """Client of a Triton's gRPC port for control calls."""
 
     def __init__(self, routing: Routing) -> None:
         self._routing = routing

@@ -1,4 +1,4 @@
-"""The way of an inference request, whichever server it came by: `Inference.handle` has the whole of it."""
+"""Path of an inference request from any server: see `Inference.handle`."""
 
 import asyncio
 import time
@@ -24,11 +24,11 @@ from tidegate_proxy.transport import Metadata
 from tidegate_proxy.tritons.catalog import CurrentCatalog
 
 Bypass = Callable[[InferenceRequest], bool]
-"""Whether a request passes as it is though it could be scheduled; may be called in any thread."""
+"""Function that decides whether a schedulable request is bypassed; may be called in any thread."""
 
 
 class Inference:
-    """Opens requests, which may be done in any thread, and has those answered that can be scheduled."""
+    """Entry point of inference: parses requests, in any thread, and schedules those that can be."""
 
     def __init__(
         self, directory: CurrentCatalog, driver: Driver, applications: ApplicationTags, bypasses: Sequence[Bypass]
@@ -43,12 +43,12 @@ class Inference:
         """Header caches by model."""
 
     def leave_to_streams(self, model: str) -> None:
-        """Schedule no more requests of streams to a model as it is now: only a Triton's stream answers them."""
+        """Stop scheduling stream requests to a model in its current version: only a Triton's stream can answer them."""
         if signature := self._directory.catalog.signatures.get(model):
             self._left_to_streams[model] = signature
 
     def is_left_to_streams(self, message: bytes) -> bool:
-        """Whether a request of a stream is to such a model."""
+        """Return whether a stream request is for such a model."""
         if not self._left_to_streams:
             return False
         model = first_string(message)
@@ -56,32 +56,31 @@ class Inference:
         return signature is not None and signature is self._directory.catalog.signatures.get(model)
 
     def replace_bypasses(self, bypasses: Sequence[Bypass]) -> None:
-        """Ask others from now on what passes as it is though it could be scheduled."""
+        """Replace the functions that decide which schedulable requests are bypassed."""
         self._bypasses = tuple(bypasses)
 
     def is_served(self, model: str) -> bool:
-        """Whether any Triton has this model, scheduled or not."""
+        """Return whether any Triton has this model, scheduled or not."""
         return model in self._directory.catalog.hosts
 
     def is_scheduled(self, model: str) -> bool:
-        """Whether requests of a model are scheduled, but for those that cannot be: each has one answer."""
+        """Return whether requests of a model are scheduled where possible: each has one response."""
         return model in self._directory.catalog.signatures
 
     def takes_long(self, message: bytes) -> bool:
-        """Whether to open a message in a thread of its own."""
+        """Return whether to parse a message in a thread."""
         if len(message) < STRINGS_ASIDE_FROM:
             return False
         signature = self._directory.catalog.signatures.get(first_string(message))
         return signature is not None and signature.has_strings
 
     def lets_in(self, model: str, protocol: Protocol, metadata: Metadata) -> bool:
-        """Whether a client's requests for a model may be scheduled: its Tritons leave that to Tidegate, or it has their
-        keys."""
+        """Return whether a client's requests for a model may be scheduled: access is Tidegate's, or it has the keys."""
         guards = self._directory.catalog.guarded.get(model, ())
         return all(backend.shows_key(protocol, metadata) for backend in guards)
 
     def open(self, message: bytes, metadata: Metadata, protocol: Protocol = "grpc") -> InferenceRequest | None:
-        """A serialized ModelInferRequest as an envelope; None where a Triton has to see it as it is.
+        """Parse a serialized ModelInferRequest; None if a Triton must get it unmodified.
 
         `metadata`: of the client's call over this protocol.
         """
@@ -107,20 +106,21 @@ class Inference:
         return envelope
 
     def handle(self, client: PendingRequest, arrival_ns: int, remaining_s: float | None) -> None:
-        """Have a request answered. `remaining_s`: until the client's own deadline, if it has one.
+        """Process a request to its response. `remaining_s`: seconds until the client's own deadline, if it has one.
 
-        The way of a request, of which this is the middle; what waits for others goes on where an event says so:
+        These are the steps of a request, this method being the middle; each wait ends with an event:
 
-        arrive    a server reads it, the gate lets it in and says whose it is (`servers.grpc.GrpcService.accept`,
-                  `servers.http.application.HttpApplication`, `servers.streams.InferStream`)
-        open      what scheduling needs to know is read (`open`, above); where that cannot be, or shadow or canary want
-                  it so, it goes to a Triton as it is (`service.passthrough.Passages.begin`), and ends there
-        admit     it is numbered, and waits, unless its time is up or too many wait (`scheduling.driver.Driver.admit`)
-        schedule  the engine takes it in and asks the policy (`scheduling.clock.LiveEngine.take_in`), which answers now,
-                  or when other requests, the end of a batch or a timer have it decide
-        run       the engine's StartStage has its batch gathered and sent (`scheduling.stages.Stages.start`)
-        divide    the batch's answer is cut into those of its requests (`scheduling.payload.Payload.outcomes`)
-        answer    the client is given its own (`scheduling.in_flight.PendingRequests.settle`), and its server sends it
+        arrive    a server reads it, access control admits it and identifies the client
+                  (`servers.grpc.GrpcService.accept`, `servers.http.application.HttpApplication`,
+                  `servers.streams.InferStream`)
+        open      the fields for scheduling are read (`open`, above); if that is impossible, or shadow mode or a canary
+                  wants it, the request is bypassed to a Triton (`service.passthrough.BypassedInferences.begin`)
+        admit     it gets an id, and waits, unless it has expired or a queue is full (`scheduling.driver.Driver.admit`)
+        schedule  the engine handles it and notifies the policy (`scheduling.clock.LiveEngine.take_in`), which decides
+                  now, or when other requests arrive, a batch ends or a timer fires
+        run       the engine's StartStage merges and sends its batch (`scheduling.stages.RunningBatches.start`)
+        divide    the batch's response is split (`scheduling.payload.BatchPayload.outcomes`)
+        answer    the client gets its own part (`scheduling.in_flight.PendingRequests.settle`), which its server sends
         """
         envelope = client.envelope
         model = self._directory.catalog.models.get(envelope.model)  # None: gone since it was opened; the engine says so
@@ -135,9 +135,9 @@ class Inference:
             self._driver.give_up(client)
 
     async def infer(self, message: bytes, remaining_s: float | None, metadata: Metadata = (), owner: str = "") -> bytes:
-        """Have an owner's request over HTTP scheduled and await its answer, a serialized ModelInferResponse.
+        """Schedule a client's HTTP request and return its response, a serialized ModelInferResponse.
 
-        Raises NotSchedulable and RequestFailed. Cancelling it is how a client leaves.
+        Raises NotSchedulable and RequestFailed. Cancel it when the client leaves.
         """
         arrival_ns = time.monotonic_ns()
         if self.takes_long(message):

@@ -1,6 +1,6 @@
-"""Inference that is not scheduled, on its way to a Triton as it is, and back.
+"""Bypassed inference: requests that go to a Triton without scheduling, and their responses.
 
-A Triton is chosen by what it has in flight; sequences stay with one Triton each.
+A Triton is chosen by its requests in flight; sequences stay with one Triton each.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _SEQUENCE_ID = re.compile(rb'"sequence_id"\s*:\s*(?:"((?:[^"\\]|\\.)*)"|(\d+))')
 
 
 def keeper(sequence: str, backends: Sequence[Backend]) -> Backend:
-    """The Triton, of at least one, that a sequence stays with. `sequence`: its model and id, in one text."""
+    """Return the Triton, of at least one, that keeps a sequence. `sequence`: its model and id, in one text."""
 
     def rank(backend: Backend) -> bytes:
         return blake2b(f"{backend.address} {sequence}".encode(), digest_size=8).digest()
@@ -43,10 +43,10 @@ def keeper(sequence: str, backends: Sequence[Backend]) -> Backend:
 
 
 def sequence_in_json(body: bytes) -> str:
-    """The id of the sequence that an HTTP inference belongs to, "" for none, from the beginning of its body.
+    """Return the sequence id of an HTTP inference, "" for none, from the beginning of its body.
 
-    A quotation mark within a JSON string is escaped: what looks like the key is the key. Whether the rest is
-    well-formed is Triton's to say.
+    A quotation mark within a JSON string is escaped, so the key cannot be confused. Whether the rest is valid is left
+    to Triton.
     """
     found = _SEQUENCE_ID.search(body)
     if found is None:
@@ -79,10 +79,10 @@ class Routing:
         """Inferences that were sent on, by model."""
 
     def route(self, model: str, protocol: Protocol = "grpc", api: Api | None = None) -> Backend:
-        """The first living Triton that has the model; failing that, the first living one; failing that, the first.
+        """Return the first live Triton with the model; else the first live one; else the first.
 
-        One that does not decide itself who may use the API goes before others that have the model, and one of which
-        Tidegate does not know the models before those that do not have it.
+        Tritons that do not restrict the API themselves are preferred among those with the model, and those with unknown
+        models to those without it.
         """
         hosts = self._directory.catalog.hosts.get(model, ())
         unseen = [backend for backend in self._backends if not backend.apis.lists_models]
@@ -90,10 +90,9 @@ class Routing:
         return next((backend for backend in candidates if backend.alive), self._backends[0])
 
     def route_inference(self, message: bytes, request: PassedThrough) -> Backend:
-        """A Triton for an inference that cannot be scheduled: a sequence keeps its own, others take the least busy one.
+        """Return a Triton for an unscheduled inference: sequences keep theirs, others get the least busy one.
 
-        `request`: what has to be known of the message. Raises RequestFailed for tensors in shared memory that is not
-        for clients, and for what cannot be looked at.
+        `request`: facts about the message. Raises RequestFailed for protected shared memory, and for invalid messages.
         """
         model = first_string(message)
         if model in self._directory.catalog.split:
@@ -111,7 +110,7 @@ class Routing:
         return self._one_of_several(model, request.sequence, request.header, "grpc")
 
     def looks_inside(self, model: str) -> bool:
-        """Whether it matters what is in an inference of this model that cannot be scheduled."""
+        """Return whether the contents of an unscheduled inference of this model matter for routing."""
         catalog = self._directory.catalog
         return len(catalog.hosts.get(model, ())) > 1 and (model in catalog.sequential or model in catalog.variants)
 
@@ -170,31 +169,31 @@ class Routing:
         return RequestFailed(code, details)
 
     def did_well(self, backend: Backend, owner: str) -> None:
-        """A Triton has answered a client's inference that was passed on."""
+        """Record a Triton's response to a client's bypassed inference."""
         self._driver.outliers.did_well(backend, owner)
 
     async def unreachable(self, triton: Backend, details: str) -> None:
-        """A call over HTTP did not reach its Triton: if that is gone, the next call goes to another."""
+        """Record an HTTP call that did not reach its Triton; if that is lost, the next call goes to another."""
         await self._driver.membership.lost(triton, details)
 
     def may_try_again(self, lost: Backend, model: str, tries: int) -> bool:
-        """Whether an inference that was tried so often has failed with its Triton, and another has its model.
+        """Return whether an inference that failed with its Triton may be retried, and another one has its model.
 
-        Not for models with sequences: what a Triton knows of one is lost with it.
+        Never for models with sequences: their state is lost with the Triton.
         """
         catalog = self._directory.catalog
         others = any(backend.alive for backend in catalog.hosts.get(model, ()))
         return not lost.alive and others and model not in catalog.sequential and tries < self._driver.engine.max_tries
 
     def passed_through(self, request: PassedThrough, sent_ns: int, *, ok: bool) -> None:
-        """Count an inference that went to a Triton as it was, at this instant, and has its answer."""
+        """Count an answered inference that bypassed scheduling, sent at this instant."""
         if request.model in self._directory.catalog.versions:
             self._observability.passed_through(
                 request.model, request.version, rows=request.rows, sent_ns=sent_ns, ok=ok
             )
 
     def passed_through_http(self, model: str, version: str, *, sent_ns: int, ok: bool) -> None:
-        """Count an inference that went to a Triton over HTTP. Its rows are not known: it counts as one."""
+        """Count an inference that was forwarded over HTTP. Its rows are unknown: it counts as one."""
         self._observability.passed_through(model, version, rows=1, sent_ns=sent_ns, ok=ok)
 
     def forwarded(self, metadata: Metadata) -> list[tuple[str, str | bytes]]:
@@ -224,11 +223,9 @@ class BypassedInference:
         owner: str,
         then: Callable[[Outcome], None],
     ) -> None:
-        """`metadata`: what goes on to the Triton; `remaining_s`: until the client's deadline, if it has one.
+        """Prepare it. `metadata`: forwarded to the Triton; `remaining_s`: seconds until the client's deadline, if any.
 
-        `owner`: whose it is.
-
-        `then` is called with the outcome, once, unless the passage is cancelled.
+        `owner`: client of the request. `then` is called once with the outcome, unless it is cancelled.
         """
         self._passages = passages
         self._routing = routing
@@ -245,7 +242,7 @@ class BypassedInference:
         self._is_over = False
 
     def begin(self) -> None:
-        """Send it, perhaps once more than once: see `Routing.may_try_again`."""
+        """Send it, and retry it if `Routing.may_try_again` allows."""
         try:
             backend = self._routing.route_inference(self._message, self._request)
         except RequestFailed as failure:
@@ -262,14 +259,14 @@ class BypassedInference:
         backend.open_calls.add(self._call)
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancel it, as no client waits for it any more."""
         self._is_over = True
         self._passages.over(self)
         if self._call:
             self._call.cancel()
 
     def end(self, outcome: Outcome) -> None:
-        """Hand the outcome over. Only the first counts."""
+        """Deliver the outcome. Only the first call counts."""
         if self._is_over:
             return
         self._is_over = True
@@ -318,7 +315,7 @@ class BypassedInference:
 
 
 class BypassedInferences:
-    """The passages under way. Lives in the event loop."""
+    """Bypassed inferences in flight. Use it only in the event loop."""
 
     def __init__(self, routing: Routing, observability: Observability) -> None:
         self._routing = routing
@@ -329,7 +326,7 @@ class BypassedInferences:
     def begin(
         self, message: bytes, metadata: Metadata, remaining_s: float | None, owner: str, then: Callable[[Outcome], None]
     ) -> BypassedInference:
-        """Have a Triton answer a client's inference that cannot be scheduled; `then` is called with the outcome."""
+        """Let a Triton answer a client's unschedulable inference; `then` is called with the outcome."""
         forwarded = self._routing.forwarded(metadata)
         passage = BypassedInference(self, self._routing, message, forwarded, remaining_s, owner, then)
         self._under_way.add(passage)
@@ -337,7 +334,7 @@ class BypassedInferences:
         return passage
 
     def take_over(self, client: PendingRequest) -> None:
-        """Have a request answered, as it is, that cannot be scheduled any more."""
+        """Bypass a request that cannot be scheduled any more."""
 
         def answered(outcome: Outcome) -> None:
             client.resolve(outcome)
@@ -346,17 +343,17 @@ class BypassedInferences:
         self.begin(client.envelope.message, client.forwarded_metadata, None, client.owner, answered)
 
     def over(self, passage: BypassedInference) -> None:
-        """One has ended."""
+        """Remove one that has ended."""
         self._under_way.discard(passage)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have the failure of one looked at."""
+        """Run a task that handles a failure."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def end_all(self) -> None:
-        """Tell the clients of those that are under way that there will be no answer."""
+        """Fail all that are in flight."""
         for task in self._tasks:
             task.cancel()
         for passage in list(self._under_way):

@@ -15,13 +15,13 @@ from tidegate_proxy.transport import AsyncStream, CallFailed, Metadata
 from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, Backend
 
 DRAIN_S: Final = 2.0
-"""How long a Triton may go on answering a stream whose client has left before the stream is cancelled."""
+"""Seconds for which a Triton may continue a stream whose client has left, before it is cancelled."""
 MAX_UNANSWERED: Final = 1000
-"""Requests of one stream to a Triton that are remembered for its statistics: a decoupled model may never answer."""
+"""Requests of one stream kept for statistics, because a decoupled model may never answer."""
 
 
 class BypassedStreamRequest:
-    """A request that goes on as it is, or to no Triton, and has one answer, which leaves when it is due."""
+    """Bypassed or rejected request of a stream with one response, sent in order."""
 
     __slots__ = ("_settled", "outcome", "request")
 
@@ -32,16 +32,16 @@ class BypassedStreamRequest:
         self._settled = settled
 
     def resolve(self, outcome: bytes | RequestFailed) -> None:
-        """It is answered, or will never be."""
+        """Set the response or the failure."""
         self.outcome = outcome
         self._settled()
 
 
 class StreamRelay:
-    """The messages of one stream that go on to one Triton, and what is counted of their answers."""
+    """Relay of one stream's messages to one Triton, with statistics of the responses."""
 
     def __init__(self, taken: Callable[[int], None], backend: Backend, model: str) -> None:
-        """`taken` is called when a message is on its way, with its size."""
+        """Create it. `taken` is called when a message was sent, with its size."""
         self._taken = taken
         self._backend = backend
         self._model = model
@@ -59,11 +59,11 @@ class StreamRelay:
 
     @property
     def waiting(self) -> int:
-        """Messages that are not on their way yet."""
+        """Number of messages that are not sent yet."""
         return len(self._messages)
 
     def enter(self) -> None:
-        """In the task that sends them."""
+        """Register the task that sends the messages."""
         self._task = asyncio.current_task()
         if self._ended and self._task:
             self._task.cancel()
@@ -77,14 +77,14 @@ class StreamRelay:
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether a Triton that says no more may owe answers to requests that can have any number of them.
+        """Whether a Triton that ended the stream may owe responses of decoupled models.
 
-        Once it was told that there are no more, its end means that all is answered.
+        After it was told that there are no more requests, its end means that all are answered.
         """
         return not self._said_all and any(passing is None for _, _, passing in self._unanswered)
 
     def put(self, message: tuple[bytes, PassedThrough, BypassedStreamRequest | None] | None) -> None:
-        """Add a message, what has to be known of it, and who waits for its one answer; None: that was the last."""
+        """Add a message, facts about it, and the receiver of its single response; None ends the stream."""
         if message is not None:
             self._in_flight += 1
             self._backend.passes(self._model)
@@ -92,7 +92,7 @@ class StreamRelay:
         self._more.set()
 
     def end(self) -> None:
-        """Send no more, and cancel its task a moment later, whatever it waits for then (`CANCEL_AFTER_S`)."""
+        """Send no more, and cancel the task after `CANCEL_AFTER_S`, whatever it waits for."""
         self._ended = True
         self._messages.clear()
         self.put(None)
@@ -108,7 +108,7 @@ class StreamRelay:
         self._backend.passed(self._model, count)
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """The messages, as they come."""
+        """Yield the messages as they come."""
         while True:
             self._more.clear()
             while self._messages:
@@ -125,9 +125,9 @@ class StreamRelay:
             await self._more.wait()
 
     def answered(self, routing: Routing, *, ok: bool) -> BypassedStreamRequest | None:
-        """An answer came: for models that give one each, and only those are counted here, to the oldest request.
+        """Count a response for models with one each, assigned to the oldest request.
 
-        Who waits for it; None: it leaves as it comes.
+        Returns the receiver of the response, or None: it leaves at once.
         """
         if not self._unanswered:
             return None
@@ -137,13 +137,13 @@ class StreamRelay:
         return passing
 
     async def wait_for_room(self, there_is: Callable[[], bool]) -> None:
-        """Wait until answers were taken, unless `there_is` room by now."""
+        """Wait until responses were read, unless `there_is` room."""
         self._room.clear()
         if not there_is():
             await self._room.wait()
 
     def make_room(self) -> None:
-        """An answer was taken."""
+        """Record that a response was read."""
         self._room.set()
 
 
@@ -155,7 +155,7 @@ async def forwarded_stream(
     metadata: Metadata,
     owner: str,
 ) -> AsyncGenerator[bytes, None]:
-    """The answers of one Triton to a client's stream, until it says that there are no more. Raises RequestFailed."""
+    """Yield the responses of one Triton to a client's stream until it ends. Raises RequestFailed."""
     # A Triton that is told of a deadline may die of it. The client's own call ends then, and this stream with it.
     stream = backend.stream(method, guards.for_streams(routing.forwarded(metadata)), for_client=True)
     backend.open_calls.add(stream)

@@ -1,6 +1,6 @@
-"""gRPC as the proxy speaks it, to clients and to Tritons: bytes in, bytes out, callbacks.
+"""gRPC transport to clients and to Tritons: bytes in, bytes out, callbacks.
 
-Frames are libnghttp2's, in the event loop itself (`http2`); decision 30 says why.
+Frames are handled by libnghttp2 in the event loop itself (`http2`); decision 30 gives the reasons.
 """
 
 from tidegate_proxy.transport.async_calls import AsyncStream, CallFailed, ask

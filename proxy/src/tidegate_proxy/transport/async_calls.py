@@ -1,4 +1,4 @@
-"""Calls to a server as coroutines."""
+"""Coroutines for gRPC calls to a server."""
 
 import asyncio
 from typing import Any
@@ -27,9 +27,9 @@ async def ask(
     *,
     among: set[Any] | None = None,
 ) -> bytes:
-    """The answer of a server. Raises CallFailed. Cancelling it gives the call up.
+    """Return the response of a server. Raises CallFailed. Cancelling the task cancels the call.
 
-    `among`: where the call is to be found, to be cancelled, while it is under way.
+    `among`: set in which the call is registered while it is in flight.
     """
     over: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
@@ -55,7 +55,7 @@ async def ask(
 
 
 class AsyncStream:
-    """A stream to a server, read by one task and written by one."""
+    """Stream to a server, read by one task and written by one."""
 
     def __init__(self, channel: Channel, method: str, metadata: Metadata = (), timeout_s: float | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -65,7 +65,7 @@ class AsyncStream:
         self._call: PendingStream = channel.stream(method, self._ended, metadata, timeout_s)
 
     async def write(self, message: bytes) -> None:
-        """Send a message; return when the next one may be sent, or the stream is over."""
+        """Send a message; return when the next one may be sent, or the stream has ended."""
         if self._status:
             return
         self._writing = self._loop.create_future()
@@ -73,11 +73,11 @@ class AsyncStream:
         await self._writing
 
     def half_close(self) -> None:
-        """Say that there are no more messages."""
+        """Signal that there are no more messages."""
         self._call.half_close()
 
     async def read(self) -> bytes | None:
-        """The next message, or None when the server has ended the stream well. Raises CallFailed."""
+        """Return the next message, or None when the server has ended the stream with OK. Raises CallFailed."""
         if self._status is None:
             self._reading = self._loop.create_future()
             self._call.receive(self._read)
@@ -86,7 +86,7 @@ class AsyncStream:
         return None
 
     def cancel(self) -> None:
-        """Give it up: it ends with CANCELLED, unless it has ended."""
+        """Cancel it: it ends with CANCELLED, unless it has ended."""
         self._call.cancel()
 
     def _read(self, message: bytes) -> None:

@@ -17,13 +17,13 @@ class TooMuchInFlight(Exception):
 
 
 class ClientBounds:
-    """Counts bytes that clients have handed over and bytes that they have not taken.
+    """Counters of bytes received from clients and of bytes that they have not read.
 
-    May be called from any thread: large bodies are inflated in threads of their own.
+    May be called from any thread, as large bodies are decompressed in threads.
     """
 
     def __init__(self, in_force: InForce | None = None) -> None:
-        """`in_force`: how much they may; None: as much as they like."""
+        """Create it. `in_force`: the limits; None: unlimited."""
         self._in_force = in_force or InForce()
         self.in_flight_bytes = 0
         self._in_flight_of: dict[str, int] = {}
@@ -32,24 +32,24 @@ class ClientBounds:
         self.ended: Counter[tuple[Served, str]] = Counter()
         """How often a limit was exceeded, by protocol and the limit's name in the configuration."""
         self.connections: dict[Served, int] = {}
-        """How many are open, for the protocols whose connections are known."""
+        """Number of open connections, for the protocols that report it."""
         self._lock = threading.Lock()
 
     @property
     def max_response_buffer_bytes(self) -> int:
-        """The bytes of answers that clients may leave, in all."""
+        """Limit of all unread responses in bytes."""
         return self._in_force.settings.max_response_buffer_bytes
 
     @property
     def max_response_buffer_bytes_per_connection(self) -> int:
-        """The same of one connection, where it is more than one answer."""
+        """Limit of one connection's unread responses in bytes, if there is more than one response."""
         return self._in_force.settings.max_response_buffer_bytes_per_connection
 
     def take(self, size: int, owner: str) -> bool:
-        """So many bytes of a request have come; False, and nothing is counted, where they are too many.
+        """Count received bytes of a request; return False, and count nothing, if a limit is reached.
 
-        An owner has at most as many as it leaves to others: half of all where it is the only one, an equal part of
-        that and what is left free where there are others (the dynamic threshold of Choudhury and Hahne, 1998).
+        A client may hold as many as it leaves to others: half of all if it is alone, otherwise an equal part of that
+        and of the rest (the dynamic threshold of Choudhury and Hahne, 1998).
         """
         if not size:
             return True
@@ -62,7 +62,7 @@ class ClientBounds:
         return True
 
     def give_back(self, size: int, owner: str) -> None:
-        """So many bytes that were taken are not held any more."""
+        """Release received bytes."""
         if not size:
             return
         with self._lock:
@@ -72,12 +72,12 @@ class ClientBounds:
                 self._in_flight_of[owner] = left
 
     def unread(self, size: int) -> None:
-        """So many more bytes of answers wait for their readers; negative: so many fewer."""
+        """Count bytes of responses that wait for their readers; negative: bytes that were read."""
         with self._lock:
             self.unread_bytes += size
 
     def count(self, protocol: Served, limit: str) -> None:
-        """A limit, by its name in the configuration, has ended or refused something."""
+        """Count an application of a limit, by its name in the configuration."""
         with self._lock:
             self.ended[protocol, limit] += 1
 

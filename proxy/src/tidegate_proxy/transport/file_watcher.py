@@ -1,4 +1,4 @@
-"""Files that may change while Tidegate runs: certificates, tokens."""
+"""Watcher of files that may change while Tidegate runs: certificates, tokens."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,7 +9,7 @@ _Stamp = tuple[int, int, int] | None
 
 
 class WatchedFiles:
-    """Says whether files have changed since it was asked last. Costs one stat per file, so ask as often as you like.
+    """Files that are checked for changes. A check costs one stat per file.
 
     Links are followed: Kubernetes replaces mounted secrets by moving a link.
     """
@@ -19,7 +19,7 @@ class WatchedFiles:
         self._stamps = self._look()
 
     def changed(self) -> bool:
-        """Whether one of them is another file, or has another time or size."""
+        """Return whether a file was replaced, or has another time or size, since the last call."""
         before, self._stamps = self._stamps, self._look()
         return self._stamps != before
 
@@ -28,7 +28,7 @@ class WatchedFiles:
 
 
 def credential_files(config: ServeConfig) -> list[Path | None]:
-    """The files with which it is decided who may call."""
+    """Return the files with credentials and certificates of the access control."""
     authentication = config.authentication
     files: list[Path | None] = [
         restriction.header.value_file for restriction in config.restricted if restriction.header

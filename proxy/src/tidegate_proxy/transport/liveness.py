@@ -1,7 +1,7 @@
-"""Whether Tidegate lives: the parts that work for others without being asked give signs of life.
+"""Liveness of Tidegate: background parts give signs of life.
 
-Who is asked answers in the event loop. While that is held, by a policy that never returns, say, there is no answer at
-all, which a probe takes for the same; `watchdog` then has the log tell by whom.
+Parts that answer requests do so in the event loop. If that is blocked, by a policy that never returns, say, there is no
+response at all, which a probe treats the same; `watchdog` then logs what blocks it.
 """
 
 import time
@@ -13,25 +13,22 @@ from prometheus_client.registry import Collector
 from tidegate_proxy.configuration.settings import InForce
 
 BEAT_S = 0.5
-"""How often a part that has nothing to do gives a sign of life."""
+"""Interval in seconds at which an idle part gives a sign of life."""
 
 
 class Liveness(Collector):
-    """The parts, and when each last gave a sign of life.
-
-    As a Prometheus collector it tells how long each has been silent.
-    """
+    """Parts of Tidegate with their last signs of life; as a Prometheus collector it exports the silence of each."""
 
     def __init__(self, in_force: InForce) -> None:
         self._in_force = in_force
         self._signs: dict[str, Callable[[], int]] = {}
 
     def watch(self, part: str, last_sign_ns: Callable[[], int]) -> None:
-        """One more part; `last_sign_ns` is the instant of its last sign, and may be asked from any thread."""
+        """Add a part; `last_sign_ns` returns the instant of its last sign, and may be called from any thread."""
         self._signs[part] = last_sign_ns
 
     def liveness_timeout_s(self) -> dict[str, float]:
-        """For how long each part has been silent."""
+        """Return the seconds for which each part has been silent."""
         now_ns = time.monotonic_ns()
         return {part: max(0, now_ns - last_ns()) / 1e9 for part, last_ns in self._signs.items()}
 
@@ -49,11 +46,11 @@ class Liveness(Collector):
         )
 
     def describe(self) -> list[Metric]:
-        """Nothing: or the registry would collect once when it is made."""
+        """Return nothing, so that the registry does not collect when it is created."""
         return []
 
     def collect(self) -> list[Metric]:
-        """How long each part has been silent, and whether all live."""
+        """Return the silence of each part, and whether all are live."""
         liveness_timeout_s = self.liveness_timeout_s()
         silent = GaugeMetricFamily(
             "tidegate_heartbeat_age_seconds",

@@ -1,10 +1,10 @@
-"""Ports that clients come in by, and two processes on one port, the second of which takes over.
+"""Listening ports, and the takeover of a port by a second process (hot restart).
 
-New connections go to the second from the moment that it listens. With SO_REUSEPORT alone the kernel deals new
-connections out to both, and those that wait to be accepted by one that closes its port are reset. A program of one
-instruction changes that: of the sockets on the port it chooses the second; where there is only one, the kernel falls
-back to that. So whoever comes second gets all, is the only one when the first has closed its port, by then without
-anybody waiting, and makes room for a third in the same way.
+New connections go to the second process from the moment that it listens. With SO_REUSEPORT alone the kernel distributes
+new connections among both, and resets those that wait when one closes its port. A BPF program of one instruction
+changes that: it selects the second of the sockets on the port; with only one, the kernel falls back to it. So the newer
+process gets all connections, is the only one when the first has closed its port, by then without waiting connections,
+and can be replaced by a third in the same way.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 
 def bind(address: str, *, reuse_port: bool = False) -> socket.socket:
-    """A socket bound to HOST:PORT; a port of 0 is a free one. Raises OSError when the address cannot be bound.
+    """Return a socket bound to HOST:PORT; port 0 picks a free one. Raises OSError if the address cannot be bound.
 
-    `reuse_port`: another process may have it, too.
+    `reuse_port`: another process may bind it too.
     """
     family, kind, protocol, _, where = socket.getaddrinfo(
         host_of(address).strip("[]"), port_of(address), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -50,9 +50,9 @@ _SECOND: Final = 1
 
 
 def prefer_newest(port: int) -> None:
-    """Have the process that came last, of ours that listen on a port, get new connections.
+    """Direct new connections to the newest of Tidegate's processes that listen on a port.
 
-    Where the kernel knows no such thing they are dealt out to all, and a warning says so.
+    If the kernel does not support that, connections are distributed among all, with a warning.
     """
     for listener in _listeners(port):
         with listener:

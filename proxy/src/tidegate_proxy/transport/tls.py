@@ -1,4 +1,4 @@
-"""TLS: what gRPC and HTTP servers show to clients, and what channels to Tritons need. Errors name the file."""
+"""TLS contexts of the gRPC and HTTP servers, and of channels to Tritons. Errors name the file."""
 
 import asyncio
 import logging
@@ -18,11 +18,11 @@ _OPENSSL_NAME: Final = re.compile(r"\[[^\]]*\] (.*?)(?: \(_ssl\.c:\d+\))?")
 
 
 class TlsError(Exception):
-    """A certificate or key that cannot be used; the message names the file and says why."""
+    """A certificate or key is invalid; the message names the file and the cause."""
 
 
 def close_once(transport: asyncio.Transport) -> None:
-    """Close a connection after what was written to it, unless it is closing already.
+    """Close a connection after pending writes, unless it is closing already.
 
     asyncio's TLS transport ignores abort() after a second close(), and waits half a minute for its peer.
     """
@@ -31,9 +31,9 @@ def close_once(transport: asyncio.Transport) -> None:
 
 
 def server_context(tls: ServerTls, protocols: Sequence[str] = ()) -> ssl.SSLContext:
-    """The TLS context of a server in the event loop. `protocols`: what it speaks, as agreed on in the handshake.
+    """Return the TLS context of a server in the event loop. `protocols`: for ALPN.
 
-    Files that change are taken up by the connections that come after. Raises TlsError.
+    Changed files apply to later connections. Raises TlsError.
     """
     files = _ServerFiles(tls, protocols)
     context = files.context
@@ -48,7 +48,7 @@ def server_context(tls: ServerTls, protocols: Sequence[str] = ()) -> ssl.SSLCont
 
 
 def channel_context(tls: TritonTls, protocols: Sequence[str] = ()) -> ssl.SSLContext:
-    """The TLS context of a connection to a Triton; `protocols` are agreed on in the handshake. Raises TlsError."""
+    """Return the TLS context of a connection to a Triton; `protocols`: for ALPN. Raises TlsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if protocols:
         context.set_alpn_protocols(protocols)

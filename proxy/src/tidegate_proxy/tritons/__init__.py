@@ -1,4 +1,4 @@
-"""The Triton servers behind Tidegate.
+"""Triton servers behind Tidegate.
 
 backend             one Triton: its addresses, channel and health
 catalog             the models and workers of all Tritons, as one immutable value

@@ -1,4 +1,4 @@
-"""One Triton behind the proxy."""
+"""Backend: one Triton behind the proxy, with its addresses, channel and state."""
 
 import asyncio
 from collections import Counter
@@ -20,13 +20,13 @@ SERVICE_PREFIX: Final = "/inference.GRPCInferenceService/"
 INFER_METHOD: Final = SERVICE_PREFIX + "ModelInfer"
 ANSWER_TIMEOUT_S: Final = 10.0
 LOAD_TIMEOUT_S: Final = 600.0
-"""Large models take minutes to load."""
+"""Time limit in seconds for loading a model; large ones take minutes."""
 CANCEL_AFTER_S: Final = 0.1
-"""How long an inference that nobody waits for may go on before its Triton is told.
+"""Delay in seconds before a Triton is told that the client of an inference has left.
 
-A Triton before 25.04 dies of a cancellation that meets the beginning or the end of an inference
-(triton-inference-server/server, issues 7368 and 8034). Most inferences end within this time; of the others the
-beginning is past.
+A Triton before 25.04 crashes on a cancellation at the beginning or the end of an inference
+(triton-inference-server/server, issues 7368 and 8034). Most inferences end within this time; the others are past their
+beginning.
 """
 
 
@@ -40,30 +40,30 @@ _SILENT: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLIN
 
 
 def is_restricted(details: str) -> bool:
-    """Whether these are Triton's words for an API that is not for everybody."""
+    """Return whether an error message is Triton's for a restricted API."""
     return details.startswith(("This protocol is restricted", '{"error":"This API is restricted'))
 
 
 class BackendError(Exception):
-    """A Triton cannot be used; the message names it and says why."""
+    """A Triton cannot be used; the message names it and the cause."""
 
 
 class BackendSilent(BackendError):
-    """A Triton cannot be reached, or does not answer in time; it may answer later."""
+    """A Triton is unreachable, or does not answer in time; it may answer later."""
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that a Triton serves."""
+    """Model that a Triton serves."""
 
     config: model_config_pb2.ModelConfig
-    """Only its name, where the Triton restricts `model-config`."""
+    """Configuration; only the name if the Triton restricts `model-config`."""
     versions: tuple[str, ...]
-    """The versions that are ready."""
+    """Versions that are ready."""
 
 
 class Backend:
-    """The way to one Triton. Messages are bytes both ways: what is forwarded is not parsed."""
+    """Triton behind the proxy. Messages are bytes in both directions: forwarded ones are not parsed."""
 
     def __init__(
         self,
@@ -83,17 +83,17 @@ class Backend:
         grpc_forward_pattern: str | None = None,
         in_force: InForce | None = None,
     ) -> None:
-        """`address` is that of its gRPC service, HOST:PORT as the other two; `keepalive_s`: as the configuration's.
+        """Create it. `address`: HOST:PORT of its gRPC service; `keepalive_s`: as in the configuration.
 
-        `headers` open what it restricts, named as over HTTP. `http_forward_pattern`, `grpc_forward_pattern`: which of
-        its clients' headers it forwards to models. `in_force`: None for the defaults. Raises TlsError.
+        `headers` open its restricted APIs, named as over HTTP. `http_forward_pattern`, `grpc_forward_pattern`: headers
+        of clients that it forwards to models. `in_force`: None for the defaults. Raises TlsError.
         """
         self.address = address
         self.headers = tuple(headers)
         self.http_forward_pattern = http_forward_pattern
         """Pattern of HTTP headers that it forwards to models; None: unknown, empty: none."""
         self.grpc_forward_pattern = grpc_forward_pattern
-        """The same of metadata over gRPC."""
+        """Pattern of gRPC metadata that it forwards to models; None: unknown, "": none."""
         self.apis = PassthroughApis()
         """APIs that it restricts and that Tidegate leaves to it."""
         self._in_force = in_force or InForce()
@@ -102,35 +102,35 @@ class Backend:
         self.worker = worker
         """Name of its worker in the layout, if any."""
         self.device_class = device_class
-        """The kind of its workers, where the configuration says it."""
+        """Device class of its workers, if configured."""
         self.learns_turns = serialize_models == "learned" and not worker
-        """Whether models are to take turns where that is found to be better."""
+        """Whether models are serialized if that is found to be better."""
         self.serialize_models = None if serialize_models == "learned" else serialize_models
-        """Whether its models run in turn, where the configuration says it."""
+        """Whether its models are serialized, if configured."""
         self.turns = SerializationController() if self.serialize_models is None and not worker else None
-        """How much its models slow each other down, and which of them take turns therefore."""
+        """Estimator of interference between its models, and the decision on serialization."""
         self.is_local = is_local
-        """Whether its address is of this machine."""
+        """Whether its address is on this machine."""
         self.shares_memory = shares_memory
-        """Whether it is on this machine, so that large tensors can be handed to it in shared memory."""
+        """Whether large tensors are passed in shared memory, because it is on this machine."""
         self.http_url = f"http://{http}" if http else ""
         self.metrics = metrics
         self.channel = Channel(address, tls, keepalive_s)
-        """For who wants callbacks, with what `opened` makes of the metadata."""
+        """Channel for calls with callbacks; pass metadata through `opened`."""
         self.alive = True
-        """False from the moment a call fails to reach it until a probe succeeds."""
+        """Whether it is live: False from a call that fails to reach it until a probe succeeds."""
         self.heard_ns = 0
-        """When it answered an inference last, on the monotonic clock."""
+        """Instant of its last response to an inference, on the monotonic clock."""
         self.open_calls: set[Any] = set()
-        """Calls without an end of their own, each with a method `cancel`."""
+        """Calls without a timeout, each with a method `cancel`."""
         self.in_flight_by_model = Counter[str]()
-        """Inferences that were passed on to it and have no answer; of a stream, each of its requests."""
+        """Number of forwarded inferences without a response, by model; of a stream, each of its requests."""
         self.in_flight = 0
-        """The same of all models together."""
+        """Number of forwarded inferences without a response."""
 
     @property
     def health_timeout_s(self) -> float:
-        """After which a health probe counts as not answered."""
+        """Time in seconds after which a health probe counts as unanswered."""
         return self._in_force.settings.health_timeout_s
 
     def opened(self, metadata: Metadata) -> Metadata:
@@ -141,7 +141,7 @@ class Backend:
         return [*own.items(), *(pair for pair in metadata if pair[0] not in own)]
 
     def opened_for_client(self, method: str, metadata: Metadata) -> Metadata:
-        """The same for a client's call of a method, which has its own headers alone where this Triton decides."""
+        """Return the metadata of a client's call; only the client's own headers if this Triton controls the API."""
         is_left = self.apis.left and ("grpc", METHOD_API.get(method)) in self.apis.left
         return metadata if is_left else self.opened(metadata)
 
@@ -150,7 +150,7 @@ class Backend:
         return () if ("http", api) in self.apis.left else self.headers
 
     def shows_key(self, protocol: Protocol, metadata: Metadata) -> bool:
-        """Whether a client's inference may be scheduled here, as far as this Triton restricts it."""
+        """Return whether a client's inference may be scheduled under this Triton's restrictions."""
         return self.apis.shows_key(protocol, metadata, self.headers)
 
     async def ask(
@@ -163,10 +163,10 @@ class Backend:
         opened: bool = True,
         for_client: bool = False,
     ) -> bytes:
-        """Its answer to a unary call, by the method's full name. Raises CallFailed.
+        """Return the response to a unary call, by the method's full name. Raises CallFailed.
 
-        `opened`: False to call as anybody might, without the headers that open APIs. `for_client`: the call has no end
-        of its own, and ends when this Triton is given up.
+        `opened`: False to call without the headers that open restricted APIs. `for_client`: the call has no timeout,
+        and ends when this Triton is given up.
         """
         metadata = self._with_headers(method, metadata, opened, for_client)
         among = self.open_calls if for_client else None
@@ -181,44 +181,44 @@ class Backend:
         opened: bool = True,
         for_client: bool = False,
     ) -> AsyncStream:
-        """Begin a bidirectional stream, by the method's full name; as `ask`."""
+        """Begin a bidirectional stream, by the method's full name; see `ask`."""
         return AsyncStream(self.channel, method, self._with_headers(method, metadata, opened, for_client), timeout_s)
 
     def withdraw(self) -> None:
-        """Count as lost: it is given nothing more, until it is taken back."""
+        """Mark it as lost: it gets no more requests until it is taken back."""
         self.alive = False
 
     def take_back(self) -> None:
-        """Count as alive again."""
+        """Mark it as live again."""
         self.alive = True
 
     def replace_headers(self, headers: Sequence[tuple[str, str]]) -> bool:
-        """Open what it restricts with these headers from now on; whether they are others."""
+        """Replace the headers that open restricted APIs; return whether they have changed."""
         before, self.headers = self.headers, tuple(headers)
         return before != self.headers
 
     def restrict(self, apis: PassthroughApis) -> None:
-        """Leave these APIs to the Triton, as it was found to restrict them."""
+        """Leave these APIs to the Triton, because it restricts them."""
         self.apis = apis
 
     def end_turns(self) -> None:
-        """Learn no more of how its models slow each other down, and have none take turns."""
+        """Stop estimating interference between its models, and serialize none."""
         self.turns = None
 
     def passes(self, model: str) -> None:
-        """An inference is passed on to it."""
+        """Count an inference that is forwarded to it."""
         self.in_flight_by_model[model] += 1
         self.in_flight += 1
 
     def passed(self, model: str, count: int = 1) -> None:
-        """So many of a model's inferences have their answers, or will never have any."""
+        """Count inferences of a model that were answered, or never will be."""
         self.in_flight_by_model[model] -= count
         if not self.in_flight_by_model[model]:
             del self.in_flight_by_model[model]
         self.in_flight -= count
 
     def cut_off(self) -> None:
-        """End the calls without an end of their own, since it does not answer."""
+        """End the calls without a timeout, because it does not answer."""
         for call in list(self.open_calls):
             call.cancel()
 
@@ -228,7 +228,7 @@ class Backend:
         return self.opened_for_client(method, metadata) if for_client else self.opened(metadata)
 
     async def is_live(self) -> bool:
-        """Whether it answers in time. It may be loading models."""
+        """Query whether it answers in time. It may be loading models."""
         try:
             await self._probe("ServerLive")
         except CallFailed as error:
@@ -236,7 +236,7 @@ class Backend:
         return True
 
     async def is_ready(self) -> bool:
-        """Whether it answers in time and is ready, as far as it says: one that restricts health may be."""
+        """Query whether it is ready in time, as far as it reports: one that restricts health may be."""
         try:
             answer = await self._probe("ServerReady")
         except CallFailed as error:
@@ -244,10 +244,10 @@ class Backend:
         return bool(service_pb2.ServerReadyResponse.FromString(answer).ready)
 
     async def serves(self, *, settled: bool = False) -> bool:
-        """Whether it is ready, or lists its models: one that could not load all of them is never ready.
+        """Query whether it is ready, or lists its models: one that failed to load a model is never ready.
 
-        A Triton that restricts both serves as soon as it says so. `settled`: False, too, while it loads a model; where
-        it restricts the list alone, until it is ready.
+        A Triton that restricts both serves as soon as it refuses. `settled`: also False while it loads a model; if it
+        restricts only the list, until it is ready.
         """
         tells_health = True
         try:
@@ -273,10 +273,10 @@ class Backend:
         return await asyncio.shield(under_way)
 
     async def models(self, known: Sequence[LoadedModel] = (), suspects: Collection[str] = ()) -> list[LoadedModel]:
-        """All models that are ready, by name. Raises BackendError when it cannot be asked.
+        """Return all models that are ready, by name. Raises BackendError if it cannot be queried.
 
-        A `known` model whose versions are the same is not asked for its config, unless it is one of the `suspects`.
-        The same object stands for a model that has not changed.
+        The config of a `known` model with equal versions is not queried, unless it is one of the `suspects`. An
+        unchanged model keeps its object.
         """
         before = {model.config.name: model for model in known}
         versions = await self.ready_versions()
@@ -290,9 +290,9 @@ class Backend:
         return models
 
     async def ready_versions(self) -> dict[str, tuple[str, ...]]:
-        """The versions of every model that are ready. Raises BackendError when it cannot be asked.
+        """Return the ready versions of every model. Raises BackendError if it cannot be queried.
 
-        A Triton that restricts the list is asked for its statistics; none, where it restricts these, too.
+        If the list is restricted, its statistics are queried; the result is empty if these are restricted too.
         """
         if "model-repository" in self.apis.closed:
             return await self._versions_with_statistics() if self.apis.lists_models else {}
@@ -315,7 +315,7 @@ class Backend:
         return LoadedModel(await self.config(name), versions)
 
     async def load(self, name: str, config: str | None = None) -> None:
-        """Have it load a model, with this config (JSON) if not with its own. Raises BackendError where it does not."""
+        """Load a model, with this config (JSON) or its own. Raises BackendError if that fails."""
         request = service_pb2.RepositoryModelLoadRequest(model_name=name)
         if config is not None:
             request.parameters["config"].string_param = config
@@ -327,7 +327,7 @@ class Backend:
             raise BackendError(f"Triton at {self.address} does not load {name!r}: {error.details}") from error
 
     async def unload(self, name: str) -> None:
-        """Have it unload a model once what runs is done. Raises BackendError where it does not."""
+        """Unload a model after its running requests. Raises BackendError if that fails."""
         request = service_pb2.RepositoryModelUnloadRequest(model_name=name)
         try:
             await self.ask(
@@ -337,10 +337,10 @@ class Backend:
             raise BackendError(f"Triton at {self.address} does not unload {name!r}: {error.details}") from error
 
     async def may_unload(self, repository: str) -> bool:
-        """Whether it carries out unloads, here of a repository's models; True where it does not say.
+        """Query whether it executes unloads, of a repository's models if given; True if it does not say.
 
-        A Triton refuses all unloads outside of the model control mode `explicit`, and all that name a repository. In
-        that mode it accepts the unload of a model without a name, which has no effect.
+        A Triton rejects all unloads outside the model control mode `explicit`, and all that name a repository. In that
+        mode it accepts the unload of a model without a name, which has no effect.
         """
         request = service_pb2.RepositoryModelUnloadRequest(repository_name=repository)
         try:
@@ -352,12 +352,12 @@ class Backend:
         return True
 
     async def config(self, name: str) -> model_config_pb2.ModelConfig:
-        """The config of a model that is ready. Raises BackendError."""
+        """Return the config of a ready model. Raises BackendError."""
         answer = await self._ask("ModelConfig", service_pb2.ModelConfigRequest(name=name))
         return service_pb2.ModelConfigResponse.FromString(answer).config
 
     async def close(self) -> None:
-        """Close the channel; calls under way end with CANCELLED."""
+        """Close the channel; calls in flight end with CANCELLED."""
         for probe in self._health.values():
             probe.cancel()
         await self.channel.close()

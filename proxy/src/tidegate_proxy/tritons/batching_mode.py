@@ -1,7 +1,7 @@
-"""Scheduling mode of a model, and why: its requests are batched, run one by one, or bypass the scheduler.
+"""Scheduling mode of a model, with the reason: its requests are batched, run one by one, or bypass the scheduler.
 
-Nothing is merged that Triton would not merge. `dynamic_batching` in config.pbtxt is the consent of a model whose
-backend runs what Triton merges as one batch; the operator may say otherwise in a word (docs/reference/config.md).
+Only requests that Triton would batch are merged. `dynamic_batching` in config.pbtxt is the consent of a model whose
+backend executes Triton's batches as one; the operator may override it (docs/reference/config.md).
 """
 
 import asyncio
@@ -23,27 +23,27 @@ log = logging.getLogger(__name__)
 
 
 SCHEDULING_PARAMETER: Final = "tidegate_scheduling"
-"""The parameter of a config.pbtxt that holds the operator's word. A model may well have a `batch` of its own."""
+"""Parameter of a config.pbtxt with the operator's setting. Models may have a parameter `batch` of their own."""
 MODE_WORDS: Final[dict[str, SchedulingMode]] = {"batched": "batched", "unbatched": "unbatched", "bypass": "bypass"}
 RUN_BATCHES: Final = frozenset({"fil", "onnxruntime", "openvino", "pytorch", "tensorflow", "tensorrt"})
-"""Backends that concatenate what Triton's batcher gives them: to them a batch is its rows, whoever asked for them.
+"""Backends that concatenate the requests of Triton's batcher: to them a batch is its rows.
 
-To others, the Python backend first, the unit is the request: Triton hands over several at a time, and what a model
-makes of them is its own affair.
+To others, such as the Python backend, the unit is the request: Triton passes several at a time, and the model decides
+how to run them.
 """
 CUSTOM_BATCHING: Final = "TRITON_BATCH_STRATEGY_PATH"
-"""The parameter by which a model brings a batching strategy of its own."""
+"""Parameter with which a model selects a batching strategy of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchingDecision:
-    """The answer for one model."""
+    """Decision on the scheduling of one model."""
 
     scheduling: SchedulingMode
-    """`batched` and `unbatched` are scheduled by the policy; `bypass` goes to a Triton as it comes."""
+    """Scheduling: `batched` and `unbatched` use the policy; `bypass` goes to a Triton directly."""
     why: str
     merge_limit: int | None = None
-    """The most rows of a batch of several requests; None: `max_batch_size`. 1 where they run alone."""
+    """Largest number of rows in a batch of several requests; None: `max_batch_size`; 1: requests run alone."""
     warning: str = ""
     """Warning for the operator: a setting that cannot be applied, a queue delay that every batch pays."""
 
@@ -90,7 +90,7 @@ def lines_of(consents: Mapping[str, BatchingDecision]) -> list[str]:
 
 
 def delay_us(config: model_config_pb2.ModelConfig) -> int:
-    """How long Triton's batcher keeps a batch that is not full, whoever formed it, in microseconds."""
+    """Return the delay of Triton's batcher for a batch that is not full, in microseconds."""
     return int(config.dynamic_batching.max_queue_delay_microseconds)
 
 
@@ -192,9 +192,9 @@ def _delay_warning(config: model_config_pb2.ModelConfig) -> str:
 
 
 async def drop_delays(backends: Sequence[Backend], told: Mapping[str, ModelConfig]) -> None:
-    """Load what has a delay, and is said to be loaded without, on every Triton that answers.
+    """Reload models configured without queue delay, on every Triton that answers.
 
-    A Triton that refuses (it is not under explicit model control) is told of in the log, and keeps the delay.
+    A Triton that rejects this (without explicit model control) is logged, and keeps the delay.
     """
     wanted = {name for name, model in told.items() if model.strip_queue_delay}
     if wanted:

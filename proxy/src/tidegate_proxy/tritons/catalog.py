@@ -26,80 +26,80 @@ from tidegate_proxy.tritons.variants import LoadedConfig, ModelConfigVariant, Va
 from tidegate_proxy.tritons.workers import SERIALIZED_SUFFIX, WorkerHardware, lanes_of, places_of
 
 SLO_PARAMETER = "slo_ms"
-"""The parameter of a config.pbtxt that holds a model's SLO, in milliseconds."""
+"""Parameter of a config.pbtxt with a model's SLO, in milliseconds."""
 DEADLINE_MISS_PARAMETER = "tidegate_on_deadline_miss"
-"""The one that says what becomes of requests that cannot be on time."""
+"""Parameter of a config.pbtxt that says what happens to requests that cannot meet their deadline."""
 
 
 @dataclass
 class Catalog:
-    """The models and workers of all Tritons together. Complete once it is made: what changes is another catalog."""
+    """Models and workers of all Tritons together. Immutable once complete: a change creates another catalog."""
 
     models: dict[str, Model] = field(default_factory=dict)
-    """The models that are scheduled."""
+    """Scheduled models by name."""
     signatures: dict[str, ModelSignature] = field(default_factory=dict)
     partitions: dict[str, ModelSignature] = field(default_factory=dict)
     """Partitions by name; an unsplit model is one partition of its own name."""
     consents: dict[str, BatchingDecision] = field(default_factory=dict)
     """Scheduling decision of every model, with the reason."""
     unpadded: dict[str, str] = field(default_factory=dict)
-    """Models that the configuration would have padded, and cannot; with the reason."""
+    """Models whose configured padding is impossible, with the reason."""
     versions: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """The versions of every model that some Triton has ready."""
+    """Versions of every model that some Triton has ready."""
     ensembles: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
-    """The steps of each ensemble: model and version, "" for the latest."""
+    """Steps of each ensemble: model and version, "" for the latest."""
     sequential: set[str] = field(default_factory=set)
     """Models whose requests may belong to sequences."""
     key_patterns: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """The patterns of metadata that Tritons forward to scheduled models which may read it."""
+    """Patterns of metadata that Tritons forward to scheduled models that may read it."""
     guarded: dict[str, tuple[Backend, ...]] = field(default_factory=dict)
-    """The Tritons of scheduled models that decide who may ask for inferences: a client shows their keys, or passes."""
+    """Tritons of scheduled models that restrict inference: clients with their keys are scheduled, others bypassed."""
     workers: list[Worker] = field(default_factory=list)
     backend_of: dict[int, Backend] = field(default_factory=dict)
-    """The Triton of each worker, by worker id; also of workers that are no more."""
+    """Triton of each worker, by worker id; former workers included."""
     hosts: dict[str, list[Backend]] = field(default_factory=dict)
-    """The Tritons on which a model, of either sort, is loaded."""
+    """Tritons on which a model, scheduled or not, is loaded."""
     loaded: dict[Backend, list[LoadedModel]] = field(default_factory=dict)
     """Models that each Triton reported; Tritons with recent changes come last."""
     variants: dict[str, tuple[ModelConfigVariant, ...]] = field(default_factory=dict)
-    """The variants of the models of which Tritons have different forms."""
+    """Variants of models whose configurations differ between Tritons."""
     layout: Layout | None = None
-    """The plan that the Tritons follow, if they follow one."""
+    """Layout of the Tritons, if they have one."""
     gpus: Sequence[Gpu] = ()
-    """The GPUs of this machine, as they were when Tidegate began."""
+    """GPUs of this machine at the start of Tidegate."""
     places: dict[Backend, WorkerHardware] = field(default_factory=dict)
     """Hardware of each Triton's workers; empty with a layout, which defines it."""
     split: dict[str, SplitModel] = field(default_factory=dict)
-    """Models of the layout, which no Triton has by that name."""
+    """Split models of the layout; no Triton has a model of that name."""
 
     @property
     def hidden(self) -> frozenset[str]:
-        """Models of Tritons that clients do not see: the partitions of others."""
+        """Models of Tritons that are hidden from clients: partitions."""
         return frozenset(self.partitions).difference(self.models) if self.split else frozenset()
 
     @property
     def names(self) -> frozenset[str]:
-        """Every model that clients may ask for, scheduled or not."""
+        """Every model that clients may request, scheduled or not."""
         return (frozenset(self.consents) | frozenset(self.split)) - self.hidden
 
     @property
     def network(self) -> Network | None:
-        """Between the nodes of the layout."""
+        """Network between the nodes of the layout."""
         return self.layout.contract()[3] if self.layout else None
 
     def same_plan(self, other: "Catalog") -> bool:
-        """Whether a scheduler need not notice the difference."""
+        """Return whether the difference to another catalog is irrelevant to a scheduler."""
         return (self.models, self.workers, self.network) == (other.models, other.workers, other.network)
 
     def schedules(self, envelope: InferenceRequest) -> bool:
-        """Whether a request that could be scheduled when it came still can."""
+        """Return whether a request that could be scheduled when it arrived still can be."""
         signature = self.signatures.get(envelope.model)
         return signature is not None and envelope.fits(signature)
 
     def takers(self, model: str, header: service_pb2.ModelInferRequest | None) -> Sequence[Backend]:
-        """The Tritons to which a request can go that says this of its tensors; None: it cannot be told what it says.
+        """Return the Tritons that accept a request with this header; None: its tensors are unknown.
 
-        Where Tritons have different forms of its model and none of those that live takes it, the leading one decides.
+        If the model's configurations differ and no live Triton accepts the request, the leading one decides.
         """
         variants = self.variants.get(model)
         if not variants:
@@ -120,7 +120,7 @@ class Catalog:
 
     @property
     def disagreements(self) -> list[str]:
-        """A line for each model that is not the same everywhere."""
+        """Line for each model that differs between Tritons."""
         return [
             f"model {name!r} is not the same at "
             + " and ".join(variant.backends[0].address for variant in variants)
@@ -131,11 +131,11 @@ class Catalog:
 
 @dataclass(frozen=True, slots=True)
 class UnbatchedModel:
-    """A model whose answers in batches were seen to be wrong: its requests run alone."""
+    """Model that returned wrong responses in batches: its requests run alone."""
 
     why: str
     loaded: tuple[LoadedModel, ...]
-    """Versions and configurations of which that is known."""
+    """Versions and configurations for which that is known."""
 
 
 class CurrentCatalog:
@@ -143,9 +143,9 @@ class CurrentCatalog:
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
-        """Without the signatures of models that Tritons are about to unload; their requests pass."""
+        """Catalog without the signatures of models that are being unloaded; their requests are bypassed."""
         self.whole = catalog
-        """With them."""
+        """Catalog with the signatures of models that are being unloaded."""
         self._unloading: list[tuple[str, Backend]] = []
         """Models that Tritons are about to unload; a model is here once per call."""
         self.unbatched: dict[str, UnbatchedModel] = {}
@@ -167,9 +167,9 @@ class CurrentCatalog:
 
     @contextmanager
     def unloading(self, model: str, backend: Backend) -> Iterator[None]:
-        """Keep a model unscheduled for the length of the block, whatever catalog is put.
+        """Keep a model unscheduled during the block, whatever catalog is set.
 
-        Its requests pass to another living Triton that has the model, if there is one.
+        Its requests are bypassed to another live Triton with the model, if there is one.
         """
         self._unloading.append((model, backend))
         self.put(self.whole)
@@ -193,17 +193,15 @@ async def discover(
     suspects: Collection[str] | None = None,
     broken: Collection[str] = (),
 ) -> Catalog:
-    """Ask every Triton what it serves. With a `layout` each of them is one of its workers, and serves nothing else.
+    """Query every Triton for its models. With a `layout` each is one of its workers, and serves nothing else.
 
-    `told`: what the configuration says of models; it goes before their configs, or the layout. `before`: the catalog so
-    far, in which workers that are the same keep their ids, and what a Triton that is given up had loaded is taken to be
-    there still, unless it is `returning`. `gpus`: those of this machine; `before` has them, too. `is_whole`: False
-    where `told` names models of other Tritons, too. `suspects`: models whose configs may have changed, beside those of
-    which other versions are ready; None: all models. `broken`: models that Tritons could not load, which `told` may
-    name all the same.
-    Raises BackendError for a Triton that does not answer when it is new, or `returning`, for parameters of a
-    config that make no sense, (at first) for an SLO of a model that is not scheduled, and for a layout that the Tritons
-    do not have.
+    `told`: configured settings of models, which precede their configs and the layout. `before`: the current catalog, in
+    which equal workers keep their ids, and whose models of a lost Triton are kept, unless that is `returning`. `gpus`:
+    those of this machine; `before` has them too. `is_whole`: False if `told` also names models of other Tritons.
+    `suspects`: models whose configs may have changed, besides those with other ready versions; None: all models.
+    `broken`: models that Tritons failed to load, which `told` may name. Raises BackendError for a Triton without an
+    answer if it is new or `returning`, for invalid parameters of a config, (at first) for an SLO of an unscheduled
+    model, and for a layout that the Tritons do not have.
     """
     catalog = Catalog()
     known = _known_workers(before)
@@ -250,9 +248,9 @@ def followed(
     layout: Layout,
     ids: Mapping[str, int],
 ) -> Catalog:
-    """The catalog once these Tritons, of which it is known what they have loaded, follow another layout. Asks nobody.
+    """Return the catalog after these Tritons, with known models, switch to another layout. Queries no Triton.
 
-    `ids`: those of the layout's workers, by name. Raises BackendError for a layout that the Tritons do not have.
+    `ids`: ids of the layout's workers, by name. Raises BackendError for a layout that the Tritons do not have.
     """
     catalog = Catalog(backend_of=dict(before.backend_of), loaded=_latest_last(loaded, before.loaded), gpus=before.gpus)
     known = {(worker.name, worker.hosts, worker.device_class): ids[worker.name] for worker in layout.contract()[1]}

@@ -1,4 +1,4 @@
-"""The padding that the operator declares for a model, held against what the model's config says of its tensors."""
+"""Declared padding of a model, checked against the tensors in the model's config."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from tidegate_proxy.tritons.batching_mode import BatchingDecision, consent_of
 
 
 class PaddingError(Exception):
-    """The configuration cannot be followed for a model; the message names the field and the remedy."""
+    """The configuration cannot be applied to a model; the message names the field and the remedy."""
 
 
 def padding_of(

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, as NVML tells of them. They are only looked at: nothing is set, nothing has to be there."""
+"""GPUs of this machine, as reported by NVML. They are only read, and none is required."""
 
 import logging
 import platform
@@ -21,19 +21,19 @@ class Gpu:
     """A CUDA device of this machine: a GPU, or one MIG instance of a partitioned GPU."""
 
     uuid: str
-    """Its own, as CUDA_VISIBLE_DEVICES takes it."""
+    """UUID, as for CUDA_VISIBLE_DEVICES."""
     device: Device
-    """The GPU."""
+    """GPU that it is, or is a part of."""
     slice: Slice | None
-    """How much of the GPU it is; None: a MIG instance, whose place only a privileged user is told."""
+    """Slice of the GPU; None: a MIG instance whose placement only a privileged user can read."""
     device_class: str
-    """The kind of a worker that has it."""
+    """Device class of a worker on it."""
 
 
 def gpus_here(nvml: Any = None) -> tuple[Gpu, ...]:  # noqa: ANN401 - pynvml says no types
-    """Every GPU, in NVML's order; none where there is no NVML, or where it does not tell all.
+    """Return every GPU, in NVML's order; empty without NVML, or if it does not report all.
 
-    `nvml`: the module `pynvml`, or what stands in for it.
+    `nvml`: the module `pynvml`, or a substitute.
     """
     if nvml is None:
         try:
@@ -89,7 +89,7 @@ def _instance(nvml: Any, handle: Any, instance: Any, device: Device) -> Gpu:  # 
 
 
 def product_of(name: str) -> str:
-    """A GPU's name in one word: `H100-80GB-HBM3` for `NVIDIA H100 80GB HBM3`."""
+    """Return a GPU's name in one word: `H100-80GB-HBM3` for `NVIDIA H100 80GB HBM3`."""
     return "-".join(name.removeprefix("NVIDIA ").split())
 
 

@@ -17,8 +17,8 @@ DEFAULT_LATENCY = {"alpha_ms": 0.05, "beta_ms": 0.5}
 def starting_profiles(catalog: Catalog, measured: ProfileFile) -> tuple[Profile, ...]:
     """Return the initial profiles of a model for each device class: from the layout, measurements, or a default.
 
-    A guess is too small to drop anything by. What was measured of shapes counts with a layout, too. Any of them is
-    corrected online by what is observed.
+    The default is too small to cause drops. Measurements of shapes apply with a layout too. All are corrected online by
+    observed latency.
     """
     profiles: list[Profile] = []
     if catalog.layout:
@@ -39,12 +39,12 @@ def starting_profiles(catalog: Catalog, measured: ProfileFile) -> tuple[Profile,
 
 
 def hosted(catalog: Catalog) -> list[tuple[str, str]]:
-    """Every (partition, kind of worker) that there is."""
+    """Return every existing pair of a partition and a device class."""
     return sorted({(partition, worker.device_class) for worker in catalog.workers for partition in worker.hosts})
 
 
 def said_of_others(measured: ProfileFile, model: str) -> str:
-    """Words, which follow those for a kind of worker: what kinds a model was measured on, as these may be such ones."""
+    """Return text that lists the other device classes for which a model was measured; "" if none."""
     kinds = sorted({profile.device_class for profile in measured.profiles if profile.model == model})
     return (
         f" (there is one for {', '.join(map(repr, kinds))}: if they are such, say so in tritons[].device_class)"
@@ -54,7 +54,7 @@ def said_of_others(measured: ProfileFile, model: str) -> str:
 
 
 def misfits(catalog: Catalog, measured: ProfileFile) -> list[str]:
-    """A line for each measured shape that no request runs in: the model is another one, or they are padded."""
+    """Return a line for each measured shape that no request has: the model has changed, or requests are padded."""
     lines = []
     for profile in measured.profiles:
         signature = catalog.signatures.get(profile.model)

@@ -1,4 +1,4 @@
-"""The metrics pages of Tritons, as they print them."""
+"""Scraper of the Tritons' metrics pages."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ import aiohttp
 
 
 async def scrape(addresses: Mapping[str, str], timeout_s: float = 2.0) -> dict[str, str | None]:
-    """The metrics pages of Tritons, all asked at once: by name, None for one that did not answer in time.
+    """Return the metrics pages of Tritons, scraped concurrently: by name, None for one that did not answer in time.
 
     `addresses`: name of a Triton (its gRPC address, as its workers are called) -> host:port of its metrics.
     """

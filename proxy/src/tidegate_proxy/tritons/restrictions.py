@@ -1,8 +1,8 @@
 """APIs that Tritons restrict, found by probing, so that Tidegate does not expose them unprotected.
 
-An API that a Triton keeps for those who know a header (`--grpc-restricted-protocol`, `--http-restricted-api`) would be
-open to everybody where Tidegate asks for it in its own name. Where `restricted` does not say who may use it, its calls
-pass with the client's own headers, and the Triton decides (decision 87).
+An API that a Triton restricts to clients with a header (`--grpc-restricted-protocol`, `--http-restricted-api`) would be
+open to all clients if Tidegate called it in its own name. Unless `restricted` says who may use it, its calls are passed
+with the client's own headers, and the Triton decides (decision 87).
 """
 
 import asyncio
@@ -70,19 +70,19 @@ class TritonRestrictions:
 
     for_anybody: Mapping[Api, str]
     for_us: Mapping[Api, str]
-    """The restricted APIs that our own headers do not open."""
+    """Restricted APIs that Tidegate's own headers do not open."""
     unknown: frozenset[Api] = frozenset()
-    """APIs of which the Triton did not say so."""
+    """APIs for which the Triton gave no answer."""
     is_absent: bool = False
-    """Whether nobody listens there, so that it restricts nothing as yet."""
+    """Whether no server listens there, so that nothing is restricted yet."""
 
 
 async def find_restrictions(
     backend: Backend, *, over_http: bool, starts_s: float = _HTTP_STARTS_S
 ) -> dict[Protocol, TritonRestrictions]:
-    """Ask a Triton that is live. Over HTTP where that is served and the Triton can be asked.
+    """Query a live Triton. Over HTTP only if that is served and the Triton can be queried.
 
-    `starts_s`: how much later it may listen over HTTP.
+    `starts_s`: seconds to wait for its HTTP server to listen.
     """
     found: dict[Protocol, TritonRestrictions] = {"grpc": await _over_grpc(backend)}
     if over_http and backend.http_url:
@@ -134,7 +134,7 @@ def problems(backend: Backend, found: Mapping[Protocol, TritonRestrictions], con
 
 
 def wrong_keys(backend: Backend, found: Mapping[Protocol, TritonRestrictions]) -> Iterator[str]:
-    """Headers of the configuration that have another value than the Triton wants."""
+    """Yield messages on configured headers whose value differs from the Triton's."""
     names = {name for name, _ in backend.headers}
     for api, words in found["grpc"].for_us.items():
         if _key_in(words) in names:
@@ -186,10 +186,10 @@ async def take_note(
     returning: bool = False,
     starts_s: float = _HTTP_STARTS_S,
 ) -> None:
-    """Find out what these Tritons restrict, and leave to them what the configuration does not decide.
+    """Query the restrictions of these Tritons, and leave APIs to them that the configuration does not cover.
 
-    `over_http`: whether that is served. Raises RestrictionError for the first problem with one of them, and changes
-    nothing then. `returning`: the key of a Triton that comes back may be another, which is logged: clients know it.
+    `over_http`: whether that is served. Raises RestrictionError for the first problem, and then changes nothing.
+    `returning`: the key of a returning Triton may have changed, which is only logged, because clients know it.
     """
     found = await asyncio.gather(
         *(find_restrictions(backend, over_http=over_http, starts_s=starts_s) for backend in backends)

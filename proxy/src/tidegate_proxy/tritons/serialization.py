@@ -1,12 +1,12 @@
-"""How models of one Triton slow each other down, and whether they take turns, though it would run them at once.
+"""Serialization of models on one Triton: estimates how much they slow each other down, and decides.
 
-A stage that runs alone takes its time; beside k others it takes 1 + s * k times as long, where s is the slowdown: 0
-where nobody is in the way, as on a machine with cores to spare, and 1 where one GPU is sliced among all that run.
+A stage that runs alone takes its standalone latency; beside k others it takes 1 + s * k times as long, where s is the
+slowdown: 0 without interference, as on a machine with spare cores, and 1 where one GPU is time-sliced among all that
+run.
 
-Where a GPU is sliced among all that run, two batches at once are both done when the second would have been done alone:
-one after the other the first is done sooner, and both take what they were planned to take. But where a model cannot
-wait for another one's batch all run side by side, and so they do where nothing is known yet: as without Tidegate
-(decision 77).
+On a time-sliced GPU, two concurrent batches are both done when the second would have been done alone: serialized, the
+first is done sooner, and both meet their prediction. But if a model cannot wait for another one's batch, all run
+concurrently, and so they do while the slowdown is unknown: as without Tidegate (decision 77).
 """
 
 import math
@@ -20,17 +20,17 @@ from tidegate.api import Model
 from tidegate.engine.estimates.timer_latency import MAX_SHARE
 
 STANDALONE_FRACTION: Final = 0.1
-"""A stage that was beside others for a smaller share of its time ran alone."""
+"""Fraction of a stage's time beside others below which it counts as standalone."""
 WINDOW_STAGES: Final = 32
-"""So many stages that ran alone are remembered of each model, rows and shape; and of each model."""
+"""Number of standalone stages kept for each model, rows and shape; and for each model."""
 MIN_STAGES: Final = 4
-"""After so many it is known what they take."""
+"""Number of stages from which their latency is known."""
 AVERAGE_STAGES: Final = 100
-"""Over how many stages beside others the slowdown is an average."""
+"""Number of concurrent stages over which the slowdown is averaged."""
 MIN_STAGES_FOR_VERDICT: Final = 30
-"""After so many it is known."""
+"""Number of stages from which the slowdown is known."""
 MAX_COUNTED_SLOWDOWN: Final = 2.0
-"""No stage counts for a larger slowdown: what takes longer was held up by something else."""
+"""Largest slowdown that a stage counts with: longer ones were delayed by something else."""
 
 StageKey = tuple[str, int, str]
 """Key of a stage's stand-alone latency: model, rows and shape."""
@@ -50,13 +50,16 @@ class _Stage:
 
 
 class InterferenceEstimator:
-    """One Triton's. The stages of a worker run one after the other, those of several beside each other."""
+    """Estimator of interference on one Triton.
+
+    Stages of one worker are serialized, those of several run concurrently.
+    """
 
     def __init__(self) -> None:
         self._queues: dict[int, deque[_Stage]] = {}
         """The stages of each worker that is busy, by its id; the first one runs."""
         self.seen_ns = 0
-        """When a stage was sent or over last."""
+        """Instant at which a stage was last sent or ended."""
         self._busy_ns = 0
         self._crowded_ns = 0
         self._alone: dict[StageKey, deque[int]] = {}
@@ -74,7 +77,7 @@ class InterferenceEstimator:
         self._count = 0
 
     def sent(self, now_ns: int, worker_id: int, batch_id: int, key: StageKey) -> None:
-        """A batch's stage is sent to a worker: it runs once those that were sent there before are over."""
+        """Record that a stage is sent to a worker, where it runs after those sent before."""
         self._go_on(now_ns)
         queue = self._queues.setdefault(worker_id, deque())
         queue.append(stage := _Stage(batch_id, key))
@@ -82,8 +85,7 @@ class InterferenceEstimator:
             self._begin(now_ns, stage)
 
     def over(self, now_ns: int, worker_id: int, batch_id: int, *, teaches: bool) -> None:
-        """A stage that was sent runs no more. `teaches`: whether it has ended well, so that its time tells
-        something."""
+        """Record that a stage has ended. `teaches`: whether it succeeded, so that its latency counts."""
         self._go_on(now_ns)
         queue = self._queues[worker_id]
         stage = next(each for each in queue if each.batch_id == batch_id)
@@ -99,7 +101,7 @@ class InterferenceEstimator:
 
     @property
     def value(self) -> float | None:
-        """The slowdown, 0 to `MAX_COUNTED_SLOWDOWN`; None before it is known."""
+        """Slowdown, 0 to `MAX_COUNTED_SLOWDOWN`; None before it is known."""
         if self._count < MIN_STAGES_FOR_VERDICT or not self._shared_ns:
             return None
         others = self._beside_ns / self._shared_ns
@@ -108,7 +110,7 @@ class InterferenceEstimator:
 
     @property
     def active(self) -> frozenset[str]:
-        """The models that have run more than a few stages."""
+        """Models that have run more than a few stages."""
         return frozenset(model for model, count in self._stages.items() if count >= MIN_STAGES)
 
     def took_ns(self, model: str) -> tuple[int, int] | None:
@@ -119,7 +121,7 @@ class InterferenceEstimator:
         return round(median(latest)), round(quantiles(latest, n=10)[-1])
 
     def forget(self) -> None:
-        """The slowdown is to be learned anew; what stages take alone is known still."""
+        """Forget the slowdown, but keep the standalone latencies."""
         self._extra_ns = self._beside_ns = self._shared_ns = 0.0
         self._count = 0
 
@@ -159,21 +161,21 @@ class InterferenceEstimator:
 
 
 MIN_SLOWDOWN: Final = 0.7
-"""The slowdown from which on models take turns: below, what they can do side by side is worth more."""
+"""Slowdown from which models are serialized: below it, concurrency gains more."""
 MAX_LATENCY_RATIO: Final = 1.25
-"""Turns go on while batches that somebody waits for take up to so many times as long as they might to begin with."""
+"""Ratio of batch latency to the original limit up to which serialization continues."""
 HOLD_NS: Final = 600_000_000_000
-"""How long models take turns before it is looked again whether they have to: nobody slows anybody down meanwhile."""
+"""Time in ns after which serialization is reviewed, because no interference is visible meanwhile."""
 REST_NS: Final = 60_000_000_000
-"""How long they run side by side after turns that did not do them good; twice as long after each more of them."""
+"""Time in ns without serialization after it did not help; doubled after each further failure."""
 MAX_REST_NS: Final = 64 * REST_NS
 WINDOW_REQUESTS: Final = 100
-"""How many requests of a model tell how many are on time."""
+"""Number of requests of a model from which its attainment is estimated."""
 MAX_MISS_RATE_INCREASE: Final = 0.02
 """Maximum increase of a model's miss rate by serialization, as a fraction, beside chance, which is large for few
 requests."""
 CHANCE_DEVIATIONS: Final = 2.0
-"""So many standard deviations of the share are chance."""
+"""Number of standard deviations of attainment that count as chance."""
 
 
 class ModelOutcomes(NamedTuple):
@@ -198,15 +200,15 @@ class SerializationController:
         self._side_by_side: dict[str, float] = {}
         """The share of each model's requests that was on time before they began with turns."""
         self.why = ""
-        """Why the group is what it is, for a log."""
+        """Reason for the current group, for the log."""
 
     @property
     def group(self) -> frozenset[str]:
-        """The models that take turns with each other; nobody does where there are none."""
+        """Models that are serialized with each other; empty if none are."""
         return self._group
 
     def decide(self, now_ns: int, models: Mapping[str, Model], ended: Mapping[str, ModelOutcomes]) -> bool:
-        """Look again at who takes turns, of these models; whether that has changed."""
+        """Review which of these models are serialized; return whether that has changed."""
         active = self.slowdown.active & models.keys()
         if not self._group:
             value = self.slowdown.value
@@ -232,7 +234,7 @@ class SerializationController:
         return True
 
     def rest(self, now_ns: int, ended: Mapping[str, ModelOutcomes], why: str) -> None:
-        """Nobody takes turns for a while."""
+        """Suspend serialization for some time."""
         self._rest_ns = min(MAX_REST_NS, max(REST_NS, 2 * self._rest_ns))
         self._become(now_ns, frozenset(), ended, why)
 

@@ -1,6 +1,6 @@
-"""System shared memory with the Tritons on this machine: large tensors are handed over there instead of being sent.
+"""System shared memory with the Tritons on this machine, for large tensors.
 
-A lock on a file shows others whether the process that made a region has ended.
+A file lock shows other processes whether the owner of a region has exited.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ _SUFFIX: Final = ".lock"
 
 
 class ProcessLock:
-    """One process's, from when it is made until `close`, or until the process ends in whatever way."""
+    """Lock of one process, from its creation until `close`, or until the process exits in any way."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder`: where the regions are. What is left there of others that have ended is removed. Raises OSError."""
+        """Create the lock in `folder`, where regions are, and remove regions of exited processes. Raises OSError."""
         for path in folder.glob(f"{OWN_PREFIX}*{_SUFFIX}"):
             has_ended(folder, path.name.removeprefix(OWN_PREFIX).removesuffix(_SUFFIX))
         self.name = secrets.token_hex(8)
-        """Goes into the names of the regions."""
+        """Part of the names of the regions."""
         self._path = _path(folder, self.name)
         before = self._path.with_suffix(".new")  # whoever sees the file finds it locked
         self._descriptor = os.open(before, os.O_CREAT | os.O_EXCL | os.O_RDONLY, 0o644)
@@ -42,13 +42,13 @@ class ProcessLock:
         before.rename(self._path)
 
     def close(self) -> None:
-        """No region is left."""
+        """Release the lock, as no region is left."""
         self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
 
 def has_ended(folder: Path, name: str) -> bool:
-    """Whether the process that has, or had, the lifeline of that name has ended."""
+    """Return whether the owner of the lock of that name has exited."""
     path = _path(folder, name)
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -79,19 +79,19 @@ log = logging.getLogger(__name__)
 
 SHM_FOLDER: Final = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is on Linux
 REGION_PREFIX: Final = reserved_names.OWN_PREFIX
-"""How the names of regions begin; that of the process's lifeline follows, then what nobody can guess."""
+"""Prefix of the names of regions; the name of the process's lock follows, then a random part."""
 MIN_REGION_BYTES: Final = 1 << 20
 
 
 class SharedRegion:
-    """A piece of shared memory that some Tritons have mapped."""
+    """Region of shared memory that some Tritons have mapped."""
 
     def __init__(self, size: int, lifeline: str) -> None:
-        """`lifeline`: the name of this process's. Raises OSError where there is not enough memory."""
+        """Create it. `lifeline`: name of the process's lock. Raises OSError if there is not enough memory."""
         self.name = f"{REGION_PREFIX}{lifeline}-{secrets.token_hex(16)}"
         self.size = size
         self.backends: set[Backend] = set()
-        """The Tritons that have mapped it."""
+        """Tritons that have mapped it."""
         self.path = SHM_FOLDER / self.name
         descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         try:
@@ -105,12 +105,12 @@ class SharedRegion:
             os.close(descriptor)
 
     def write(self, at: int, pieces: Iterable[Piece]) -> int:
-        """Copy the pieces there, one after the other; where they end."""
+        """Copy the pieces one after the other; return the end offset."""
         return write(pieces, self.memory, at)
 
 
 class SharedRegions:
-    """The regions, by size in powers of two. Lives in an event loop."""
+    """Regions of shared memory, by size in powers of two. Use it only in one event loop."""
 
     def __init__(self, in_force: InForce) -> None:
         self._in_force = in_force
@@ -124,7 +124,7 @@ class SharedRegions:
         self._lifeline: ProcessLock | None = None
 
     async def share_with(self, backend: Backend) -> None:
-        """A Triton, which from now on, if it is on this machine, maps the regions that are made."""
+        """Add a Triton; if it is on this machine, it maps new regions from now on."""
         if not backend.shares_memory:
             return
         if self._lifeline is None:
@@ -140,7 +140,7 @@ class SharedRegions:
         self._backends.append(backend)
 
     def take(self, size: int, backends: Iterable[Backend]) -> SharedRegion | None:
-        """A region of at least this size that these Tritons have mapped; None where none is free: one more is made."""
+        """Return a free region of at least this size that these Tritons have mapped, or None, and create another."""
         rounded = max(MIN_REGION_BYTES, 1 << (size - 1).bit_length())
         wanted = set(backends)
         if not wanted.issubset(self._backends):
@@ -156,20 +156,20 @@ class SharedRegions:
         return None
 
     def give_back(self, region: SharedRegion) -> None:
-        """Nobody uses it any more."""
+        """Return a region that is no longer used."""
         if not self._closed and region.backends.issuperset(self._backends):
             self._free.setdefault(region.size, []).append(region)
             return
         self.discard(region)
 
     def discard(self, region: SharedRegion) -> None:
-        """A Triton may still write to it, or has forgotten it: it is not used again."""
+        """Remove a region that a Triton may still write to, or has forgotten."""
         self._held_bytes -= region.size
         self._wanted.clear()
         self._spawn(_unregister(region))
 
     def forget(self, backend: Backend) -> None:
-        """A Triton does not know its regions any more: it is gone, or a client had it drop them all."""
+        """Forget the mappings of a Triton that is lost, or whose regions a client has unregistered."""
         stale = [region for free in self._free.values() for region in free if backend in region.backends]
         for free in self._free.values():
             free[:] = [region for region in free if backend not in region.backends]
@@ -177,12 +177,12 @@ class SharedRegions:
             self.discard(region)
 
     def leave(self, backend: Backend) -> None:
-        """No more with this Triton, until `share_with`."""
+        """Stop sharing with this Triton until `share_with`."""
         self._backends = [other for other in self._backends if other is not backend]
         self.forget(backend)
 
     async def close(self) -> None:
-        """Have the Tritons forget the regions that are free."""
+        """Unregister the free regions at the Tritons."""
         self._closed = True
         regions = [region for free in self._free.values() for region in free]
         self._free.clear()

@@ -1,4 +1,4 @@
-"""Split models: a planner's layout, found again on the Tritons; and what clients see of such a model."""
+"""Split models: a planner's layout matched with the Tritons, and the clients' view of such models."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.tritons.batching_mode import BatchingDecision, consent_of, most_careful
 
 SPLIT_MODEL_VERSION = "1"
-"""The version of every split model: partitions are written as version 1."""
+"""Version of every split model: partitions are written as version 1."""
 
 
 WorkerKey = tuple[str, tuple[str, ...], str]
@@ -23,12 +23,12 @@ WorkerKey = tuple[str, tuple[str, ...], str]
 
 @dataclass(frozen=True)
 class SplitModel:
-    """A model as clients see it, who know nothing of partitions."""
+    """Split model as clients see it, without its partitions."""
 
     model: Model
     signature: ModelSignature
     config: model_config_pb2.ModelConfig
-    """That of its first partition, with the outputs of the whole."""
+    """Configuration of its first partition, with the outputs of the whole model."""
     consent: BatchingDecision
 
     @property
@@ -53,10 +53,10 @@ class SplitModel:
 
 @dataclass(frozen=True)
 class FoundLayout:
-    """A layout whose partitions are where it says."""
+    """Layout whose partitions were found on the Tritons."""
 
     models: Mapping[str, SplitModel]
-    """The models that are split, and those that are one partition of their own name."""
+    """Split models, and those that are one partition of their own name."""
     workers: Sequence[tuple[Worker, Backend]]
     partitions: Mapping[str, ModelSignature]
 
@@ -68,10 +68,10 @@ def find_layout(
     known: Mapping[WorkerKey, int],
     first_new_id: int,
 ) -> FoundLayout:
-    """The layout on these Tritons; each says which worker it is. Workers without a Triton are left out.
+    """Match a layout with these Tritons, each of which says which worker it is; leave out workers without a Triton.
 
-    `known`: ids of workers that are to be kept. Raises BackendError where a Triton does not
-    have what its worker hosts, where partitions do not fit together, and where a model is left without a way through.
+    `known`: ids of workers that are kept. Raises BackendError if a Triton lacks a partition of its worker, if
+    partitions do not fit together, and if a model has no complete pipeline.
     """
     models, workers, _, _ = layout.contract()
     backends = {backend.worker: backend for backend in loaded}

@@ -1,9 +1,9 @@
-"""Tritons that have different forms of one model, as they do while one after the other is updated.
+"""Variants: different configurations of one model on different Tritons, as during a rolling update.
 
-One form leads and is scheduled, on the Tritons that have it: that of most living Tritons, and of two that as many have
-the newer one. Where only `max_batch_size` differs both are one form, scheduled in batches that all of them take. What
-does not fit the form that leads goes, unscheduled, to a Triton that takes it. So nobody is refused during an update,
-and when the last Triton has changed there is one form again.
+One configuration leads and is scheduled on its Tritons: that of most live Tritons, or of two equally frequent ones the
+newer. If only `max_batch_size` differs, both are one variant, with batches that all of them accept. Other requests are
+bypassed to a Triton that accepts them. So no request is rejected during an update, and after the last Triton has
+changed there is one variant again.
 """
 
 from collections.abc import Container, Sequence
@@ -25,7 +25,7 @@ class LoadedConfig:
     consent: BatchingDecision
     """Scheduling decision for this Triton."""
     tensors: ModelSignature
-    """Also of a model whose requests are not scheduled."""
+    """Signature, also for a model whose requests are not scheduled."""
 
     @classmethod
     def of(cls, backend: Backend, config: model_config_pb2.ModelConfig, consent: BatchingDecision) -> "LoadedConfig":
@@ -34,11 +34,11 @@ class LoadedConfig:
 
     @property
     def passes(self) -> bool:
-        """Whether its requests pass straight through."""
+        """Whether its requests bypass scheduling."""
         return self.consent.scheduling == "bypass"
 
     def agrees_with(self, other: "LoadedConfig") -> bool:
-        """Whether requests for the one are requests for the other, but for their number of rows."""
+        """Return whether requests for both are interchangeable, apart from the number of rows."""
         if self.passes or other.passes:
             return self.passes and other.passes
         return self.tensors.tensors == other.tensors.tensors
@@ -46,29 +46,29 @@ class LoadedConfig:
 
 @dataclass(frozen=True, slots=True)
 class VariantAgreement:
-    """How the Tritons that have a model stand to each other."""
+    """Agreement of the Tritons that have a model."""
 
     leading: LoadedConfig
-    """The one that counts where they differ."""
+    """Leading configuration, if they differ."""
     signature: ModelSignature | None
-    """The signature of requests that are scheduled, with as many rows as each of `followers` takes; None: none are."""
+    """Signature of scheduled requests, with as many rows as each of `followers` accepts; None: none are scheduled."""
     consent: BatchingDecision
     """Scheduling decision that holds for all agreeing Tritons."""
     followers: tuple[Backend, ...]
-    """The Tritons that requests of the leading form go to."""
+    """Tritons that requests of the leading configuration go to."""
     variants: tuple["ModelConfigVariant", ...]
-    """Every form, that of the leading one first; none where there is only one."""
+    """All variants, the leading one first; empty if there is only one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfigVariant:
-    """One form of a model of which there are several, and the Tritons that have it."""
+    """Variant of a model, and the Tritons that have it."""
 
     config: model_config_pb2.ModelConfig
     backends: tuple[Backend, ...]
 
     def takes(self, header: service_pb2.ModelInferRequest) -> bool:
-        """Whether a request is one for this form, as far as it says what its tensors are."""
+        """Return whether a request fits this variant, as far as its tensors are known."""
         batched = self.config.max_batch_size > 0
         inputs = {tensor.name: tensor for tensor in self.config.input}
         for declared in header.inputs:

@@ -1,12 +1,12 @@
-"""The workers of a Triton: how many, which models run in turn on them, and of what kind they are.
+"""Workers of a Triton: their number, serialized models, and device class.
 
 Triton executes its models concurrently, each batch of an instance beside those of all others, unless instances need the
 same resource of its rate limiter. So a lane, which is a worker, is one instance of one model, or of each of those that
 wait for the same resource (decision 77).
 
-The configuration decides of what kind a worker is (`tritons[].device_class`): unlike ones must not share their
-profiles. Else it is found out where there can be no doubt: Tidegate runs on the Triton's machine, NVML tells which GPUs
-that has, and all that the Triton may use are of one kind. Everything else is of the kind `default`.
+The device class of a worker is configured (`tritons[].device_class`), because different ones must not share profiles.
+Otherwise it is detected where it is certain: Tidegate runs on the Triton's machine, NVML lists its GPUs, and all that
+the Triton may use are equal. In all other cases it is `default`.
 """
 
 import re
@@ -23,7 +23,7 @@ from tidegate_proxy.tritons.gpus import Gpu
 from tidegate_proxy.tritons.metrics_scrape import scrape
 
 SERIALIZED_SUFFIX: Final = " serialized"
-"""How the kinds of workers end whose models take turns: what batches take there is another thing than side by side."""
+"""Suffix of the device class of workers with serialized models, whose latency differs from concurrent execution."""
 _EVERYWHERE: Final = -1
 """The GPU of a resource that is one for all of them, or of an instance that is on none."""
 _TURNS: Final = object()
@@ -36,9 +36,9 @@ class ExecutionSlot(NamedTuple):
     name: str
     """Name that is unique on its Triton: the model, models serialized with it, and a number."""
     models: tuple[str, ...]
-    """Their names, sorted."""
+    """Sorted names of its models."""
     takes_turns: bool
-    """Whether its models could run side by side with those of other lanes, and do not."""
+    """Whether its models are serialized though they could run concurrently."""
 
 
 def lanes_of(
@@ -47,10 +47,10 @@ def lanes_of(
     serialize_models: bool | None,
     turns: frozenset[str] = frozenset(),
 ) -> Iterator[ExecutionSlot]:
-    """The lanes of one Triton for these of its models: lane k of a group has those with more than k instances.
+    """Yield the lanes of one Triton for these models: lane k of a group has the models with more than k instances.
 
-    `serialize_models`: whether all of them are one group, or each is its own; None: those are that wait for each
-    other's resources, be it by way of others, and those of `turns`.
+    `serialize_models`: whether all of them are one group, or each is its own; None: groups are models that need each
+    other's resources, also indirectly, and those of `turns`.
     """
     for group in _groups(configs, serialize_models, turns):
         instances = {name: instances_of(configs[name]) for name in group}
@@ -108,7 +108,7 @@ class WorkerHardware:
     """Known hardware of a Triton's workers."""
 
     device_class: str = ""
-    """Empty: not known."""
+    """Device class; "" if unknown."""
     device: Device | None = None
     slice: Slice = ALL_OF_IT
 
@@ -116,9 +116,10 @@ class WorkerHardware:
 async def places_of(
     loaded: Mapping[Backend, Sequence[LoadedModel]], gpus: Sequence[Gpu], before: Mapping[Backend, WorkerHardware]
 ) -> dict[Backend, WorkerHardware]:
-    """Where these Tritons' workers run. `gpus`: those of this machine; `before`: what was known of any of them.
+    """Return the hardware of these Tritons' workers. `gpus`: those of this machine; `before`: earlier results.
 
-    Where the machine has unlike GPUs a Triton's metrics tell which it uses. If they do not answer, it is as before.
+    If the machine has different GPUs, a Triton's metrics show which it uses. Without an answer the earlier result is
+    kept.
     """
     unlike = len({gpu.device_class for gpu in gpus}) > 1
     asked = {
@@ -139,7 +140,7 @@ async def places_of(
 
 
 def place_of(told: str, models: Iterable[LoadedModel], gpus: Sequence[Gpu]) -> WorkerHardware:
-    """Where the workers of one Triton run. `told`: the kind that the configuration says; `gpus`: those it may use."""
+    """Return the hardware of one Triton's workers. `told`: configured device class; `gpus`: those it may use."""
     if told:
         return WorkerHardware(told)
     ordinals = _ordinals(models)

@@ -1,13 +1,12 @@
-"""The HTTP server: every `/v2` route of Triton.
+"""HTTP server with every `/v2` route of Triton.
 
-service          the HTTP service as a part of the proxy; interface: what the rest of this package asks of the proxy
-server           listens; connection: one, and all of them with who makes room
-application      the ASGI application: inferences are scheduled, all else goes on to a Triton
-  exchange         one request, its body and its response; routes: paths, in their normal form; compression: of bodies
-  infer_request    the translation to gRPC's messages; infer_response: and back; json_data: tensors as JSON
-  json_worker_pool            large JSON is read and written in other processes, by turns of the clients who wait for
-                              one
-  forward          the way to a Triton's own HTTP port, or those of all; screening: what may not go that way
+service          HTTP service as a part of the proxy; interface: between this package and the proxy
+server           listener; connection: one connection, and all of them with the eviction of idle ones
+application      ASGI application: schedules inference, and forwards everything else to a Triton
+  exchange         one request, its body and its response; routes: normalized paths; compression: of bodies
+  infer_request    translation to gRPC messages; infer_response: and back; json_data: tensors as JSON
+  json_worker_pool            processes that parse and write large JSON, shared by fair queueing
+  forward          calls to the HTTP port of one Triton, or of all; screening: requests that must not be forwarded
 """
 
 from tidegate_proxy.servers.http.application import HttpApplication

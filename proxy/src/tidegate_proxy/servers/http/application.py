@@ -1,4 +1,4 @@
-"""The HTTP server as one ASGI application: inferences are scheduled, every other call goes to a Triton as it is."""
+"""HTTP server as one ASGI application: inference is scheduled, every other call is forwarded to a Triton."""
 
 import asyncio
 import time
@@ -48,15 +48,14 @@ _HEAR_OUT_S: Final = 1.0
 
 
 class HttpApplication:
-    """Answers every route of Triton's HTTP service. A context manager: its connections live as long as it is entered.
+    """ASGI application with every route of Triton's HTTP service. A context manager, which holds its connections.
 
-    `routing` chooses a Triton for what is not scheduled. `scheduled(model, exchange)` gives the signature of a
-    model whose request is scheduled, None for others. `overrides(method, route)` gives a handler that answers
-    in place of a Triton, if there is one; it wins over those of all Tritons together, where there are several. `guard`
-    may refuse a request before its body is read; `hidden` names the headers that were meant for it.
-    `owner` says whose a request is.
-    `passed_through` is told of every inference that a Triton answered. `refuses_shared_memory`: whether tensors there
-    are refused rather than left to a Triton. `changing` surrounds what has a Triton load or unload a model.
+    `routing` chooses a Triton for unscheduled requests. `scheduled(model, exchange)` returns the signature of a
+    scheduled model, None for others. `overrides(method, route)` returns a handler that answers instead of a Triton, if
+    any; it takes precedence over combined responses of all Tritons. `guard` may reject a request before its body is
+    read; `hidden` returns the names of headers meant for it. `owner` returns the client of a request. `passed_through`
+    is called for every inference that a Triton answered. `refuses_shared_memory`: whether tensors there are rejected.
+    `changing` surrounds calls that load or unload a model.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Compressed bodies, as Triton reads and writes them: gzip and deflate, asked for by name."""
+"""Compressed bodies as in Triton: gzip and deflate, selected by name."""
 
 import re
 import zlib
@@ -21,7 +21,7 @@ class TooLarge(Exception):
 
 
 def response_encoding(accept_encoding: bytes) -> bytes:
-    """The encoding that Triton chooses for this Accept-Encoding: gzip, deflate, or none (b"")."""
+    """Return the encoding that Triton chooses for this Accept-Encoding: gzip, deflate, or none (b"")."""
     chosen, highest = "identity", 0.0
     for entry in accept_encoding.decode("latin1").split(","):
         name, weighted, weight_text = entry.lstrip(" ").partition(";q=")
@@ -37,16 +37,16 @@ def response_encoding(accept_encoding: bytes) -> bytes:
 
 
 def compress(pieces: list[bytes | memoryview], encoding: bytes) -> bytes:
-    """The pieces as one compressed body, with zlib's own settings, as Triton has them."""
+    """Return the pieces as one compressed body, with zlib's default settings, as in Triton."""
     compressor = zlib.compressobj(wbits=_WINDOW_BITS[encoding])
     return b"".join([*map(compressor.compress, pieces), compressor.flush()])
 
 
 def decompress(body: bytes, limit: int | None, hold: Callable[[int], None]) -> bytes:
-    """The content of a gzip or deflate body, inflated piece by piece, so that a small body cannot fill the memory.
+    """Decompress a gzip or deflate body piece by piece, so that a small body cannot fill the memory.
 
-    `hold` is told of every piece before the next one, and may raise. Raises TooLarge beyond `limit` bytes,
-    NotSchedulable for what is not one whole compressed stream.
+    `hold` is called for every piece before the next one, and may raise. Raises TooLarge beyond `limit` bytes, and
+    NotSchedulable for anything but one complete stream.
     """
     pieces: list[bytes] = []
     inflation = BodyDecompression(limit)
@@ -59,7 +59,7 @@ def decompress(body: bytes, limit: int | None, hold: Callable[[int], None]) -> b
 
 
 class BodyDecompression:
-    """A compressed body that is inflated while it comes. Raises TooLarge where that yields more than a limit."""
+    """Incremental decompression of a body. Raises TooLarge if the result exceeds the limit."""
 
     def __init__(self, limit: int | None) -> None:
         self._stream = zlib.decompressobj(wbits=_EITHER)
@@ -69,7 +69,7 @@ class BodyDecompression:
 
     @property
     def is_whole(self) -> bool:
-        """Whether one whole stream was read and nothing after it."""
+        """Whether exactly one complete stream was read."""
         return self._stream.eof and not self._stream.unused_data and not self._is_followed
 
     def pieces(self, compressed: bytes) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Connections over HTTP: one of them, the transport of its answers, and all of them with who makes room."""
+"""HTTP connections: the transport of responses, one connection, and all of them with eviction of idle ones."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ _FIRST_PAUSE_S: Final = 0.02
 
 
 class AnswerTransport:
-    """Speaks the version of HTTP in which the client asked, and may send bytes before there is an answer."""
+    """Transport of a response in the client's HTTP version, which may send bytes before there is a response."""
 
     def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
         self._transport = transport
@@ -40,9 +40,9 @@ class AnswerTransport:
         self._early_bytes = 0
 
     def send_early(self) -> float:
-        """Send one byte with which whatever comes next can begin; seconds until the next one, 0: there is none.
+        """Send one byte that any response can begin with; return the seconds until the next one, 0 if there is none.
 
-        A head begins with the version, the length of a chunk may begin with zeros (RFC 9112, section 7.1).
+        A head begins with the version, and the length of a chunk may begin with zeros (RFC 9112, section 7.1).
         """
         if self._early_bytes == _MAX_EARLY_BYTES or not (self._in_head or self._cycle.chunked_encoding):
             return 0.0
@@ -51,7 +51,7 @@ class AnswerTransport:
         return _FIRST_PAUSE_S * 2.0 ** (self._early_bytes - 1)
 
     def write(self, data: bytes) -> None:
-        """Write on; what comes first is the head."""
+        """Write data; the first is the head."""
         if self._in_head:
             self._in_head = False
             line, _, rest = data.partition(b"\r\n")
@@ -61,16 +61,16 @@ class AnswerTransport:
         self._transport.write(data)
 
     def close(self) -> None:
-        """Close the connection behind what was written."""
+        """Close the connection after pending writes."""
         close_once(self._transport)
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or about to be."""
+        """Return whether it is closed, or about to be."""
         return self._transport.is_closing()
 
 
 def transport_of(cycle: RequestResponseCycle) -> AnswerTransport:
-    """The answer's own transport, from now on in place of the library's."""
+    """Replace the server library's transport of a response, and return the new one."""
     if not isinstance(cycle.transport, AnswerTransport):
         cycle.transport = AnswerTransport(cycle.transport, cycle)  # type: ignore[assignment]
     return cycle.transport  # type: ignore[return-value]
@@ -78,9 +78,9 @@ def transport_of(cycle: RequestResponseCycle) -> AnswerTransport:
 
 SWEEP_S: Final = 0.25
 RESERVED_CONNECTIONS: Final = 16
-"""Connections beyond the limit that are let in, to ask for health and nothing else, where none can make room."""
+"""Connections beyond the limit that are accepted for health requests only, if none can be evicted."""
 PROGRESS_BYTES: Final = 1 << 16
-"""A reader that takes so much of its answer is not stuck."""
+"""Bytes of progress within which a reader is not considered stuck."""
 
 
 class HttpConnections:
@@ -103,7 +103,7 @@ class HttpConnections:
         self._unread: dict[HttpConnection, tuple[float, int]] = {}
         """And how much it had not taken then."""
         self.retiring = False
-        """Whether the server is about to stop: every connection ends with its next answer."""
+        """Whether the server is about to stop: every connection ends with its next response."""
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(SWEEP_S, self._sweep)
         bounds.connections[served] = 0
@@ -115,13 +115,13 @@ class HttpConnections:
         return iter(list(self._open))
 
     def retire(self) -> None:
-        """Have every connection end with its next answer: the server is about to stop."""
+        """Close every connection after its next response, because the server is about to stop."""
         self.retiring = True
         for connection in self:
             connection.retire()
 
     def close(self) -> None:
-        """End nothing any more."""
+        """Stop enforcing timeouts."""
         self._timer.cancel()
 
     def opened(self, connection: "HttpConnection") -> bool:
@@ -141,7 +141,7 @@ class HttpConnections:
         return not full
 
     def take(self, connection: "HttpConnection", size: int) -> bool:
-        """Count so many bytes more that are held for it. False, and nothing is counted, where they are too many."""
+        """Count bytes held for a connection; return False, and count nothing, if a limit is reached."""
         if not self._bounds.take(size, connection.host):
             self._bounds.count(self._served, "max_bytes_in_flight")
             return False
@@ -149,13 +149,13 @@ class HttpConnections:
         return True
 
     def give_back(self, connection: "HttpConnection", size: int) -> None:
-        """So many of them are not held any more."""
+        """Release bytes held for a connection."""
         size = min(size, self._held[connection])
         self._held[connection] -= size
         self._bounds.give_back(size, connection.host)
 
     def closed(self, connection: "HttpConnection") -> None:
-        """It is no more."""
+        """Remove a connection."""
         self._bounds.give_back(self._held.pop(connection, 0), connection.host)
         if connection in self._open:
             del self._open[connection]
@@ -171,29 +171,29 @@ class HttpConnections:
             book.pop(connection, None)
 
     def awaits_head(self, connection: "HttpConnection") -> None:
-        """A request has begun."""
+        """Start the timeout for the head of a request."""
         self._new.pop(connection, None)
         self._idle.pop(connection, None)
         self._bodies.pop(connection, None)
         self._heads.setdefault(connection, self._loop.time())  # it may be parsed again
 
     def awaits_body(self, connection: "HttpConnection") -> None:
-        """Its head is there."""
+        """Start the timeout for the body, after the head."""
         self._heads.pop(connection, None)
         self._bodies[connection] = self._loop.time()
 
     def owes_nothing(self, connection: "HttpConnection") -> None:
-        """The whole request is there."""
+        """Stop the timeouts, as the request is complete."""
         self._heads.pop(connection, None)
         self._bodies.pop(connection, None)
 
     def is_idle(self, connection: "HttpConnection") -> None:
-        """It is answered, and has not begun another request."""
+        """Start the idle timeout, after a response."""
         if connection in self._open and connection not in self._heads and connection not in self._bodies:
             self._idle[connection] = self._loop.time()
 
     def has_unread(self, connection: "HttpConnection") -> None:
-        """More was written than the client takes at once."""
+        """Start the send timeout, as the client reads too slowly."""
         size = connection.unread_bytes
         self.all_read(connection)
         self._unread[connection] = (self._loop.time(), size)
@@ -201,7 +201,7 @@ class HttpConnections:
         self._make_memory()
 
     def all_read(self, connection: "HttpConnection") -> None:
-        """The client has taken it, or will not any more."""
+        """Stop the send timeout, as the client has read everything, or never will."""
         if before := self._unread.pop(connection, None):
             self._bounds.unread(-before[1])
 
@@ -278,7 +278,7 @@ _TIMED_OUT: Final = (
 
 
 class HttpConnection(HttpToolsProtocol):
-    """Its heads have a limit, and what is no HTTP ends it without a word, as with Triton."""
+    """HTTP connection. Its heads have a size limit, and input that is not HTTP closes it silently, as with Triton."""
 
     def __init__(
         self,
@@ -288,7 +288,7 @@ class HttpConnection(HttpToolsProtocol):
         limits: HttpLimits,
         health_only: Application,
     ) -> None:
-        """`health_only` answers in place of the application on connections that were let in for that alone."""
+        """Create it. `health_only` replaces the application on connections accepted for health requests only."""
         super().__init__(config, state, {})
         self._connections = connections
         self._limits = limits
@@ -317,21 +317,21 @@ class HttpConnection(HttpToolsProtocol):
 
     @property
     def host(self) -> str:
-        """The address that it comes from, without the port."""
+        """Address of the client without the port."""
         return self.client[0] if self.client else ""
 
     @property
     def is_paused(self) -> bool:
-        """Whether it is Tidegate that does not read at present."""
+        """Whether Tidegate has paused reading."""
         return self.flow.read_paused
 
     @property
     def unread_bytes(self) -> int:
-        """Written for the client, and not taken."""
+        """Number of bytes written and not read by the client."""
         return self.transport.get_write_buffer_size()
 
     def turn_away(self) -> None:
-        """End it; a client that is in the middle of a request is told so, unless answers come before that."""
+        """Close it; a client in the middle of a request gets an error first, unless responses are pending."""
         if self.close_after_answers():
             return
         answering = self.cycle and not self.cycle.response_complete
@@ -341,7 +341,7 @@ class HttpConnection(HttpToolsProtocol):
         close_once(self.transport)
 
     def close_after_answers(self) -> bool:
-        """Drop further input, and close behind the answers to complete requests. False: there are none to answer."""
+        """Discard further input, and close after the responses to complete requests; return False if there are none."""
         complete = [cycle for cycle in self._unanswered() if not cycle.more_body]
         if not complete or self.transport.is_closing():
             return False
@@ -351,13 +351,13 @@ class HttpConnection(HttpToolsProtocol):
         return True
 
     def abort(self) -> None:
-        """End it without a word, whatever it holds."""
+        """Close it at once, discarding everything."""
         self.transport.abort()
 
     # The transport ------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """It is open; a fault of ours ends it, or its client would wait for ever."""
+        """Called by asyncio when connected; an internal error closes the connection."""
         try:
             self._opened(transport)
         except Exception as error:
@@ -372,9 +372,11 @@ class HttpConnection(HttpToolsProtocol):
             self.app = self._health_only
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Answer a client that has shut down its side (`printf ... | nc`), as Triton does; whether it stays open.
+        """Answer a client that has closed its sending side (`printf ...
 
-        A client that has left looks the same, until it is sent something.
+        | nc`), as Triton does; return whether it stays open.
+
+        A client that has disconnected looks the same, until something is sent.
         """
         if self.transport.get_extra_info("sslcontext") or not self.close_after_answers():
             return False
@@ -397,7 +399,7 @@ class HttpConnection(HttpToolsProtocol):
             self.loop.call_later(pause_s, self._probe)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is no more."""
+        """Called by asyncio when the connection is lost."""
         self._connections.closed(self)
         for cycle in self._unanswered():  # the library knows of the latest only
             cycle.disconnected = True
@@ -411,17 +413,17 @@ class HttpConnection(HttpToolsProtocol):
         yield from (cycle for cycle, _ in reversed(self.pipeline))
 
     def pause_writing(self) -> None:
-        """More was written than the client takes at once."""
+        """Called by asyncio when the write buffer is full."""
         super().pause_writing()
         self._connections.has_unread(self)
 
     def resume_writing(self) -> None:
-        """The client has taken most of it."""
+        """Called by asyncio when the write buffer has drained."""
         super().resume_writing()
         self._connections.all_read(self)
 
     def data_received(self, data: bytes) -> None:
-        """The client has sent something."""
+        """Called by asyncio with received bytes."""
         if self._ignores_input:
             return
         size = len(data)
@@ -465,14 +467,14 @@ class HttpConnection(HttpToolsProtocol):
             super().shutdown()
 
     def retire(self) -> None:
-        """End it with the answer that is under way; one to a later request knows by itself."""
+        """Close it after the response in flight; later responses close it themselves."""
         if self.cycle and not self.cycle.response_complete:
             self.cycle.keep_alive = False
 
     # The parser ---------------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Handle the beginning of a request."""
         self._in_head, self._in_body = True, False
         self._head_lines = 0 if self._between_requests else None
         self._between_requests = False
@@ -482,7 +484,7 @@ class HttpConnection(HttpToolsProtocol):
         self.scope[NAMES_EXTENSION] = self._names  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
-        """Its head is there: it is on its way to the application."""
+        """Handle the end of a head: pass the request to the application."""
         self._in_head, self._in_body = False, True
         self._connections.awaits_body(self)
         if self.parser.should_upgrade():
@@ -517,13 +519,13 @@ class HttpConnection(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; behind the body it is a trailer, which reaches neither rules nor Tritons."""
+        """Handle a header; one after the body is a trailer, which is ignored."""
         if self._in_head:
             super().on_header(name, value)
             self._names.append(name)
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body."""
+        """Handle a part of a body."""
         self._has_body = True
         super().on_body(body)
 
@@ -537,7 +539,7 @@ class HttpConnection(HttpToolsProtocol):
                 self._connections.is_idle(self)
 
     def on_response_complete(self) -> None:
-        """It is answered."""
+        """Handle the end of a response."""
         self._connections.give_back(self, self._costs.popleft())
         super().on_response_complete()
         self._unset_keepalive_if_required()  # the connections' books know how long it may be idle

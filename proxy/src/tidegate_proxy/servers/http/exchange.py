@@ -1,4 +1,4 @@
-"""One request, its body and its response, between the server library and the http_server."""
+"""HTTP exchange: one request, its body and its response, between the server library and the application."""
 
 import asyncio
 import threading
@@ -36,23 +36,23 @@ class ClientLeft(Exception):
 
 
 class RequestBody:
-    """The body of one request; it can be read once."""
+    """Body of a request, which can be read once."""
 
     def __init__(self, receive: Receive, announced_bytes: int | None, limit: int | None, bounds: ClientBounds) -> None:
-        """`announced_bytes`: the Content-Length. What is read counts among `bounds` until it is released."""
+        """Prepare it. `announced_bytes`: the Content-Length. Bytes read count in `bounds` until they are released."""
         self._receive = receive
         self._announced_bytes = announced_bytes
         self._limit = limit
         self._bounds = bounds
         self.owner = ""
-        """Whose it is; to be set before it is read."""
+        """Client that the body belongs to; set it before reading."""
         self._held = 0
         self._closed = False
         self._lock = threading.Lock()
         """A body may be inflated in another thread, and its client leave meanwhile."""
         self._taken = 0
         self.complete = False
-        """Whether its end was read."""
+        """Whether the whole body was read."""
 
     async def whole(self) -> bytes:
         """Return the whole body. Raises TooLarge, TooMuchInFlight, ClientLeft."""
@@ -72,7 +72,7 @@ class RequestBody:
         return b"".join(pieces)
 
     async def pieces(self, beginning: bytes) -> AsyncIterator[bytes]:
-        """The beginning, then the rest as it comes; what was given is released when more is asked for."""
+        """Yield the beginning, then the rest as it arrives; each piece is released when the next is requested."""
         yield beginning
         self.release()
         while not self.complete:
@@ -81,7 +81,7 @@ class RequestBody:
             self.release()
 
     def hold(self, size: int) -> None:
-        """So many bytes more are held for this request: what it was inflated to. Raises TooMuchInFlight."""
+        """Count bytes held for this request after decompression. Raises TooMuchInFlight."""
         with self._lock:
             if self._closed:
                 raise ClientLeft
@@ -91,18 +91,18 @@ class RequestBody:
             self._held += size
 
     def release(self) -> None:
-        """Nothing of it is held any more."""
+        """Release everything held for it."""
         with self._lock:
             self._bounds.give_back(self._held, self.owner)
             self._held = 0
 
     def close(self) -> None:
-        """Nothing of it is held any more, or will be."""
+        """Release everything held for it, now and in the future."""
         self._closed = True
         self.release()
 
     async def discard(self) -> None:
-        """Read the rest and forget it: a client that is still sending would not see an answer."""
+        """Read the rest and discard it: a client that is still sending would not read a response."""
         while not self.complete:
             message = await self._receive()
             self.complete = message["type"] == "http.disconnect" or not message.get("more_body", False)
@@ -138,20 +138,20 @@ class HttpExchange:
         self.receive = receive
         self.content_length: int | None = None
         self.content_encodings: list[bytes] = []
-        """All that are given: which of them counts, only Triton knows."""
+        """Content encodings of the request; only Triton knows which one applies."""
         self.accept_encoding = b""
         self.json_length: int | None = None
-        """The Inference-Header-Content-Length."""
+        """Value of Inference-Header-Content-Length."""
         self.odd = False
-        """Whether the head holds something that only Triton can interpret as Triton does."""
+        """Whether the head has something that only Triton can interpret as Triton does."""
         self.client_left = False
         self.status = 0
-        """The status of the response, once it is sent."""
+        """Status of the response once it is sent."""
         self.owner = ""
-        """Whose request it is, once the http_server has found out."""
+        """Client of the request, once it is identified."""
         self._body: RequestBody | None = None
         self.body_error: Exception | None = None
-        """Why the body could not be passed on to its end."""
+        """Error because of which the body was not forwarded completely."""
         self._peer: tuple[str, int] | None = scope.get("client")
         self._query: bytes = scope["query_string"]
         self._headers: Headers = scope["headers"]
@@ -166,7 +166,7 @@ class HttpExchange:
         self._task = asyncio.current_task()
         self._watch: asyncio.Task[None] | None = None
         self.started = False
-        """Whether the client has been sent something of its answer."""
+        """Whether a part of the response was sent to the client."""
         self._answered = False
         self._read_headers()
 
@@ -195,54 +195,54 @@ class HttpExchange:
             self._drop(frozenset({b"content-length"}))
 
     def body(self, limit: int | None, bounds: ClientBounds) -> RequestBody:
-        """Its body, read within a limit; what is held of it counts among `bounds`."""
+        """Return the body, read within a limit; bytes held of it count in `bounds`."""
         self._body = RequestBody(self.receive, self.content_length, limit, bounds)
         return self._body
 
     def belongs_to(self, owner: str) -> None:
-        """It is this client's, and so is what is held of it."""
+        """Assign the request, and the bytes held for it, to a client."""
         self.owner = owner
         if self._body:
             self._body.owner = owner
 
     def hold(self, size: int) -> None:
-        """So many bytes were made of the body. Raises as it does."""
+        """Count bytes held after decompression. Raises what the body raises."""
         if self._body:
             self._body.hold(size)
 
     def body_failed(self, error: Exception) -> None:
-        """The body could not be passed on to its end: who asks for its pieces would hide why."""
+        """Store why the body could not be forwarded completely, as its consumer would hide the cause."""
         self.body_error = error
 
     def header(self, name: str) -> str | None:
-        """A header by its lower-case name: the first one, as for Triton."""
+        """Return the first header of a lower-case name, as Triton does, or None."""
         wanted = name.encode()
         return next((value.decode("latin1") for key, value in self._headers if key == wanted), None)
 
     def peer(self) -> str:
-        """The connection that it came by."""
+        """Return the address of the connection."""
         return "{}:{}".format(*self._peer) if self._peer else ""
 
     @property
     def content_encoding(self) -> bytes:
-        """The encoding of the body; b"" where none is given."""
+        """Encoding of the body; b"" if none is given."""
         return self.content_encodings[-1] if self.content_encodings else b""
 
     @property
     def metadata(self) -> Metadata:
-        """The headers that go along with an inference, whichever way it goes on."""
+        """Headers that accompany an inference, scheduled or not."""
         return metadata_of(self._headers)
 
     def call(self, body: bytes, route: Route) -> HttpCall:
-        """The request as handlers and Tritons see it."""
+        """Return the request for handlers and Tritons."""
         return HttpCall(self.method, self.path, self._query, self._written, body, route)
 
     def first_headers(self) -> dict[str, str]:
-        """The headers by their names; of those that are repeated the first, which is the one that Triton looks at."""
+        """Return the headers by name; of repeated ones the first, as Triton does."""
         return {name.decode("latin1"): value.strip(b" \t").decode("latin1") for name, value in reversed(self._headers)}
 
     def hide(self, names: frozenset[str]) -> None:
-        """Headers that are nobody else's business: they do not go on to a Triton."""
+        """Remove headers that must not be forwarded to a Triton."""
         if names:
             self._drop(frozenset(name.encode("latin1") for name in names))
 
@@ -251,11 +251,11 @@ class HttpExchange:
         self._written = [pair for pair in self._written if pair[0].lower() not in names]
 
     def may_reach_model(self, forwarding: HeaderForwarding) -> bool:
-        """Whether some Triton may make a header of it a parameter of its inference."""
+        """Return whether a Triton may turn one of its headers into a parameter of its inference."""
         return any(forwarding.may_forward(name.decode("latin1")) for name, _ in self._written)
 
     def watch(self) -> None:
-        """From now on, with the body read, end the task when the client leaves."""
+        """Cancel the task when the client leaves, from now on; the body must have been read."""
         self._watch = asyncio.get_running_loop().create_task(self._cancel_when_client_leaves())
 
     def end_watch(self) -> None:
@@ -281,7 +281,7 @@ class HttpExchange:
 
     @asynccontextmanager
     async def replying(self, answer: HttpAnswer) -> AsyncIterator[None]:
-        """Send a whole response, but end it only with the block: until then the client may go on sending."""
+        """Send a whole response, but end it only with the block: until then the client may continue to send."""
         self.started = True
         headers = [*answer.headers, (b"content-length", str(len(answer.body)).encode())]
         await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})

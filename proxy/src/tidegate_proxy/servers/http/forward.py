@@ -1,4 +1,4 @@
-"""Calls passed on to the HTTP port of one Triton, or of all, and their responses passed back, as they are."""
+"""Forwarding of calls to the HTTP port of one Triton, or of all, and of their responses."""
 
 import asyncio
 import io
@@ -51,11 +51,11 @@ _ADDED_BY_AIOHTTP: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-
 
 
 class TritonUnreachable(Exception):
-    """A Triton does not answer, or ended the connection without an answer."""
+    """A Triton does not answer, or closed the connection without a response."""
 
 
 class HttpForwarder:
-    """The HTTP client; lives in one event loop. Use it as a context manager."""
+    """HTTP client for Tritons. A context manager; use it only in one event loop."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -81,7 +81,7 @@ class HttpForwarder:
             await self._session.close()
 
     async def whole(self, triton: Backend, call: HttpCall) -> HttpAnswer:
-        """A call whose answer is wanted whole; 503 where the Triton cannot be reached."""
+        """Forward a call and return the complete response; 503 if the Triton is unreachable."""
         try:
             async with _until_given_up(triton), self._request(triton, call, call.body) as response:
                 headers = [header for header in _passed_back(response) if header[0] != b"content-length"]
@@ -90,11 +90,11 @@ class HttpForwarder:
             return unreachable(triton, failed)
 
     async def stream(self, triton: Backend, call: HttpCall, body: bytes | AsyncIterator[bytes], send: Send) -> None:
-        """A call whose answer goes to the client piece by piece, as it comes.
+        """Forward a call and stream its response to the client.
 
-        Raises Unreachable while nothing has been sent yet. An answer that breaks off leaves the client's response
-        incomplete, which the server library shows it by closing the connection. A Triton that is given up meanwhile
-        does not answer any more, or breaks off.
+        Raises Unreachable as long as nothing has been sent. A response that breaks off leaves the client's response
+        incomplete, and the server library closes the connection. If the Triton is given up meanwhile, the call ends in
+        the same way.
         """
         begun = False
         try:
@@ -206,36 +206,36 @@ _OK = 200
 
 
 class HttpAnswers(ProtocolCodec[AnyTriton, Question, HttpAnswer]):
-    """Reads what is said over HTTP."""
+    """Decoder and encoder of control responses over HTTP."""
 
     def succeeded(self, answer: HttpAnswer) -> bool:
-        """Whether it has done what it was asked."""
+        """Return whether the call succeeded."""
         return answer.status == _OK
 
     def says_yes(self, answer: HttpAnswer) -> bool:
-        """Whether it is ready, or lives: else it answers with an error."""
+        """Return whether the Triton is ready or live; otherwise it answers with an error."""
         return answer.status == _OK
 
     def index_in(self, answer: HttpAnswer) -> Iterable[IndexRow]:
-        """The index that it has given."""
+        """Return the repository index in a response."""
         rows = json.loads(answer.body)
         return [IndexRow(**{name: row[name] for name in IndexRow._fields if name in row}) for row in rows]
 
     def statistics_in(self, answer: HttpAnswer) -> service_pb2.ModelStatisticsResponse:
-        """The statistics of models that it has given."""
+        """Return the model statistics in a response."""
         return ParseDict(json.loads(answer.body), service_pb2.ModelStatisticsResponse())
 
     def statistics_as(self, statistics: service_pb2.ModelStatisticsResponse, like: HttpAnswer) -> HttpAnswer:
-        """Statistics as an answer, with the headers of another one."""
+        """Encode statistics as a response, with the headers of another one."""
         return replace(like, body=statistics_json(statistics))
 
     def index_as(self, index: Sequence[IndexRow], like: HttpAnswer) -> HttpAnswer:
-        """An index as an answer, with the headers of another one."""
+        """Encode an index as a response, with the headers of another one."""
         return replace(like, body=index_json(index))
 
 
 class HttpCodec(HttpAnswers[Backend, HttpCall]):
-    """Asks a Triton on its HTTP port."""
+    """Client of a Triton's HTTP port for control calls."""
 
     def __init__(self, forwarder: HttpForwarder) -> None:
         self._forwarder = forwarder
@@ -246,7 +246,7 @@ class HttpCodec(HttpAnswers[Backend, HttpCall]):
 
 
 def index_json(index: Iterable[IndexRow]) -> bytes:
-    """The index as Triton's HTTP endpoint prints it."""
+    """Encode an index as Triton's HTTP endpoint prints it."""
     rows = [{name: value for name, value in row._asdict().items() if value} for row in index]
     return json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -254,7 +254,7 @@ def index_json(index: Iterable[IndexRow]) -> bytes:
 def merged_handlers(
     tritons: Sequence[Backend], forwarder: HttpForwarder, changing: Changing[HttpCall, Any] = unnoticed
 ) -> dict[tuple[str, str], Handler]:
-    """Handlers that ask every living Triton and make one answer of theirs, by HTTP method and pattern."""
+    """Return handlers that combine the responses of all live Tritons, by HTTP method and pattern."""
     fan_out: FanOut[Backend, HttpCall, HttpAnswer] = FanOut(tritons, HttpCodec(forwarder), changing=changing)
 
     def handler(verb: ControlVerb) -> Handler:

@@ -1,7 +1,7 @@
-"""An HTTP inference request as the gRPC message that says the same.
+"""Translation of an HTTP inference request to the equivalent gRPC message.
 
-Only what is plainly well-formed is translated. For everything else NotSchedulable is raised and Triton gets the bytes
-as they came: its errors, and what it makes of oddities, are its own.
+Only valid requests are translated. For everything else NotSchedulable is raised and Triton gets the original bytes: its
+errors, and its handling of unusual input, are its own.
 """
 
 import json
@@ -39,15 +39,15 @@ class ResponseForm:
     named: dict[str, bool]
 
     def is_binary(self, output: str) -> bool:
-        """Whether an output goes behind the JSON rather than into it."""
+        """Return whether an output follows the JSON in binary form."""
         return self.named.get(output, self.binary)
 
 
 def translate(signature: ModelSignature, version: str, body: bytes, json_bytes: int) -> tuple[bytes, ResponseForm]:
-    """A serialized ModelInferRequest with raw contents, and the form of its response.
+    """Return a serialized ModelInferRequest with raw contents, and the form of its response.
 
-    `json_bytes`: how much of the body is JSON, the rest being tensors; 0: the body is the only input's contents. Raises
-    NotSchedulable, and json_data.Refused for what Triton would not survive.
+    `json_bytes`: size of the JSON in the body, before the tensors; 0: the body is the only input's contents. Raises
+    NotSchedulable, and json_data.Refused for requests that would crash Triton.
     """
     if len(version) > _LONGEST_VERSION:
         raise NotSchedulable("no version has such a number")

@@ -1,4 +1,4 @@
-"""A gRPC inference response as the HTTP response that Triton would have given."""
+"""Translation of a gRPC inference response to the HTTP response that Triton would give."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,14 +32,14 @@ _STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class ResponseBody:
-    """A response before it is joined or compressed."""
+    """Body of a response before it is joined or compressed."""
 
     pieces: list[bytes | memoryview]
     json_bytes: int | None
-    """Size of the JSON in front of the tensors; None without tensors."""
+    """Size of the JSON before the tensors; None without tensors."""
 
     def headers(self) -> Headers:
-        """Triton's headers for it, without its length."""
+        """Return Triton's headers for it, without the length."""
         if self.json_bytes is None:
             return [*JSON_HEADERS]
         return [
@@ -49,7 +49,7 @@ class ResponseBody:
 
 
 def render(answer: bytes, form: ResponseForm) -> ResponseBody:
-    """The response to a serialized ModelInferResponse. Raises json_data.Refused for what Triton refuses as JSON."""
+    """Translate a serialized ModelInferResponse. Raises json_data.Refused if Triton cannot write it as JSON."""
     header, contents = _parse(answer)
     pieces: list[bytes | memoryview] = []
     outputs = []
@@ -109,12 +109,12 @@ def _value(parameter: service_pb2.InferParameter) -> bytes:
 
 
 def failure(failed: RequestFailed) -> HttpAnswer:
-    """The response to a request that failed, with Triton's status for the code, and the reason where it was refused."""
+    """Return the response to a failed request, with Triton's status for the code, and `tidegate-reason` if rejected."""
     why = [(refusal.REASON_HEADER.encode(), failed.refusal.encode())] if failed.refusal else []
     return error(_STATUS.get(failed.code, 400), failed.details, *why)
 
 
 def error(status: int, message: str, *extra: tuple[bytes, bytes]) -> HttpAnswer:
-    """An error as Triton words it once a request has left its parser, which is when it is no longer called JSON."""
+    """Return an error in Triton's format after request parsing, where the content type is no longer JSON."""
     body = b'{"error":%b}' % json_data.quote(message.encode())
     return HttpAnswer(status, [(b"content-type", b"text/plain"), *extra], body)

@@ -14,21 +14,21 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
-"""Names in lower case, as the server library gives them; in the order in which they came, repetitions included."""
+"""Headers with lower-case names, in the order in which they came, repetitions included."""
 NAMES_EXTENSION: Final = "tidegate.names"
-"""Key of the scope of a request: the names of its headers as the client wrote them, which are Triton's to match."""
+"""Key in a request's scope: the names of its headers as the client wrote them, for matching by Triton."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpCall:
-    """A request of a client, its body read."""
+    """Request of a client whose body has been read."""
 
     method: str
     path: bytes
-    """In its normal form, of which nothing more is decoded."""
+    """Normalized path, without further decoding."""
     query: bytes
     headers: Headers
-    """With their names as the client wrote them."""
+    """Headers with their names as the client wrote them."""
     body: bytes
     route: Route
 
@@ -39,39 +39,40 @@ class HttpAnswer:
 
     status: int
     headers: Headers
-    """Without its length."""
+    """Headers without Content-Length."""
     body: bytes
 
 
 Guard = Callable[[Api | None, Mapping[str, str]], HttpRefusal | None]
-"""Why a request is refused, by the API of its route and its headers, before its body is read; None if it is not.
+"""Function that returns why a request is rejected, by API and headers, before its body is read, or None.
 
-The API is None for a path that is no route of Triton's."""
+The API is None for a path that is no route of Triton.
+"""
 
 Owner = Callable[[Callable[[str], str | None], Callable[[], str]], str]
-"""Whose a request is, by what finds its headers and by what names its connection."""
+"""Function that returns the client of a request, given functions that return a header and the peer address."""
 
 Handler = Callable[[HttpCall], Awaitable[HttpAnswer]]
-"""Answers a route in Tidegate itself."""
+"""Handler that answers a route in Tidegate itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """How much of a client is taken, and for how long; None is no limit, as Triton has none."""
+    """Limits on clients; None is no limit, as in Triton."""
 
     body_bytes: int | None = None
-    """Size of a body, compressed and inflated. Larger ones are refused with 413, before they are read."""
+    """Largest body in bytes, compressed and decompressed. Larger ones are rejected with 413 before they are read."""
     head_bytes: int = 1 << 20
-    """Size of the request line and headers, give or take one read. Connections that send more are closed."""
+    """Largest request line and headers in bytes, within one read. Connections that send more are closed."""
     connections: int = 1 << 30
-    """How many may be open. Who has most of them makes room for the next one."""
+    """Largest number of open connections. The client with the most makes room for a new one."""
     head_s: float | None = None
-    """From the first byte of a request to the end of its headers."""
+    """Time limit from the first byte of a request to the end of its headers."""
     body_s: float | None = None
-    """From there to the end of its body."""
+    """Time limit from there to the end of its body."""
     idle_s: float | None = None
-    """From an answer to the next request."""
+    """Time limit from a response to the next request."""
     send_s: float | None = None
-    """How long a client may take nothing of an answer that waits for it."""
+    """Time limit for a client that reads nothing of a pending response."""
     age_s: float | None = None
-    """With the first answer after so long a connection ends, so that its client makes another one."""
+    """Age after which a connection ends with its next response, so that its client reconnects."""

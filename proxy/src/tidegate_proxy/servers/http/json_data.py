@@ -1,4 +1,4 @@
-"""Tensors as JSON values: from a request's `data` to raw contents, and from raw contents to a response's `data`."""
+"""Tensors as JSON: from a request's `data` to raw contents, and from raw contents to a response's `data`."""
 
 import re
 from collections.abc import Iterable
@@ -46,13 +46,13 @@ _POWER_SIGNIFICANDS, _POWER_EXPONENTS = _cached_powers()
 
 
 def print_doubles(values: npt.NDArray[np.float64]) -> list[str]:
-    """The JSON text of each double of a flat array; NaN and infinities as RapidJSON's extension writes them.
+    """Return the JSON text of each double of a flat array; NaN and infinities as in RapidJSON's extension.
 
-    Triton writes JSON with RapidJSON, whose numbers are Grisu2's: they always read back as the same double, but a
-    quarter of them differ from Python's in the last digit. Whoever compares or hashes answers sees that, so it is done
-    alike here, for whole arrays at a time. Source: F. Loitsch, "Printing Floating-Point Numbers Quickly and Accurately
-    with Integers" (PLDI 2010), with RapidJSON's choices: no rounding of the last digit after the ninth fractional step,
-    and its layout of the decimal point.
+    Triton writes JSON with RapidJSON, which uses Grisu2: numbers always read back as the same double, but a quarter of
+    them differ from Python's in the last digit. To keep responses comparable, the same is done here, for whole arrays
+    at a time. Source: F. Loitsch, "Printing Floating-Point Numbers Quickly and Accurately with Integers" (PLDI 2010),
+    with RapidJSON's choices: no rounding of the last digit after the ninth fractional step, and its layout of the
+    decimal point.
     """
     texts: list[str] = []
     for start in range(0, len(values), _BLOCK):
@@ -225,7 +225,7 @@ TOO_DEEP: Final = "failed to parse the request JSON buffer: it is nested too dee
 
 
 class RefusedRequest(Exception):
-    """A client gets this error without Triton being asked; status and words are Triton's where it has them."""
+    """The request is rejected without Triton; status and message are Triton's where it has them."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -236,10 +236,10 @@ class RefusedRequest(Exception):
 
 
 def read(datatype: str, shape: list[int], data: object) -> bytes:
-    """The raw contents of a tensor given as JSON: nested in any way, as long as it has as many elements as its shape.
+    """Return the raw contents of a tensor given as JSON, nested in any way, with as many elements as its shape.
 
-    As in Triton, integers that do not fit the datatype wrap around. Raises NotSchedulable for what Triton refuses, and
-    Refused for what it would not survive.
+    As in Triton, integers that do not fit the datatype wrap around. Raises NotSchedulable for input that Triton
+    rejects, and Refused for input that would crash it.
     """
     if type(data) is not list:
         raise NotSchedulable("data is no array")
@@ -287,7 +287,7 @@ def _read_numbers(datatype: str, flat: list[object], kinds: set[type]) -> bytes:
 
 
 def write(name: str, datatype: str, shape: Iterable[int], contents: bytes | memoryview) -> bytes:
-    """A tensor's elements as the inside of a JSON array. Raises Refused where Triton gives an error instead."""
+    """Return a tensor's elements as the inside of a JSON array. Raises Refused where Triton returns an error."""
     if datatype in ("FP16", "BF16"):
         raise RefusedRequest(
             400, f"sending {datatype} data via JSON is not supported. Please use the binary data format for output"
@@ -307,7 +307,7 @@ def write(name: str, datatype: str, shape: Iterable[int], contents: bytes | memo
 
 
 def quote(text: bytes) -> bytes:
-    """A JSON string, escaped as Triton does: what is no UTF-8 goes through as it is."""
+    """Return a JSON string, escaped as in Triton: invalid UTF-8 is passed through."""
     return b'"' + _ESCAPED.sub(lambda found: _ESCAPES[found[0]], text) + b'"'
 
 

@@ -1,4 +1,4 @@
-"""Large JSON is read and written in another process: one parse holds the interpreter, and everybody, for seconds."""
+"""Worker processes that parse and write large JSON, which would block the event loop for seconds."""
 
 import asyncio
 import ctypes
@@ -23,11 +23,11 @@ Place = TypeVar("Place")
 
 
 class FairQueue(Generic[Place]):
-    """A queue of all who wait for a place. Lives in one event loop.
+    """Fair queue of tasks that wait for a place. Use it only in one event loop.
 
-    Weighted fair queueing: whoever comes is due when everybody who waits, from then on, has had as much as he asks for
-    and has had lately. So neither large pieces of work nor many of one owner hold up a small one of another. Source: A.
-    Demers, S. Keshav, S. Shenker, "Analysis and Simulation of a Fair Queueing Algorithm" (SIGCOMM 1989).
+    Weighted fair queueing: a newcomer's turn comes when all that wait have had as much as it requests and recently
+    used. So neither large tasks nor many tasks of one client delay a small one of another. Source: A. Demers, S.
+    Keshav, S. Shenker, "Analysis and Simulation of a Fair Queueing Algorithm" (SIGCOMM 1989).
     """
 
     def __init__(self, places: Iterable[Place]) -> None:
@@ -41,7 +41,7 @@ class FairQueue(Generic[Place]):
         self._count = 0
 
     async def take(self, owner: str, cost: int) -> Place:
-        """A place, when it is the owner's turn; to be given back. `owner`: "" is one for himself each time."""
+        """Wait for a place and return it; give it back later. `owner`: "" is a separate client each time."""
         due = max(self._now, self._due.get(owner, 0)) + cost
         if owner:
             self._due[owner] = due
@@ -62,7 +62,7 @@ class FairQueue(Generic[Place]):
             raise
 
     def give_back(self, place: Place) -> None:
-        """It is free again, or the next one's."""
+        """Give a place back, to the next in the queue if there is one."""
         while self._waiting:
             _, _, cost, turn = heappop(self._waiting)
             if not turn.done():
@@ -77,7 +77,7 @@ class FairQueue(Generic[Place]):
 
 
 FROM_BYTES: Final = 1 << 18
-"""From this size on: what is smaller is done within 30 ms, and a way to another process and back takes 2."""
+"""Size in bytes from which a worker is used: smaller JSON takes at most 30 ms, a round trip to a process 2 ms."""
 _PROCESSES: Final = 2
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -89,7 +89,7 @@ class _Place:
 
 
 class JsonWorkerPool:
-    """Processes that are started when the first large request comes. Lives in one event loop."""
+    """Pool of processes, started by the first large request. Use it only in one event loop."""
 
     def __init__(self) -> None:
         self._places = [_Place() for _ in range(_PROCESSES)]
@@ -115,14 +115,14 @@ class JsonWorkerPool:
         return infer_response.ResponseBody(pieces, json_bytes)
 
     async def outline(self, text: bytes, owner: str = "") -> tuple[str, service_pb2.ModelInferRequest | None]:
-        """The id of the sequence that a request is of, by its JSON, and what it says of its tensors, if known."""
+        """Return the sequence id in a request's JSON, and what it says of its tensors, if known."""
         if len(text) < FROM_BYTES:
             return sequence_in_json(text), infer_request.outline(text, len(text))
         sequence, header = await self._run(owner, len(text), _outlined, text)
         return sequence, service_pb2.ModelInferRequest.FromString(header) if header is not None else None
 
     def close(self) -> None:
-        """Let the processes end."""
+        """Stop the processes."""
         for place in self._places:
             if place.pool:
                 place.pool.shutdown(wait=False, cancel_futures=True)

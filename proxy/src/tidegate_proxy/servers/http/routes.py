@@ -1,6 +1,6 @@
-"""Triton's routes, matched as Triton matches them: on the path in its normal form, of which nothing more is decoded.
+"""Triton's HTTP routes, matched as in Triton: on the normalized path, without further decoding.
 
-Each route has the API that it belongs to: what restricts that API restricts the route.
+Each route belongs to an API, whose restrictions apply to it.
 """
 
 import re
@@ -22,15 +22,14 @@ _FIRST_PRINTABLE, _DELETE = 0x20, 0x7F
 
 
 class NoNormalForm(ValueError):
-    """A request target is refused; the message says why."""
+    """The request target is rejected; the message gives the cause."""
 
 
 def normal_form(target: bytes) -> bytes:
-    """The target in origin form: its path, with escapes of unreserved characters decoded, and its query as it came.
+    """Return the target in origin form: its path, with escapes of unreserved characters decoded, and its query.
 
-    Gate, routes, screens and forwarder see it, and a Triton is sent it. Servers differ in how they read dot segments,
-    `//`, escapes and fragments: a target that two of them could read as two paths has no normal form, and is refused.
-    Raises NoNormalForm.
+    Access control, routes, screening and forwarder use it, and Triton gets it. Servers differ in their reading of dot
+    segments, `//`, escapes and fragments: an ambiguous target has no normal form, and is rejected. Raises NoNormalForm.
     """
     if not target.startswith(b"/"):
         absolute = _ABSOLUTE.fullmatch(target)
@@ -107,11 +106,10 @@ _SHARED_MEMORY = re.compile(rb"/v2/(system|cuda)sharedmemory(?:/region/([^/]+))?
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route of Triton's HTTP API."""
+    """Route of Triton's HTTP API."""
 
     pattern: str
-    """The route's name: what varies in the path stands in braces, what is optional is left out (versions, `/region/R`,
-    the repository's name)."""
+    """Name of the route: variables in braces, without optional parts (versions, `/region/R`, repository name)."""
     api: Api
     model: str = ""
     version: str = ""
@@ -120,11 +118,11 @@ class Route:
 
 
 NO_ROUTE: Final = Route("", "metadata")
-"""Where the route does not matter."""
+"""Route for requests whose route does not matter."""
 
 
 def match(path: bytes) -> Route | None:
-    """The route of a path in its normal form; None where Triton knows none."""
+    """Return the route of a normalized path, or None if Triton has none."""
     if found := _INFER.fullmatch(path):
         return Route(INFER_PATH, _OF_MODEL[b"infer"], _text(found[1]), _text(found[2]))
     if api := _PLAIN.get(plain := _text(path)):

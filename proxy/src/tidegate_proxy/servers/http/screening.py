@@ -1,7 +1,7 @@
-"""Whether HTTP requests that go on to a Triton as they are name shared memory that is not for clients, or would end it.
+"""Screening of HTTP requests forwarded to a Triton: rejects reserved shared memory, and input that would crash it.
 
-Their JSON is not parsed: it may be large, and what this side could not read a Triton perhaps could. What is searched
-for is a name as RapidJSON would read it, each letter as it is or as an escape.
+Their JSON is not parsed: it may be large, and Triton may accept what this parser does not. The search is for names as
+RapidJSON would read them, with each letter plain or escaped.
 """
 
 import json
@@ -20,7 +20,7 @@ from tidegate_proxy.servers.http.routes import Route
 SHARED_MEMORY_CHANGES: Final = frozenset(
     f"/v2/{kind}sharedmemory/{what}" for kind in ("system", "cuda") for what in ("register", "unregister")
 )
-"""Routes that change the regions of a Triton."""
+"""Routes that change the shared memory regions of a Triton."""
 _BAD_REQUEST: Final = 400
 
 
@@ -39,7 +39,7 @@ _LONGEST: Final = 1024
 
 
 class RequestScreen:
-    """Looks at a request on its way, piece by piece. Its last piece must not be sent on before."""
+    """Screen for a request, piece by piece. Check the last piece before it is forwarded."""
 
     def __init__(
         self,
@@ -50,11 +50,10 @@ class RequestScreen:
         encodings: Iterable[bytes],
         limit: int | None,
     ) -> None:
-        """`is_inference`: whether it is looked for regions and shapes. `refuses`: whether tensors in shared memory are
-        refused altogether.
+        """Create it. `is_inference`: look for regions and shapes. `refuses`: reject all tensors in shared memory.
 
-        `json_bytes`: how much of the body is JSON; None: perhaps all. `encodings`: all that it may be compressed with.
-        `limit`: of what it is decompressed to, in bytes.
+        `json_bytes`: size of the JSON in the body; None: perhaps all. `encodings`: possible compressions. `limit`:
+        largest decompressed size in bytes.
         """
         self._refuses = refuses
         self._is_inference = is_inference
@@ -63,10 +62,10 @@ class RequestScreen:
         compressed = any(encoding in (b"gzip", b"deflate") for encoding in encodings)
         self._inflation = BodyDecompression(limit) if compressed else None
         self.takes_time = compressed
-        """Whether looking is better done in a thread."""
+        """Whether to run the check in a thread."""
 
     def look(self, piece: bytes) -> None:
-        """At the next piece. Raises Refused where the request must not go on, TooLarge."""
+        """Check the next piece. Raises Refused if the request must not be forwarded, TooLarge."""
         self._judge(self._plain, piece)
         try:
             for content in self._inflation.pieces(piece) if self._inflation else ():
@@ -133,7 +132,7 @@ def _size(number: bytes) -> int:
 
 
 def why_not_changed(route: Route, body: bytes) -> str:
-    """Why a request may not change the regions of a Triton; "": it may."""
+    """Return why a request may not change the regions of a Triton, or "" if it may."""
     for name in (route.region, unquote(route.region)):
         if route.pattern.endswith("/unregister"):
             words = reserved_names.why_not_unregistered(name)

@@ -1,4 +1,4 @@
-"""The HTTP server in front of the application: uvicorn's protocol under listeners of our own."""
+"""HTTP server in front of the application: uvicorn's protocol with listeners of Tidegate's own."""
 
 import asyncio
 import json
@@ -21,35 +21,35 @@ _LAST_WORDS_S: Final = 1.0
 
 
 class HttpListener(Protocol):
-    """Serves an application: the connections are this process's, or frontends have them."""
+    """Server of an application, whose connections are held by this process or by frontends."""
 
     port: int
-    """Where it listens."""
+    """Port number."""
 
     async def drain(self, until: float, serve_until: float = 0.0) -> None:
-        """Let what is under way be answered, until an instant of the loop's clock; new requests until another."""
+        """Let requests in flight end, until an instant of the loop's clock; accept new ones until `serve_until`."""
         ...
 
     async def stop(self) -> None:
-        """Take no more requests, and tell those under way that they will not be answered."""
+        """Accept no more requests, and fail those in flight."""
         ...
 
 
 class HttpServer:
-    """A listening server; lives in one event loop."""
+    """HTTP server with its own listener. Use it only in one event loop."""
 
     def __init__(self, listener: asyncio.Server, state: ServerState, connections: HttpConnections) -> None:
         self._listener = listener
         self._state = state
         self._connections = connections
         self.port = int(listener.sockets[0].getsockname()[1])
-        """Where it listens."""
+        """Port number."""
 
     async def drain(self, until: float, serve_until: float = 0.0) -> None:
-        """Let what is under way be answered, until an instant of the loop's clock.
+        """Let requests in flight end, until an instant of the loop's clock.
 
-        Every answer from now on ends its connection. Until `serve_until` connections that are open may ask for more,
-        and new ones come in; then no more are let in, and those that are idle are closed.
+        Every response from now on closes its connection. Until `serve_until` open connections may send requests, and
+        new ones are accepted; then no more are, and idle ones are closed.
         """
         loop = asyncio.get_running_loop()
         self._connections.retire()
@@ -62,7 +62,7 @@ class HttpServer:
             await asyncio.sleep(_POLL_S)
 
     async def stop(self) -> None:
-        """Take no more requests, tell those under way that they will not be answered, and close."""
+        """Accept no more requests, fail those in flight, and close."""
         self._listener.close()
         for connection in self._connections:
             connection.shutdown()
@@ -85,7 +85,7 @@ async def start_server(
     bounds: ClientBounds | None = None,
     served: Served = "http",
 ) -> HttpServer:
-    """Listen on a socket that is bound. `served`: as what its connections are counted in `bounds`."""
+    """Listen on a bound socket. `served`: key under which its connections are counted in `bounds`."""
     limits = limits or HttpLimits()
     connections = HttpConnections(limits, bounds or ClientBounds(), served)
     config = uvicorn.Config(

@@ -1,4 +1,4 @@
-"""The HTTP service as a part of the proxy: the same gate, the same scheduler, the same answers for all Tritons."""
+"""HTTP service of the proxy: the same access control, scheduler and responses of all Tritons as over gRPC."""
 
 import json
 import logging
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 def split_handlers(directory: CurrentCatalog, control: ControlPlaneCalls) -> Mapping[tuple[str, str], Handler]:
-    """Metadata, config, readiness and the index, as gRPC has them."""
+    """Return the handlers for metadata, config, readiness and index of split models, as over gRPC."""
 
     def about_a_model(answer_of: Callable[[SplitModel], bytes]) -> Handler:
         async def handler(call: HttpCall) -> HttpAnswer:
@@ -111,7 +111,7 @@ class HttpService:
         in_force: InForce,
         start: StartServer,
     ) -> None:
-        """`start`: has an application served at an address, by this process or by frontends."""
+        """Create it. `start`: serves an application at an address, in this process or at frontends."""
         self._config = config
         self._start = start
         self._bounds = bounds
@@ -183,22 +183,22 @@ class HttpService:
 
     @property
     def application(self) -> Application:
-        """Answers requests over HTTP."""
+        """ASGI application."""
         return self._frontend
 
     async def listen(self, address: str) -> int:
-        """Bind and serve, or have the frontends do it; the port. Raises OSError when it cannot be bound, TlsError."""
+        """Bind and serve, here or at the frontends; return the port. Raises OSError if it cannot be bound, TlsError."""
         await self._frontend.__aenter__()
         self._server = await self._start(self._frontend, address)
         return self._server.port
 
     async def drain(self, until: float, serve_until: float) -> None:
-        """Let what is under way be answered, as `HttpServer.drain`."""
+        """Let requests in flight end, as `HttpServer.drain`."""
         if self._server:
             await self._server.drain(until, serve_until)
 
     async def close(self) -> None:
-        """Take no more requests, and end those under way."""
+        """Accept no more requests, and end those in flight."""
         if self._server:
             await self._server.stop()
         await self._frontend.__aexit__(None, None, None)

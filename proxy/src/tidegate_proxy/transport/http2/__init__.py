@@ -1,13 +1,13 @@
-"""gRPC over HTTP/2 in the event loop; frames are libnghttp2's (package `ngh2`).
+"""gRPC over HTTP/2 in the event loop; frames are handled by libnghttp2 (package `ngh2`).
 
-One thread does it all, so nothing is handed from thread to thread: that was most of what a hop cost.
+Everything runs in one thread: handing data between threads was most of the cost of a hop.
 
-    server.py       the serving side: listener, a client's connection and what it may cost, one call
-    client.py       the calling side: channel to a Triton, its connection, one call, unary or a stream
-    connection.py   what both sides share: reading, writing, flow control, keepalive
-    headers.py      headers as metadata and back, statuses; long ones are cut off before libnghttp2 ends the connection
-    message.py      gRPC's five bytes before every message, size limits, compression
-    header_whitespace.py       values of headers that end with a blank, as some of Triton's messages do
+    server.py       server side: listener, a client's connection and its limits, one call
+    client.py       client side: channel to a Triton, its connection, one call, unary or a stream
+    connection.py   common part: reading, writing, flow control, keepalive
+    headers.py      headers as metadata and back, statuses; long ones are truncated for libnghttp2
+    message.py      gRPC's five-byte prefix of messages, size limits, compression
+    header_whitespace.py       header values that end with a blank, as some of Triton's messages do
 """
 
 import logging

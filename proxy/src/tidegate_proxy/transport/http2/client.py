@@ -1,4 +1,4 @@
-"""The calling side: a channel to a Triton, its connection, made again when it breaks, and its calls."""
+"""Client side of gRPC: a channel to a Triton, its connection, which is restored when it breaks, and its calls."""
 
 import asyncio
 import logging
@@ -39,7 +39,7 @@ MAX_ANSWER: Final = (1 << 31) - 1
 
 
 class PendingCall:
-    """A call that was sent, or waits for a connection."""
+    """Call that is in flight, or waits for a connection."""
 
     __slots__ = (
         *("_assembler", "_timer"),
@@ -54,22 +54,22 @@ class PendingCall:
         self.encoding = "identity"
         """Compression of the server's messages."""
         self.code: StatusCode | None = None
-        """Its status, as soon as that has come."""
+        """Status, as soon as it has arrived."""
         self.details = ""
         self.is_over = False
         self._assembler: MessageAssembler | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
-        """Give it up: unless it has ended, its callback is called with CANCELLED, and the server is told."""
+        """Cancel it: unless it has ended, its callback is called with CANCELLED, and the server is notified."""
         self._give_up(StatusCode.CANCELLED, "given up by Tidegate")
 
     def expires_in(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
-        """End it when its time is up."""
+        """End it with DEADLINE_EXCEEDED after `seconds`."""
         self._timer = loop.call_later(seconds, self._give_up, StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def end(self, code: StatusCode, details: str) -> None:
-        """It is over; only the first end counts."""
+        """End it; only the first end counts."""
         if self.is_over:
             return
         self.is_over = True
@@ -87,23 +87,23 @@ class PendingCall:
     @property
     @abstractmethod
     def may_be_sent_again(self) -> bool:
-        """Whether what was sent to a server that did not look at it is still there."""
+        """Whether the messages of a call that the server did not process are still available."""
 
     @abstractmethod
     def begun(self) -> None:
-        """Its headers are on their way on its connection: send what there is."""
+        """Send pending messages, as the headers were written."""
 
     @abstractmethod
     def add(self, data: bytes) -> None:
-        """Take in what its server sent. Raises MessageError."""
+        """Add data from the server. Raises MessageError."""
 
     @abstractmethod
     def status_came(self, code: StatusCode, details: str) -> None:
-        """Its server has ended it."""
+        """Handle the server's status."""
 
     @abstractmethod
     def ended(self, code: StatusCode, details: str) -> None:
-        """Tell whoever made it, once."""
+        """Call the callback, once."""
 
     def _give_up(self, code: StatusCode, details: str) -> None:
         if self.is_over:
@@ -126,16 +126,16 @@ class PendingUnary(PendingCall):
 
     @property
     def may_be_sent_again(self) -> bool:
-        """Always: its message is kept."""
+        """True: the message is kept."""
         return True
 
     def begun(self) -> None:
-        """Its headers are on their way: send its message."""
+        """Send the message, as the headers were written."""
         assert self.connection
         self.connection.send(self.stream_id, self._message, is_last=True)
 
     def add(self, data: bytes) -> None:
-        """Take in a part of the answer. Raises MessageError."""
+        """Add a part of the response. Raises MessageError."""
         if self.connection:
             self.connection.acknowledge(self.stream_id, len(data))
         if self._assembler is None:
@@ -148,19 +148,19 @@ class PendingUnary(PendingCall):
             self._answer = message
 
     def status_came(self, code: StatusCode, details: str) -> None:
-        """Its server has ended it."""
+        """Handle the server's status."""
         if code is StatusCode.OK and self._answer is None:
             code, details = StatusCode.INTERNAL, "the server sent no message"
         self.end(code, details)
 
     def ended(self, code: StatusCode, details: str) -> None:
-        """Hand the answer over, or the status."""
+        """Call the callback with the response, or the status."""
         self._message = b""
         self._then(self._answer if code is StatusCode.OK else None, code, details)
 
 
 class PendingStream(PendingCall):
-    """Any number of messages either way."""
+    """Streaming call in flight: any number of messages in both directions."""
 
     __slots__ = (
         *("_has_sent", "_is_closed", "_outbox", "_then"),
@@ -188,21 +188,21 @@ class PendingStream(PendingCall):
         return not self._has_sent
 
     def send(self, message: bytes, then: Callable[[object], None]) -> None:
-        """Send a message; `then` is called, with something of no meaning, when the next one may be sent."""
+        """Send a message; `then` is called, with an unused argument, when the next one may be sent."""
         if self.is_over or self._is_closed:
             return
         self._outbox.append((message, then))
         self._write()
 
     def half_close(self) -> None:
-        """Say that there are no more messages, once those that were sent are on their way."""
+        """Signal that there are no more messages, after those that are pending."""
         if self.is_over or self._is_closed:
             return
         self._is_closed = True
         self._write()
 
     def receive(self, then: Callable[[bytes], None]) -> None:
-        """Have `then` called with the next message, unless the stream ends before it. One at a time."""
+        """Call `then` with the next message, unless the stream ends before it. One at a time."""
         if self.is_over:
             return
         self._receiver = then
@@ -213,11 +213,11 @@ class PendingStream(PendingCall):
             self.fail(error)
 
     def begun(self) -> None:
-        """Its headers are on their way: send what there is."""
+        """Send pending messages, as the headers were written."""
         self._write()
 
     def add(self, data: bytes) -> None:
-        """Take in what its server sent. Raises MessageError."""
+        """Add data from the server. Raises MessageError."""
         if self._assembler is None:
             self._assembler = MessageAssembler(self.encoding, MAX_ANSWER)
         self._assembler.add(data)
@@ -227,12 +227,12 @@ class PendingStream(PendingCall):
         self._deliver()
 
     def status_came(self, code: StatusCode, details: str) -> None:
-        """Its server has ended it: that counts once its messages are taken."""
+        """Handle the server's status, which is reported after its messages."""
         self._status = (code, details)
         self._deliver()
 
     def ended(self, code: StatusCode, details: str) -> None:
-        """Forget what nobody waits for, and say how it ended."""
+        """Discard unread messages, and call the callback."""
         self._outbox.clear()
         self._receiver = None
         self._acknowledge()
@@ -274,11 +274,11 @@ class PendingStream(PendingCall):
 
 KEEPALIVE_TIMEOUT_S: Final = 20.0
 STREAMS_PER_CONNECTION: Final = 1 << 29
-"""Then another connection takes over: the numbers of a connection's streams come to an end at 2^31, every other one."""
+"""Streams after which a new connection is used: stream numbers end at 2^31, and only every other one is used."""
 
 
 class ClientConnection(Http2Connection):
-    """One connection to the server."""
+    """HTTP/2 connection to the server."""
 
     def __init__(self, channel: "Channel") -> None:
         super().__init__(
@@ -300,7 +300,7 @@ class ClientConnection(Http2Connection):
 
     @property
     def is_busy(self) -> bool:
-        """Whether calls are under way."""
+        """Whether calls are in flight."""
         return bool(self.calls)
 
     @property
@@ -309,18 +309,18 @@ class ClientConnection(Http2Connection):
         return self.is_open and self.http2.can_send_request
 
     def opened(self, transport: asyncio.Transport) -> None:
-        """Speak."""
+        """Start HTTP/2."""
         super().opened(transport)
         self.is_open = True
         if self._channel.keepalive_s:
             self.keep_alive(self._channel.keepalive_s, KEEPALIVE_TIMEOUT_S)
 
     def take_in(self, data: memoryview) -> None:
-        """Have what was read understood: one call's long error must not end the connection of all others."""
+        """Process received bytes; a long error message of one call must not end the connection of all others."""
         self.http2.receive_data(self._header_blocks.shortened(data))
 
     def lost(self, reason: str) -> None:
-        """Calls under way end with UNAVAILABLE."""
+        """End calls in flight with UNAVAILABLE."""
         self.is_open = False
         calls, self.calls = list(self.calls.values()), {}
         self._channel.left(self)
@@ -339,7 +339,7 @@ class ClientConnection(Http2Connection):
         self.wake()
 
     def half_close(self, stream_id: int) -> None:
-        """Say that a stream's messages are all sent."""
+        """Signal that all messages of a stream are sent."""
         try:
             self.http2.end_stream(stream_id)
         except ngh2.NGH2Error as error:
@@ -347,7 +347,7 @@ class ClientConnection(Http2Connection):
         self.wake()
 
     def reset(self, stream_id: int) -> None:
-        """Tell the server that nobody waits for a call."""
+        """Tell the server that a call was cancelled."""
         if self.calls.pop(stream_id, None):
             try:
                 self.http2.reset_stream(stream_id, ErrorCode.CANCEL)
@@ -356,7 +356,7 @@ class ClientConnection(Http2Connection):
             self.wake()
 
     def retire(self) -> None:
-        """Begin no more calls; end when those under way have."""
+        """Begin no more calls, and close after those in flight."""
         self.is_open = False
         self._channel.left(self)
         self._close_if_done()
@@ -439,9 +439,9 @@ class ClientConnection(Http2Connection):
 
 CONNECT_S: Final = 5.0
 CLOSE_S: Final = 1.0
-"""How long a server may take to hear that a connection is closed."""
+"""Time limit in seconds for the closing handshake of a connection."""
 BACK_OFF_S: Final = (0.1, 1.0)
-"""A server that restarts is to be found again at once, not after gRPC's usual two minutes."""
+"""Bounds in seconds of the reconnect backoff: shorter than gRPC's two minutes, for a server that restarts."""
 AnyCall = TypeVar("AnyCall", bound=PendingCall)
 _FIRST: Final = (b":method", b"POST")
 _LAST: Final[tuple[Header, ...]] = (
@@ -451,7 +451,7 @@ _LAST: Final[tuple[Header, ...]] = (
 
 
 class Channel:
-    """Calls to one server. Methods and callbacks are for the event loop's thread."""
+    """Channel to one server. Use methods and callbacks only in the event loop's thread."""
 
     def __init__(
         self,
@@ -459,7 +459,7 @@ class Channel:
         tls: TritonTls | None = None,
         keepalive_s: float | None = None,
     ) -> None:
-        """`keepalive_s`: as the configuration's. Raises TlsError."""
+        """Create it. `keepalive_s`: as in the configuration. Raises TlsError."""
         self._host, self._port = host_of(address).strip("[]"), port_of(address)
         self._context = channel_context(tls, ALPN_PROTOCOLS) if tls else None
         self._server_name = tls.server_name or self._host if tls else None
@@ -482,20 +482,20 @@ class Channel:
     def unary(
         self, method: str, message: bytes, then: Answered, metadata: Metadata = (), timeout_s: float | None = None
     ) -> PendingCall:
-        """Send a message; `then` is called when the call is over, exactly once, and not before this returns."""
+        """Send a message; `then` is called exactly once when the call has ended, and not before this returns."""
         return self._begun(PendingUnary(self._headers(method, metadata, timeout_s), message, then), timeout_s)
 
     def stream(
         self, method: str, then: Ended, metadata: Metadata = (), timeout_s: float | None = None
     ) -> PendingStream:
-        """Begin a stream; `then` is called when it is over, exactly once, and not before this returns.
+        """Begin a stream; `then` is called exactly once when it has ended, and not before this returns.
 
-        A status of the server's comes after the messages that it sent, once they were received; nothing else waits.
+        The server's status is reported after its messages were received; other ends are reported at once.
         """
         return self._begun(PendingStream(self._headers(method, metadata, timeout_s), then), timeout_s)
 
     def push(self) -> None:
-        """Have calls that were begun leave now, not with what else the present event leads to."""
+        """Send calls that were begun now, instead of at the end of the current event."""
         if self._connection:
             self._connection.push()
 
@@ -518,7 +518,7 @@ class Channel:
         return headers
 
     def again(self, call: PendingCall) -> None:
-        """Send a call that no server has seen."""
+        """Send a call again that no server has processed."""
         connection = self._connection
         call.connection = None
         if connection and connection.takes_calls and not self._waiting:
@@ -533,7 +533,7 @@ class Channel:
                 self._connecting = self._loop.create_task(self._connect())
 
     def left(self, connection: ClientConnection) -> None:
-        """A connection takes no more calls."""
+        """Remove a connection that takes no more calls."""
         if self._connection is connection:
             self._connection = None
             if connection.transport:
@@ -544,14 +544,14 @@ class Channel:
             self._others.discard(connection)
 
     def freed(self, connection: ClientConnection) -> None:
-        """A connection takes calls: those that wait go first."""
+        """Begin waiting calls on a connection that takes calls."""
         while self._waiting and connection.takes_calls:
             call = self._waiting.popleft()
             if not call.is_over:
                 self._begin(connection, call)
 
     async def close(self) -> None:
-        """End every call under way with CANCELLED; return when no connection is open."""
+        """End every call in flight with CANCELLED; return when no connection is open."""
         self._closed = True
         if self._connecting:
             self._connecting.cancel()

@@ -1,6 +1,6 @@
-"""One HTTP/2 connection in the event loop: what the serving and the calling side share.
+"""HTTP/2 connection in the event loop: common part of the server and client sides.
 
-What is written while an event is handled, or by answers of one batch, leaves in one piece.
+Data written while an event is handled, or by the responses of one batch, leaves in one write.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ log = logging.getLogger(__name__)
 ALPN_PROTOCOLS: Final = ("h2",)
 """ALPN protocols of both sides."""
 READ_BYTES: Final = 1 << 18
-"""Read at once."""
+"""Largest number of bytes read at once."""
 WRITE_BYTES: Final = 1 << 18
-"""Handed to the socket at once."""
+"""Largest number of bytes passed to the socket at once."""
 CONNECTION_WINDOW: Final = 64 << 20
 STREAM_WINDOW: Final = 4 << 20
 FRAME_BYTES: Final = 1 << 20
-"""The most bytes of one frame that is received."""
+"""Largest frame in bytes that is accepted."""
 CALLS_PER_TURN: Final = 32
-"""Calls that one connection may begin before other connections have a turn: hundreds may come in one piece."""
+"""Calls that one connection may begin before others are served; hundreds may arrive in one read."""
 AHEAD_BYTES: Final = 1 << 18
-"""How many bytes of a stream may wait for its reader before the next message has to."""
+"""Bytes of a stream that may wait for its reader before the next message is held back."""
 
 
 class _Shared(threading.local):
@@ -52,10 +52,10 @@ _shared: Final = _Shared()
 
 
 class Http2Connection(asyncio.BufferedProtocol):
-    """Drives one `ngh2.Connection`. All methods are for the event loop's thread."""
+    """Driver of one `ngh2.Connection`. Use all methods only in the event loop's thread."""
 
     def __init__(self, role: ngh2.Role, config: ngh2.Configuration, settings: dict[int, int]) -> None:
-        """`settings`: HTTP/2's, beside those of the windows."""
+        """Create it. `settings`: those of HTTP/2 beyond the window sizes."""
         self.http2 = ngh2.Connection(role, config)
         self._shared = _shared
         self._settings = {
@@ -66,7 +66,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self.transport: asyncio.Transport | None = None
         self.ended = asyncio.Event()
-        """Set when the connection is no more."""
+        """Event that is set when the connection is lost."""
         self._awake = False
         """Whether a flush is to come."""
         self._paused = False
@@ -82,7 +82,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self._heard = False
         """Whether anything came since the last look."""
         self.closed_because = ""
-        """Why the connection was ended, where it was by this side."""
+        """Reason why this side closed the connection; "" if it did not."""
         self._events: deque[Event] = deque()
         """Events of the connection that were not handled yet; no more is read until they are."""
         self.handlers: dict[type[Event], Callable[[Any], None]] = {
@@ -95,21 +95,21 @@ class Http2Connection(asyncio.BufferedProtocol):
 
     @abstractmethod
     def lost(self, reason: str) -> None:
-        """The connection is no more: end what depends on it."""
+        """Handle the loss of the connection."""
 
     def flooded(self) -> None:
-        """The peer has sent so much of what makes work and says nothing that the connection is ended."""
+        """Handle a flood: the peer has sent too many useless frames, and the connection is being closed."""
         log.warning("too many empty frames, connection closed", extra={"connection": type(self).__name__})
 
     @property
     @abstractmethod
     def is_busy(self) -> bool:
-        """Whether calls are under way."""
+        """Whether calls are in flight."""
 
     # asyncio -----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to speak; a fault of ours ends the connection, or its peer would wait for ever."""
+        """Called by asyncio when connected; an internal error closes the connection."""
         try:
             self.opened(cast("asyncio.Transport", transport))
         except Exception as error:
@@ -117,18 +117,18 @@ class Http2Connection(asyncio.BufferedProtocol):
             cast("asyncio.Transport", transport).abort()
 
     def opened(self, transport: asyncio.Transport) -> None:
-        """Begin to speak."""
+        """Start HTTP/2."""
         self.transport = transport
         self.http2.initiate_connection(self._settings)
         self.http2.set_local_window_size(CONNECTION_WINDOW)
         self.flush()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where to read to."""
+        """Return the buffer to read into."""
         return self._shared.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take in what was read; send what follows from it, on whatever connection."""
+        """Process the bytes that were read; send the results on any connection."""
         self._awake = self._heard = True
         woken: list[Http2Connection] = []
         self._shared.woken = woken
@@ -153,24 +153,24 @@ class Http2Connection(asyncio.BufferedProtocol):
             self.flush()
 
     def take_in(self, data: memoryview) -> None:
-        """Have what was read understood. Raises ngh2.NGH2Error."""
+        """Process received bytes. Raises ngh2.NGH2Error."""
         self.http2.receive_data(data)
 
     def eof_received(self) -> bool:
-        """The peer sends no more: nothing can be finished."""
+        """Close the connection, as the peer sends no more."""
         return False
 
     def pause_writing(self) -> None:
-        """Leave what is to be written with HTTP/2's flow control."""
+        """Called by asyncio when the write buffer is full: leave data to HTTP/2's flow control."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """Go on writing."""
+        """Called by asyncio when the write buffer has drained: continue writing."""
         self._paused = False
         self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End what is under way."""
+        """End the calls in flight."""
         self.transport = None
         self.ended.set()
         for handle in (self._keepalive, self._ping_due):
@@ -182,7 +182,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self.lost(self.closed_because or (str(exc) if exc else "Socket closed"))
 
     def acknowledge(self, stream_id: int, amount: int) -> None:
-        """Acknowledge data received on a stream: the peer may send as much again, and learns it at the next flush."""
+        """Acknowledge data received on a stream: the peer may send as much again, and is told so at the next flush."""
         if amount:
             self._taken[stream_id] = self._taken.get(stream_id, 0) + amount
             self.wake()
@@ -198,7 +198,7 @@ class Http2Connection(asyncio.BufferedProtocol):
     # Writing -----------------------------------------------------------------------------------------------------
 
     def wake(self, then: Callable[[None], None] | None = None) -> None:
-        """Have what was written sent, once for all that is written meanwhile; `then` is called when it is."""
+        """Schedule a flush, once for all data written meanwhile; `then` is called at that time."""
         if then:
             self._flushed.append(then)
         if not self._awake:
@@ -211,7 +211,10 @@ class Http2Connection(asyncio.BufferedProtocol):
     def send(
         self, stream_id: int, message: bytes, then: Callable[[None], None] | None = None, *, is_last: bool = False
     ) -> None:
-        """Send a message; `then` is called when the stream's reader is ready for more. `is_last`: there are no more."""
+        """Send a message; `then` is called when the stream's reader is ready for more.
+
+        `is_last`: it is the last one.
+        """
         try:
             self.write(stream_id, message, is_last=is_last)
         except ngh2.NGH2Error as error:  # the peer has left, and is about to be noticed
@@ -222,7 +225,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self.wake()
 
     def write(self, stream_id: int, message: bytes, *, is_last: bool = False) -> None:
-        """Have a message sent with what else is. Raises ngh2.NGH2Error."""
+        """Write a message, to be sent with the next flush. Raises ngh2.NGH2Error."""
         if len(message) <= JOINED_UP_TO:
             self.http2.send_data(stream_id, prefix(len(message)) + message, end_stream=is_last)
         else:
@@ -230,7 +233,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             self.http2.send_data(stream_id, message, end_stream=is_last)
 
     def push(self) -> None:
-        """Send what was written now, before the rest of what is under way is done: somebody waits for it."""
+        """Send written data now, before the rest of the current event is handled."""
         transport = self.transport
         if transport is None:
             return
@@ -244,7 +247,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             transport.write(data)
 
     def flush_safely(self) -> None:
-        """Flush; a fault in that ends this connection and no other."""
+        """Flush; an error closes only this connection."""
         try:
             self.flush()
         except Exception as error:
@@ -252,7 +255,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             self.abort("a fault of Tidegate's own")
 
     def flush(self) -> None:
-        """Send what was written, as far as the peer reads it."""
+        """Send written data, as far as the peer reads it."""
         self._awake = False
         transport = self.transport
         if transport is None:
@@ -333,7 +336,7 @@ class Http2Connection(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def terminate(self, error_code: ErrorCode, reason: str) -> None:
-        """End the connection with GOAWAY, which says why."""
+        """Close the connection with GOAWAY, which carries the reason."""
         self.closed_because = self.closed_because or reason
         try:
             self.http2.send_goaway(error_code, debug_data=reason.encode()[:256])
@@ -345,7 +348,7 @@ class Http2Connection(asyncio.BufferedProtocol):
     # Keepalive ---------------------------------------------------------------------------------------------------
 
     def keep_alive(self, every_s: float, timeout_s: float) -> None:
-        """From now on, ping a peer that is silent while calls are under way; one that stays silent is given up."""
+        """Ping a peer that is silent while calls are in flight, from now on; close if it stays silent."""
         self._keepalive = self._loop.call_later(every_s, self._look, every_s, timeout_s)
 
     def _look(self, every_s: float, timeout_s: float) -> None:
@@ -381,5 +384,5 @@ def _call_back(then: Callable[[None], None]) -> None:
 
 
 def configuration(**options: Any) -> ngh2.Configuration:  # noqa: ANN401 - ngh2's own names and types
-    """The configuration of a connection whose windows grow as messages are taken, not as bytes arrive."""
+    """Return the configuration of a connection whose windows grow as messages are read, not as bytes arrive."""
     return ngh2.Configuration(auto_window_update=False, **options)

@@ -1,9 +1,9 @@
-"""Blanks at the ends of header values, which gRPC's core sends and takes: Triton ends some of its messages with one.
+"""Trailing blanks in header values, which gRPC's core sends and accepts: some of Triton's messages end with one.
 
-RFC 9113 calls such a value malformed, and libnghttp2 resets its stream, status and all, unless it is told not to:
-`nghttp2_option_set_no_rfc9113_leading_and_trailing_ws_validation`, for which `ngh2` has no option yet. So where it
-calls the function that judges a value it is given the one that it calls when it is told. It calls its own functions
-through the table of an ELF library that exports them, in which the addresses are data.
+RFC 9113 calls such a value malformed, and libnghttp2 resets its stream, including the status, unless the option
+`nghttp2_option_set_no_rfc9113_leading_and_trailing_ws_validation` is set, which `ngh2` does not expose. So the pointer
+to the strict check is replaced with that to the lenient one, in the ELF library's table of exported functions, where
+the addresses are data.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ class _DlInfo(ctypes.Structure):
 
 
 def allow_blanks() -> bool:
-    """Have libnghttp2 take such values, in all connections; False where it is not built in a way that allows for it."""
+    """Make libnghttp2 accept such values in all connections; return False if its build does not allow that."""
     path = ngh2._core.__file__
     library, own = ctypes.CDLL(path), ctypes.CDLL(None)
     try:

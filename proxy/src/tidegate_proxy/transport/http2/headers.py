@@ -1,8 +1,8 @@
-"""Headers of HTTP/2 as gRPC has them, and back: metadata, time limits, what opens a call, statuses.
+"""gRPC headers in HTTP/2: metadata, timeouts, the opening of a call, statuses, in both directions.
 
-See grpc/doc/PROTOCOL-HTTP2.md and http-grpc-status-mapping.md. A header of more than 64 KiB makes libnghttp2 end the
-connection, and with it every call that goes over it; a model says in an error what it likes, and Triton sends all of
-that in one header. So long ones are made shorter before it sees them.
+See grpc/doc/PROTOCOL-HTTP2.md and http-grpc-status-mapping.md. A header of more than 64 KiB makes libnghttp2 close the
+connection with all its calls; a model's error message can be of any length, and Triton sends it in one header. So long
+ones are truncated before libnghttp2 sees them.
 """
 
 import binascii
@@ -34,7 +34,7 @@ _PRINTABLE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code)
 
 
 def metadata_of(headers: Iterable[Header]) -> list[tuple[str, str | bytes]]:
-    """The metadata among a request's headers, as grpcio gives them: binary values decoded, the others as text."""
+    """Return the metadata among a request's headers, as grpcio does: binary values decoded, the others as text."""
     metadata: list[tuple[str, str | bytes]] = []
     for name, value in headers:
         if name[:1] == b":" or name in _OF_THE_TRANSPORT:
@@ -48,7 +48,7 @@ def metadata_of(headers: Iterable[Header]) -> list[tuple[str, str | bytes]]:
 
 
 def headers_of(metadata: Metadata) -> list[Header]:
-    """Metadata as headers. Raises ValueError for text that a header cannot carry."""
+    """Convert metadata to headers. Raises ValueError for text that a header cannot carry."""
     headers: list[Header] = []
     for key, value in metadata:
         name = key.encode("ascii")
@@ -60,7 +60,7 @@ def headers_of(metadata: Metadata) -> list[Header]:
 
 
 def timeout_s_of(value: bytes) -> float:
-    """`grpc-timeout` in seconds. Raises ValueError."""
+    """Convert `grpc-timeout` to seconds. Raises ValueError."""
     found = _TIMEOUT.fullmatch(value)
     if not found:
         raise ValueError(f"grpc-timeout {value!r} is not up to eight digits and one of H, M, S, m, u, n")
@@ -68,7 +68,7 @@ def timeout_s_of(value: bytes) -> float:
 
 
 def timeout_of(seconds: float) -> bytes:
-    """Seconds as `grpc-timeout`: rounded up, in the finest unit in which eight digits hold it."""
+    """Convert seconds to `grpc-timeout`: rounded up, in the finest unit that needs at most eight digits."""
     for unit in (b"n", b"u", b"m", b"S", b"M"):
         count = max(0, -int(-seconds // _SECONDS[unit]))
         if count < 100_000_000:
@@ -77,7 +77,7 @@ def timeout_of(seconds: float) -> bytes:
 
 
 def quoted(details: str, most_bytes: int) -> bytes:
-    """A status's details as `grpc-message`: percent-encoded UTF-8, cut off where that is too long to be taken."""
+    """Encode a status's details as `grpc-message`: percent-encoded UTF-8, truncated if too long for the receiver."""
     message = quote(details[:most_bytes], safe=_PRINTABLE, errors="surrogateescape").encode("ascii")
     if b" " in (message[:1], message[-1:]):  # which not every client takes
         message = _BLANKS_AT_ENDS.sub(lambda blanks: b"%20" * len(blanks[0]), message)
@@ -87,7 +87,7 @@ def quoted(details: str, most_bytes: int) -> bytes:
 
 
 def unquoted(message: bytes) -> str:
-    """The details of a status."""
+    """Decode the details of a status."""
     return unquote(message.decode("latin-1"), errors="replace")
 
 
@@ -120,45 +120,45 @@ _OF_RESET: Final = {
 
 
 def code_of_http(status: int) -> StatusCode:
-    """The code of an answer that is not gRPC's own, by its HTTP status."""
+    """Return the gRPC code for an HTTP status of a response that is not gRPC."""
     return _OF_HTTP.get(status, StatusCode.UNKNOWN)
 
 
 def code_of_reset(error_code: int) -> StatusCode:
-    """The code of a stream that was reset, by HTTP/2's error code."""
+    """Return the gRPC code for a stream reset with an HTTP/2 error code."""
     return _OF_RESET.get(ErrorCode(error_code), StatusCode.INTERNAL) if error_code <= 0xD else StatusCode.INTERNAL
 
 
 def name_of(error_code: int) -> str:
-    """An HTTP/2 error code in words."""
+    """Return the name of an HTTP/2 error code."""
     return ErrorCode(error_code).name if error_code <= 0xD else f"error {error_code:#x}"
 
 
 REMEMBERED_BYTES: Final = 1 << 12
-"""The most bytes of headers that are kept for the next call: so much may each connection hold."""
+"""Bytes of headers that each connection may keep for the next call."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallHeaders:
-    """The headers of a call, read. Calls share it."""
+    """Parsed headers of a call, shared between calls."""
 
     headers: Sequence[Header] = ()
     method: str = ""
-    """Full name, such as `/inference.GRPCInferenceService/ModelInfer`."""
+    """Full method name, such as `/inference.GRPCInferenceService/ModelInfer`."""
     metadata: Metadata = ()
     """Metadata in gRPC form, keys in lower case."""
     encoding: str = "identity"
     """Compression of the messages."""
     timeout_s: float | None = None
-    """The client's time limit, if it has one."""
+    """Time limit of the client in seconds, if it has one."""
     http_status: bytes = b""
     """HTTP status for a request that is not gRPC; empty for gRPC."""
     error: tuple[StatusCode, str] | None = None
-    """Why the call cannot be taken; None: it can."""
+    """Error with which the call is rejected; None: it is accepted."""
 
     @property
     def is_small(self) -> bool:
-        """Whether it is worth being kept."""
+        """Whether it is small enough to be kept."""
         return sum(len(name) + len(value) for name, value in self.headers) <= REMEMBERED_BYTES
 
 
@@ -198,9 +198,9 @@ _END_HEADERS: Final = 0x4
 _PADDED: Final = 0x8
 _PRIORITY: Final = 0x20
 MAX_FRAME: Final = 1 << 15
-"""The most bytes of a header block in one frame: what is longer is looked at."""
+"""Size in bytes of a header block in one frame from which it is examined."""
 KEPT_BYTES: Final = 1 << 13
-"""The most bytes of a name or a value: more than HPACK's table (4 KiB), so that whoever is to keep it keeps neither."""
+"""Largest name or value in bytes: more than HPACK's table (4 KiB), so that a decoder does not store it either."""
 
 
 class HeaderBlocks:
@@ -280,9 +280,9 @@ class HeaderBlocks:
 
 
 def shorter(block: bytes) -> bytes:
-    """A header block (RFC 7541, section 6) whose names and values are cut off where they are long.
+    """Truncate long names and values in a header block (RFC 7541, section 6).
 
-    One that is none is given back as it is: whoever decodes it says what is wrong.
+    An invalid block is returned unmodified: its decoder reports the error.
     """
     fields, at = bytearray(), 0
     try:

@@ -1,6 +1,6 @@
-"""gRPC's messages on the wire: a flag (1: compressed), the length in four bytes, the message.
+"""gRPC messages on the wire: a flag (1: compressed), the length in four bytes, the message.
 
-Limits hold before and after decompression. A compressed one is inflated step by step: it may be very much in the end.
+Limits hold before and after decompression, which proceeds in steps, as the result may be very large.
 """
 
 import zlib
@@ -15,7 +15,7 @@ _WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 class MessageError(Exception):
-    """A message that is not taken, with the status that says so."""
+    """The message is rejected; carries the status for it."""
 
     def __init__(self, code: StatusCode, details: str) -> None:
         super().__init__(details)
@@ -29,20 +29,26 @@ class MessageDecompression:
     __slots__ = ("_data", "_encoding", "_inflater", "_limit", "_room", "is_done", "wire_bytes")
 
     def __init__(self, encoding: str, data: bytes, limit_bytes: int) -> None:
-        """`limit_bytes`: of the whole message. Raises MessageError where it is not said how `data` is compressed."""
+        """Prepare it. `limit_bytes`: of the whole message.
+
+        Raises MessageError if the compression of `data` is unknown.
+        """
         if encoding == "identity":
             raise MessageError(StatusCode.INTERNAL, "a message is compressed, and grpc-encoding does not say how")
         self._encoding = encoding
         self._data = data
         self.wire_bytes = len(data)
-        """Before it is inflated."""
+        """Size before decompression."""
         self._limit = limit_bytes
         self._room = limit_bytes
         self._inflater = zlib.decompressobj(_WINDOW_BITS[encoding])
         self.is_done = False
 
     def step(self, most_bytes: int) -> bytes:
-        """The next piece, of up to so many bytes. Raises MessageError for too large a message, and for none."""
+        """Return the next piece, of at most `most_bytes`.
+
+        Raises MessageError for a message that is too large or invalid.
+        """
         try:
             piece = self._inflater.decompress(self._data, min(most_bytes, self._room + 1))
         except zlib.error as error:
@@ -59,7 +65,7 @@ class MessageDecompression:
 
 
 def is_known(encoding: str) -> bool:
-    """Whether messages compressed so can be read."""
+    """Return whether messages with this compression can be read."""
     return encoding == "identity" or encoding in _WINDOW_BITS
 
 
@@ -70,7 +76,7 @@ JOINED_UP_TO: Final = 1 << 16
 """A message up to this many bytes is copied behind its prefix; a larger one follows it by itself."""
 _SMALL: Final = 1 << 12
 _COLLECTED: Final = 1 << 16
-"""Pieces smaller than `_SMALL` are collected up to so many bytes: who sends single bytes costs no more than them."""
+"""Pieces smaller than `_SMALL` are collected up to this many bytes: who sends single bytes costs no more than them."""
 
 
 def prefix(size: int) -> bytes:
@@ -79,7 +85,7 @@ def prefix(size: int) -> bytes:
 
 
 def whole(data: bytes, limit_bytes: int) -> bytes | None:
-    """The message, where `data` is exactly one that is not compressed; else None. Raises MessageError: too large."""
+    """Return the message if `data` is exactly one uncompressed message, else None. Raises MessageError: too large."""
     if len(data) < PREFIX_BYTES:
         return None
     flag, size = _PREFIX.unpack_from(data)
@@ -90,12 +96,12 @@ def whole(data: bytes, limit_bytes: int) -> bytes | None:
 
 
 class MessageAssembler:
-    """Puts messages together from the pieces in which they come; what is too large is refused by its prefix."""
+    """Assembler of messages from the pieces in which they arrive; too large ones are rejected by their prefix."""
 
     __slots__ = ("_at", "_encoding", "_have", "_limit", "_pieces", "_size")
 
     def __init__(self, encoding: str, limit_bytes: int) -> None:
-        """`encoding`: what compressed messages are compressed with; `limit_bytes`: of a message, compressed or not."""
+        """Create it. `encoding`: compression of compressed messages; `limit_bytes`: of a message, compressed or not."""
         self._encoding = encoding
         self._limit = limit_bytes
         self._pieces: deque[bytes | bytearray] = deque()
@@ -107,16 +113,16 @@ class MessageAssembler:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes received and not taken."""
+        """Number of bytes received and not taken."""
         return self._have
 
     @property
     def has_message(self) -> bool:
-        """Whether `take` has one to give."""
+        """Whether `take` has a message."""
         return 0 <= self._size <= self._have
 
     def add(self, data: bytes) -> None:
-        """Take the next piece. Raises MessageError as soon as it is known that the message is too large."""
+        """Add the next piece. Raises MessageError as soon as the message is known to be too large."""
         pieces = self._pieces
         if len(data) >= _SMALL or not pieces:
             pieces.append(data)
@@ -129,7 +135,7 @@ class MessageAssembler:
             self._measure()
 
     def take(self) -> bytes | MessageDecompression | None:
-        """The next message, or None while it is not complete. Raises MessageError."""
+        """Return the next message, or None while it is incomplete. Raises MessageError."""
         if not self.has_message:
             return None
         compressed = self._pieces[0][self._at]
@@ -139,7 +145,7 @@ class MessageAssembler:
         return MessageDecompression(self._encoding, message, self._limit) if compressed else message
 
     def take_inflated(self) -> bytes | None:
-        """The next message, inflated here and now; else as `take`."""
+        """Return the next message, decompressed in this thread; see `take`."""
         taken = self.take()
         if not isinstance(taken, MessageDecompression):
             return taken
@@ -149,7 +155,7 @@ class MessageAssembler:
         return b"".join(parts)
 
     def clear(self) -> None:
-        """Forget what is held."""
+        """Discard everything held."""
         self._pieces.clear()
         self._at = self._have = 0
         self._size = -1

@@ -1,4 +1,4 @@
-"""The serving side: a listener, its clients' connections, what they may cost, and their calls."""
+"""Server side of gRPC: a listener, its clients' connections, their limits, and their calls."""
 
 import asyncio
 import logging
@@ -43,18 +43,18 @@ RESPONSE_HEADERS: Final[tuple[Header, ...]] = (
 )
 OK_TRAILERS: Final[tuple[Header, ...]] = ((b"grpc-status", b"0"), (b"grpc-message", b""))
 OPEN_BYTES: Final = 2048
-"""Bytes counted for an open call beside metadata and messages: objects, stream, table entries."""
+"""Bytes counted for an open call besides metadata and messages: objects, stream, table entries."""
 INFLATED_HERE: Final = 1 << 18
-"""Bytes of a message that are inflated at once, in the event loop: some tenths of a millisecond."""
+"""Bytes decompressed at once in the event loop, which takes some tenths of a millisecond."""
 INFLATED_ASIDE: Final = 1 << 22
-"""The bytes from which on a message is inflated in a thread, before what it comes to is looked at."""
+"""Size in bytes from which a message is decompressed in a thread at once."""
 _DEADLINE: Final = "Deadline Exceeded"
 _REASON: Final = refusal.REASON_HEADER.encode()
 Received = Callable[[bytes | None], None]
 
 
 class Http2Call:
-    """One RPC of a client. Its methods and callbacks are for the event loop's thread."""
+    """gRPC call of a client. Use its methods and callbacks only in the event loop's thread."""
 
     __slots__ = (
         "_assembler",
@@ -81,19 +81,18 @@ class Http2Call:
 
     def __init__(self, connection: "ServerConnection", stream_id: int, opening: CallHeaders) -> None:
         self.method = opening.method
-        """Full name, such as `/inference.GRPCInferenceService/ModelInfer`."""
+        """Full method name, such as `/inference.GRPCInferenceService/ModelInfer`."""
         self.metadata = opening.metadata
-        """The client's metadata, keys in lower case."""
+        """Metadata of the client, keys in lower case."""
         self.gone = False
-        """Whether the client gave up, its connection broke or its deadline passed before the call was ended."""
+        """Whether the client cancelled, its connection broke or its deadline passed before the call ended."""
         self.stream_id = stream_id
         self.deadline_s: float | None = None
-        """The instant of its deadline by the event loop's clock; None: it has none."""
+        """Deadline on the event loop's clock; None without one."""
         self.until_s = 0.0
-        """The instant by which its message has to be whole, or the rest of what its client sends, by the event loop's
-        clock; 0: nothing is waited for."""
+        """Instant on the loop's clock by which its message, or the rest of the client's data, is due; 0: none."""
         self.sent_all = False
-        """The client sends no more."""
+        """Whether the client sends no more."""
         self.owner = ""
         self._connection = connection
         self._encoding = opening.encoding
@@ -113,24 +112,25 @@ class Http2Call:
         self._deadline: asyncio.TimerHandle | None = None
 
     def add_disconnect_callback(self, then: Callable[[], None]) -> None:
-        """Have `then` called once the client is gone, at once where it is; not where the call has ended."""
+        """Call `then` once the client is gone, at once if it is; never after the call has ended."""
         if self.gone:
             then()
         elif not self._ended:
             self._then_gone = then
 
     def peer(self) -> str:
-        """The client's address, as gRPC writes it."""
+        """Address of the client, as gRPC writes it."""
         return self._connection.peer
 
     def remaining_s(self) -> float | None:
-        """Time until the client's deadline, at least 0; None when it has none."""
+        """Return the seconds until the client's deadline, at least 0; None without a deadline."""
         return None if self.deadline_s is None else max(0.0, self.deadline_s - self._connection.now_s())
 
     def receive(self, then: Received, within_s: float | None = None) -> None:
-        """Have `then` called with the next message, or with None when the client sends no more. One at a time.
+        """Call `then` with the next message, or with None when the client sends no more. One at a time.
 
-        The call ends instead where too much is in flight, or where the message is not whole in time.
+        The call ends instead if a limit of bytes in flight is reached, or if the message is incomplete after
+        `within_s`.
         """
         self._receiver = then
         if within_s is not None:
@@ -141,18 +141,18 @@ class Http2Call:
             self._connection.deliver_soon(self)
 
     def open(self) -> None:
-        """Count what it holds while it is open. Raises MessageError where that is too much."""
+        """Count what an open call holds. Raises MessageError if a limit is reached."""
         if not self._ended:
             self._hold(OPEN_BYTES + sum(len(key) + len(value) for key, value in self.metadata))
 
     def release(self, size: int) -> None:
-        """So many bytes of what was received are not held any more."""
+        """Release `size` bytes of what was received."""
         size = min(size, self._held)
         self._held -= size
         self._connection.bounds.give_back(size, self.owner)
 
     def answer(self, message: bytes) -> None:
-        """End a unary call well."""
+        """End a unary call with its response."""
         if not self._ended:
             self.release(self._held)
             self._ended = True
@@ -162,7 +162,7 @@ class Http2Call:
                 self._connection.break_off(self, error)
 
     def send(self, message: bytes, then: Callable[[object], None]) -> None:
-        """Send one message of a stream; `then` is called, with something of no meaning, when the next may be sent."""
+        """Send one message of a stream; `then` is called, with an unused argument, when the next may be sent."""
         if not self._ended:
             if not self._began:
                 self._connection.begin(self)
@@ -196,12 +196,12 @@ class Http2Call:
         return self._ended
 
     def expires_in(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
-        """End it when its client's time is up."""
+        """End it with DEADLINE_EXCEEDED after `seconds`."""
         self.deadline_s = loop.time() + seconds
         self._deadline = loop.call_later(seconds, self._expire)
 
     def add(self, data: bytes, *, is_last: bool) -> None:
-        """Take in what its client sent. Raises MessageError."""
+        """Add data from the client. Raises MessageError."""
         self.sent_all = is_last
         receiver = self._receiver
         if receiver is None and not self._ended:
@@ -224,7 +224,7 @@ class Http2Call:
             self.deliver()
 
     def forget(self) -> None:
-        """Its stream is no more."""
+        """Handle the end of its stream."""
         if self._deadline:
             self._deadline.cancel()
         if not self._ended:
@@ -236,7 +236,7 @@ class Http2Call:
         self._then_gone = None  # it refers to what refers to this call
 
     def drop(self) -> None:
-        """Forget what has come."""
+        """Discard received data."""
         self._assembler = None
         self._acknowledge()
         self.release(self._held)
@@ -244,7 +244,7 @@ class Http2Call:
         self.until_s = 0.0
 
     def leave(self) -> None:
-        """The client waits no more."""
+        """Handle a client that left."""
         self.gone = True
         if self._then_gone:
             self._then_gone()
@@ -254,7 +254,7 @@ class Http2Call:
         self._connection.acknowledge(self.stream_id, amount)
 
     def deliver(self) -> None:
-        """Give what has come to whoever waits for it: message by message, as far as they are asked for."""
+        """Deliver received messages to the receiver, one per request for it."""
         if self._is_delivering:
             return
         self._is_delivering = True
@@ -323,22 +323,25 @@ class Http2Call:
 
 
 HEADER_BYTES: Final = 1 << 16
-"""The most bytes of one request's headers, decoded."""
+"""Largest size in bytes of one request's headers, decoded."""
 MAX_DETAILS: Final = 1 << 14
 SHORTEST_DETAILS: Final = 1 << 8
 BESIDE_DETAILS: Final = 1 << 9
-"""The bytes of a client's limit that are for the other headers that come with a status."""
+"""Bytes of a client's limit reserved for the other headers of a status."""
 KEEPALIVE_TIMEOUT_S: Final = 20.0
 RESET_LIMITS: Final = (2000, 200)
 """Calls that a connection may begin and reset before their deadlines: at once, and per second."""
 RESETS_IN_ALL: Final = (50_000, 5_000)
-"""Calls that it may reset at all, at once and per second: what one process answers, so that those who leave at their
-deadlines when all is late are no flood. libnghttp2's own default, 1000 and 33, would end their connections."""
+"""Calls that a connection may reset at all, at once and per second.
+
+This is the capacity of one process, so that clients that leave at their deadlines in an overload are no flood.
+libnghttp2's own default, 1000 and 33, would close their connections.
+"""
 AT_ITS_DEADLINE_S: Final = 0.1
 HEARD_S: Final = 1.0
-"""After so long a client has heard that it is to go elsewhere, however far away it is."""
+"""Seconds after which a client has received the notice to reconnect, at any distance."""
 MAX_PING_STRIKES: Final = 2
-"""That may come too early in a row, as with gRPC's own core."""
+"""Number of consecutive pings that may come too early, as in gRPC's core."""
 
 
 class ServerConnection(Http2Connection):
@@ -388,29 +391,29 @@ class ServerConnection(Http2Connection):
 
     @property
     def is_busy(self) -> bool:
-        """Whether calls are under way."""
+        """Whether calls are in flight."""
         return bool(self._calls)
 
     @property
     def host(self) -> str:
-        """The address that it comes from, without the port."""
+        """Address of the client without the port."""
         return self.peer.rpartition(":")[0]
 
     @property
     def most_details(self) -> int:
-        """How long a status's details may be for its client to take them: gRPC's own refuse more, and the status.
+        """Largest length of a status's details that the client accepts: gRPC rejects a longer status.
 
-        They begin to refuse, some of them, at half of what they say.
+        Some clients begin to reject at half of their announced limit.
         """
         return max(SHORTEST_DETAILS, min(self._takes_headers, MAX_DETAILS) // 2 - BESIDE_DETAILS)
 
     @property
     def open_calls(self) -> int:
-        """Calls that have not ended."""
+        """Number of calls that have not ended."""
         return len(self._calls)
 
     def opened(self, transport: asyncio.Transport) -> None:
-        """Speak, unless there are too many already."""
+        """Start HTTP/2, unless there are too many connections."""
         self.peer = _peer_of(transport.get_extra_info("peername"))
         if not self._server.admits(self):
             transport.abort()
@@ -419,7 +422,7 @@ class ServerConnection(Http2Connection):
         self.keep_alive(self.limits.keepalive_s, KEEPALIVE_TIMEOUT_S)
 
     def lost(self, reason: str) -> None:
-        """Nobody waits for an answer any more."""
+        """End the calls, as their client is gone."""
         calls, self._calls = list(self._calls.values()), {}
         for call in calls:
             self._forget(call)
@@ -428,14 +431,14 @@ class ServerConnection(Http2Connection):
         self._server.left(self)
 
     def retire(self) -> None:
-        """Have its client go elsewhere, in GOAWAY's two steps: what it began before it heard the first is answered."""
+        """Tell the client to reconnect, in GOAWAY's two steps: calls begun before the first arrives are answered."""
         if not self._leaving:
             self._leaving = True
             self._say(self.http2.send_shutdown_notice)
             self._loop.call_later(HEARD_S, self.shut_down)
 
     def shut_down(self) -> None:
-        """Take no more calls; when those under way have ended, so does the connection."""
+        """Accept no more calls; close after those in flight."""
         self._leaving = self._shut = True
         self._say(lambda: self.http2.send_goaway(ErrorCode.NO_ERROR))
         self._end_if_done()
@@ -454,17 +457,17 @@ class ServerConnection(Http2Connection):
             self.close()
 
     def count(self, limit: str) -> None:
-        """A limit, by its name in the configuration, has ended or refused something."""
+        """Count an application of a limit, by its name in the configuration."""
         self.bounds.count("grpc", limit)
 
     def flooded(self) -> None:
-        """Count it: the connection is being ended."""
+        """Count a flood: the connection is being closed."""
         self.count("floods")
 
     def end_for(self, limit: str) -> None:
-        """End the connection at once: a limit asks for it.
+        """Close the connection at once, because of a limit.
 
-        One that was ended gently, and takes nothing of what is left for it, comes to its end here.
+        A connection that was closed gracefully, but whose client does not read the rest, ends here.
         """
         if not self.closed_because:
             self.count(limit)
@@ -472,11 +475,11 @@ class ServerConnection(Http2Connection):
 
     @property
     def unread(self) -> int:
-        """Bytes that its client has not taken."""
+        """Number of bytes that the client has not read."""
         return self._unread
 
     def sweep(self) -> None:
-        """Now and then: end what takes too long."""
+        """Enforce time limits; called periodically."""
         limits, now_s = self.limits, self.now_s()
         if not self._greeted:
             self._greeted = self._heard
@@ -512,14 +515,14 @@ class ServerConnection(Http2Connection):
         self.wake()
 
     def begin(self, call: Http2Call) -> None:
-        """Send the headers that come before the first message of a stream."""
+        """Send the headers before the first message of a stream."""
         try:
             self.http2.send_response(call.stream_id, RESPONSE_HEADERS)
         except ngh2.NGH2Error as error:
             log.debug("headers not sent", extra={"stream": call.stream_id, "error": str(error)})
 
     def flush(self) -> None:
-        """Send what was written, as far as it is read; what is not read is counted, and may be too much."""
+        """Send written data as far as the client reads it; count the rest, and enforce its limit."""
         super().flush()
         unread = self.unread_bytes if self.transport else 0
         if unread == self._unread:
@@ -545,7 +548,7 @@ class ServerConnection(Http2Connection):
         self.wake(None if call.sent_all else lambda _: self._stop_sending(call))
 
     def deliver_soon(self, call: Http2Call) -> None:
-        """A message is asked for that may have come."""
+        """Schedule the delivery of a message that may have arrived."""
         self._loop.call_soon(call.deliver)
 
     def _requested(self, event: RequestReceived) -> None:
@@ -594,7 +597,7 @@ class ServerConnection(Http2Connection):
         call.leave()
 
     def break_off(self, call: Http2Call, error: Exception) -> None:
-        """A fault of ours met the end of a call: its client is told that there is no more, whatever was written."""
+        """End a call after an internal error at its end, whatever was written."""
         faults.report("the end of a call", error)
         try:
             self.http2.reset_stream(call.stream_id, ErrorCode.INTERNAL_ERROR)
@@ -664,13 +667,13 @@ def _peer_of(name: object) -> str:
 
 
 SWEEP_S: Final = 0.25
-"""How often connections are looked at that take too long."""
+"""Interval in seconds at which time limits are enforced."""
 POLL_S: Final = 0.01
 LISTEN_BACKLOG: Final = 1024
 
 
 class Http2Server:
-    """Listens, and gives every call to `accept`. All in the event loop's thread."""
+    """gRPC server that passes every call to `accept`. Use it only in the event loop's thread."""
 
     def __init__(
         self,
@@ -680,7 +683,10 @@ class Http2Server:
         *,
         reuse_port: bool = False,
     ) -> None:
-        """`bounds` counts what is received and sent. `reuse_port`: others may listen on the same port."""
+        """Create it. `bounds` counts what is received and sent.
+
+        `reuse_port`: other processes may listen on the port.
+        """
         self.accept = accept
         self.limits = limits
         self.bounds = bounds
@@ -693,7 +699,7 @@ class Http2Server:
         self._stopping = False
 
     async def listen(self, address: str, tls: ServerTls | None = None) -> int:
-        """Bind HOST:PORT and serve; the port. Raises OSError when it cannot be bound, and TlsError."""
+        """Bind HOST:PORT and serve; return the port. Raises OSError if it cannot be bound, and TlsError."""
         try:
             await self._serve(
                 tls, host=host_of(address).strip("[]"), port=port_of(address), reuse_port=self._reuse_port
@@ -706,7 +712,7 @@ class Http2Server:
         return port
 
     async def listen_on(self, port: socket.socket, tls: ServerTls | None = None) -> None:
-        """Serve on a socket that is bound; others may listen on it, too. Raises OSError and TlsError."""
+        """Serve on a bound socket; other processes may listen on it too. Raises OSError and TlsError."""
         await self._serve(tls, sock=port)
 
     async def _serve(self, tls: ServerTls | None, **where: Any) -> None:  # noqa: ANN401 - as create_server has it
@@ -722,16 +728,19 @@ class Http2Server:
 
     @property
     def is_listening(self) -> bool:
-        """Whether new clients come in."""
+        """Whether new clients are accepted."""
         return self._listener is not None and self._listener.is_serving()
 
     def close_port(self) -> None:
-        """Let no new clients in; those that are connected are served."""
+        """Accept no new clients; connected ones are served."""
         if self._listener:
             self._listener.close()
 
     async def retire(self, within_s: float) -> None:
-        """Tell clients to go elsewhere; return when they had time to hear it. Whoever stays, or comes, is served."""
+        """Tell clients to reconnect; return when they had time to receive that.
+
+        Those that stay, or come, are served.
+        """
         leaving = list(self._connections)
         for connection in leaving:
             connection.retire()
@@ -740,7 +749,7 @@ class Http2Server:
             await asyncio.sleep(POLL_S)
 
     async def stop(self, grace_s: float) -> bool:
-        """Take no more calls, let those under way end, cut off what has not ended then; whether all had."""
+        """Accept no more calls, cut off those in flight after `grace_s`; return whether all had ended before."""
         self._stopping = True
         if self._listener:
             self._listener.close()
@@ -762,13 +771,13 @@ class Http2Server:
 
     @property
     def open_calls(self) -> int:
-        """Calls that have not ended."""
+        """Number of calls that have not ended."""
         return sum(connection.open_calls for connection in self._connections)
 
     # For its connections -----------------------------------------------------------------------------------------
 
     def admits(self, connection: ServerConnection) -> bool:
-        """Whether there is room for one more connection, if need be instead of one that is idle; it is counted."""
+        """Return whether another connection is accepted, if necessary instead of an idle one; count it."""
         if self._stopping:
             return False
         if len(self._connections) >= self.limits.max_connections:
@@ -785,16 +794,16 @@ class Http2Server:
         return True
 
     def left(self, connection: ServerConnection) -> None:
-        """A connection is no more."""
+        """Remove a connection."""
         self._connections.pop(connection, None)
         self.bounds.connections["grpc"] = len(self._connections)
 
     def age_s(self, connection: ServerConnection) -> float:
-        """How old it may get."""
+        """Return the largest age of a connection, in seconds."""
         return (self.limits.max_connection_age_s or 0.0) * self._connections.get(connection, 1.0)
 
     def end_largest(self) -> None:
-        """All connections together have too much that is not read."""
+        """Close the connection with the most unread data, because the total limit is reached."""
         max(self._connections, key=lambda connection: connection.unread).end_for("max_response_buffer_bytes")
 
     def _sweep(self) -> None:

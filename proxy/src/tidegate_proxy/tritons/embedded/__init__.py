@@ -1,10 +1,10 @@
-"""The embedded Triton: the real tritonserver of the nvidia-pytriton wheel, started and stopped by Tidegate.
+"""Embedded Triton: the tritonserver of the nvidia-pytriton wheel, started and stopped by Tidegate.
 
     with EmbeddedTriton([repository]) as triton:
         ...  # a client talks to triton.grpc_address
 
-`server` is the thing itself, `revival` starts it again where it dies, `install` finds the wheel's files, `guardian` is
-the small process that outlives a killed parent long enough to stop the server, `log` reads why a start failed.
+`server` runs it, `revival` restarts it when it exits, `install` finds the wheel's files, `guardian` is the small
+process that outlives a killed parent long enough to stop the server, `log` extracts the reason of a failed start.
 """
 
 from tidegate_proxy.tritons.embedded.log import TritonStartError

@@ -1,10 +1,10 @@
-"""A small process between Tidegate and tritonserver, so that nothing of the server survives either of them.
+"""Guardian process between Tidegate and tritonserver, so that nothing of the server outlives either of them.
 
-Run by path with one argument, a JSON `GuardianTask`; it needs the standard library only. It ends the server when its
-parent asks (a byte on stdin) or dies in whatever way, waits for every process of the server, the stubs of the Python
-backend included, and removes the server's shared memory and folder. Should the guardian itself be killed, the kernel
-kills the server: this process has one thread, so the parent-death signal cannot fire early, as it would when a thread
-of a larger program started the server and ended.
+Run by path with one argument, a JSON `GuardianTask`; it needs the standard library only. It stops the server when its
+parent asks (a byte on stdin) or dies in any way, waits for every process of the server, including the stubs of the
+Python backend, and removes the server's shared memory and folder. If the guardian itself is killed, the kernel kills
+the server: this process has one thread, so the parent-death signal cannot fire early, as it would if a thread of a
+larger program started the server and ended.
 """
 
 import contextlib
@@ -38,11 +38,11 @@ class GuardianTask(TypedDict):
     shm_prefix: str
     """Beginning of the names of the server's regions in /dev/shm."""
     since_s: float
-    """When it was about to start, in seconds since 1970."""
+    """Time before its start, in seconds since 1970."""
 
 
 def remove_traces(task: GuardianTask) -> None:
-    """Remove the server's folders and shared memory; what is already gone is no error."""
+    """Remove the server's folders and shared memory; missing ones are ignored."""
     for region in Path("/dev/shm").glob(f"{task['shm_prefix']}*"):  # noqa: S108 - where Linux keeps shared memory
         region.unlink(missing_ok=True)
     shutil.rmtree(task["folder"], ignore_errors=True)
@@ -54,10 +54,10 @@ def remove_environments(
     folder: Path = Path("/tmp"),  # noqa: S108 - as the Python backend has it, whatever TMPDIR says
     processes: Path = Path("/proc"),
 ) -> None:
-    """Remove the empty folders that Tritons which were killed have left since then.
+    """Remove the empty folders that killed Tritons have left since then.
 
-    The Python backend makes one when it starts, which does not say whose it is: one that is older than every
-    tritonserver that lives is nobody's.
+    The Python backend creates one at its start, without a mark of its owner: one that is older than every live
+    tritonserver is unused.
     """
     until_s = time.time()  # first: one that begins while we look has made none before
     until_s = min([until_s, *filter(None, map(_began_s, processes.glob("[0-9]*")))])

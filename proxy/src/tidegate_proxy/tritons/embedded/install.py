@@ -1,4 +1,4 @@
-"""Where the nvidia-pytriton wheel keeps tritonserver, and what its Python backend needs around it."""
+"""Installation of the nvidia-pytriton wheel: its tritonserver, and the requirements of its Python backend."""
 
 import importlib.metadata
 import importlib.util
@@ -12,28 +12,28 @@ from pathlib import Path
 from tidegate_proxy.tritons.embedded.log import TritonStartError
 
 SUPPORTED_PYTHONS = ((3, 11), (3, 12))
-"""Versions of CPython for which the wheel has a stub and numpy 1 has wheels."""
+"""CPython versions for which the wheel has a stub and numpy 1 has wheels."""
 _RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 @dataclass(frozen=True, slots=True)
 class TritonInstall:
-    """The wheel's files, found and checked."""
+    """Files of the wheel, found and checked."""
 
     server: Path
     """The tritonserver executable."""
     backend: Path
     """Folder of the Python backend's library; it lacks the stub."""
     stub: Path
-    """The process in which the Python backend runs a model, for this version of Python."""
+    """Executable in which the Python backend runs a model, for this version of Python."""
     environment: dict[str, str]
     """Environment of the server: the wheel's libraries, and this interpreter first on PATH."""
 
     @classmethod
     def find(cls) -> "TritonInstall":
-        """Find the wheel beside this interpreter and check what its Python backend asks for.
+        """Find the wheel beside this interpreter and check the requirements of its Python backend.
 
-        Raises TritonStartError, with the remedy, when the wheel, the right Python, numpy 1 or libpython is missing.
+        Raises TritonStartError, with the remedy, if the wheel, the right Python, numpy 1 or libpython is missing.
         """
         if sys.version_info[:2] not in SUPPORTED_PYTHONS:
             raise TritonStartError(
@@ -62,9 +62,9 @@ class TritonInstall:
         return install
 
     def link_backends(self, folder: Path) -> None:
-        """Lay out a backend directory in `folder`: the library and the stub side by side, as the backend wants them.
+        """Create a backend directory in `folder`: library and stub side by side, as the backend requires.
 
-        Links, so that starting copies nothing; the wheel's own folder is never written to.
+        They are links, so starting copies nothing; the wheel's own folder is never written to.
         """
         target = folder / "python"
         target.mkdir()

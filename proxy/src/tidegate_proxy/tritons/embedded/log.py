@@ -1,4 +1,4 @@
-"""Finds the lines of tritonserver's log that explain a failed start."""
+"""Reader of tritonserver's log: finds the lines that explain a failed start."""
 
 import json
 import re
@@ -17,11 +17,11 @@ _BIND_FAILURE = re.compile(
 
 
 class TritonStartError(RuntimeError):
-    """The embedded Triton did not start; the message says why, and what to do where that is known."""
+    """The embedded Triton did not start; the message gives the cause, and the remedy if it is known."""
 
 
 def says_port_taken(log: str) -> bool:
-    """Tell whether the server ended because another process held one of its ports."""
+    """Return whether the server exited because another process uses one of its ports."""
     return _BIND_FAILURE.search(log) is not None
 
 

@@ -1,4 +1,4 @@
-"""Starts a Triton again that has ended by itself: on its ports, after a pause that grows while it keeps ending."""
+"""Restart of a Triton that exits: on its ports, after a growing pause."""
 
 import logging
 import threading
@@ -12,20 +12,20 @@ from tidegate_proxy.tritons.embedded.server import EmbeddedTriton
 log = logging.getLogger(__name__)
 
 STABLE_S: Final = 10.0
-"""A process that lives so long is started again at once when it ends."""
+"""Lifetime in seconds after which a process is restarted at once."""
 PAUSES_S: Final = (0.05, 5.0)
-"""The pause before a start: at first, and at last. It doubles each time."""
+"""First and largest pause in seconds before a restart. It doubles each time."""
 _LOOK_EVERY_S: Final = 0.1
 
 
 class RestartPauses:
-    """The pauses before the starts of one process."""
+    """Pauses before the restarts of one process."""
 
     def __init__(self) -> None:
         self._next_s = PAUSES_S[0]
 
     def after(self, lived_s: float) -> float:
-        """The pause after it ended, in seconds. `lived_s`: how long it had run."""
+        """Return the pause in seconds after an exit. `lived_s`: lifetime of the process."""
         if lived_s > STABLE_S:
             self._next_s = PAUSES_S[0]
         pause_s, self._next_s = self._next_s, min(2 * self._next_s, PAUSES_S[1])
@@ -33,14 +33,14 @@ class RestartPauses:
 
 
 class Revival:
-    """Watches one started Triton until `stop`, in a thread of its own (`begin`) or in the calling one (`watch`)."""
+    """Watcher that restarts one Triton until `stop`, in a thread of its own (`begin`) or in the caller's (`watch`)."""
 
     def __init__(
         self, name: str, triton: EmbeddedTriton, restart: Callable[[], object], restarted: Callable[[], None]
     ) -> None:
-        """`name`: for the log. `restart` starts it again and may raise TritonStartError; `restarted` is called then."""
+        """Prepare it. `name`: for the log. `restart` may raise TritonStartError; `restarted` is called after it."""
         self.restarts = 0
-        """How often it was started again."""
+        """Number of restarts."""
         self._name = name
         self._triton = triton
         self._restart = restart
@@ -53,7 +53,7 @@ class Revival:
         self._thread.start()
 
     def stop(self) -> None:
-        """Start it no more. A start under way goes on: stop the Triton afterwards."""
+        """Stop restarting it. A restart in progress continues: stop the Triton afterwards."""
         self._stopping.set()
 
     def join(self) -> None:
@@ -61,7 +61,7 @@ class Revival:
         self._thread.join()
 
     def watch(self) -> None:
-        """Start it again whenever it ends, until `stop` is called in another thread."""
+        """Restart it whenever it exits, until `stop` is called in another thread."""
         pauses = RestartPauses()
         began_s = time.monotonic()
         why = "it ended"

@@ -1,4 +1,4 @@
-"""EmbeddedTriton: one tritonserver over model repositories, from start to clean end."""
+"""Embedded Triton: one tritonserver over model repositories, from start to clean end."""
 
 import contextlib
 import http.client
@@ -34,9 +34,9 @@ _OWN_OPTIONS = frozenset(
 
 
 class EmbeddedTriton:
-    """The real tritonserver 2.51 over `repositories`, from `start` (or `with`) to `stop`.
+    """Embedded tritonserver 2.51 over `repositories`, from `start` (or `with`) to `stop`.
 
-    Strict by default: a model that fails to load fails the start. The server dies with this process, even when that is
+    Strict by default: a model that fails to load fails the start. The server dies with this process, even if that is
     killed, and leaves no process, folder or shared memory behind.
     """
 
@@ -57,14 +57,13 @@ class EmbeddedTriton:
     ) -> None:
         """Describe the server; nothing starts yet.
 
-        `log`: file for the server's log, overwritten; None keeps it out of the file system, and `log_text` reads it.
-        `options`: further tritonserver flags, `--name=value` each; they win over the defaults, except those that this
-        class owns (ports, addresses, repositories, ...), which raise ValueError.
-        A port of 0 means a free one. `host`: the numeric address to listen on.
-        `complete_config`: let Triton complete the models' config.pbtxt; it costs over a second per model, for Triton
-        runs each model's `auto_complete_config` in a process of its own.
-        `timeout_s`: longest wait until the models are ready. `grace_s`: time that `stop` gives to requests in flight
-        and to the models' `finalize` before it kills; 0 kills at once. `environment`: variables beside this process's.
+        `log`: file for the server's log, overwritten; None: no file, use `log_text`. `options`: further tritonserver
+        flags, `--name=value` each; they override the defaults, except those that this class owns (ports, addresses,
+        repositories, ...), which raise ValueError. Port 0 picks a free one. `host`: numeric address to listen on.
+        `complete_config`: let Triton complete the models' config.pbtxt, which takes over a second per model, as Triton
+        runs each model's `auto_complete_config` in a process of its own. `timeout_s`: longest wait until the models are
+        ready. `grace_s`: time for requests in flight and the models' `finalize` before `stop` kills; 0 kills at once.
+        `environment`: variables added to this process's.
         """
         if any(option.startswith("--allow-client-shm") for option in options):
             raise ValueError("--allow-client-shm: tritonserver 2.51 shares memory without it; leave it out")
@@ -91,22 +90,22 @@ class EmbeddedTriton:
 
     @property
     def grpc_address(self) -> str:
-        """`host:port` of the gRPC service."""
+        """Address `host:port` of the gRPC service."""
         return self._address(0)
 
     @property
     def http_address(self) -> str:
-        """`host:port` of the HTTP service."""
+        """Address `host:port` of the HTTP service."""
         return self._address(1)
 
     @property
     def metrics_address(self) -> str:
-        """`host:port` of the Prometheus metrics, under `/metrics`."""
+        """Address `host:port` of the Prometheus metrics, under `/metrics`."""
         return self._address(2)
 
     @property
     def pid(self) -> int:
-        """Process id of tritonserver; RuntimeError when it was never started."""
+        """Process id of tritonserver. Raises RuntimeError if it was never started."""
         if self._pid is None:
             raise RuntimeError("the embedded Triton is not started")
         return self._pid
@@ -126,7 +125,7 @@ class EmbeddedTriton:
     def start(self, launched: Callable[[], None] = lambda: None) -> Self:
         """Start the server and wait until every model is ready; `launched` is called once its process runs.
 
-        Raises TritonStartError with the reason; nothing is left behind then.
+        Raises TritonStartError with the cause; nothing is left behind then.
         """
         if self.running:
             raise RuntimeError("the embedded Triton runs already")
@@ -153,7 +152,7 @@ class EmbeddedTriton:
         return self
 
     def restart(self) -> Self:
-        """Start a server again that has ended by itself: on the same ports, below the log of its end.
+        """Restart a server that has exited, on the same ports; its log is appended.
 
         Raises TritonStartError.
         """

@@ -1,4 +1,4 @@
-"""The MIG instances of this machine: the current ones, those of a layout, and the changes between them.
+"""MIG instances of this machine: the current ones, those of a layout, and the changes between them.
 
 interface        GPUs and their instances as values
 nvml             the same through NVML (nvidia-ml-py): the only module that touches a GPU

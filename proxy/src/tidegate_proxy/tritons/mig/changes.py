@@ -20,12 +20,12 @@ from tidegate_proxy.tritons.mig.nvml import NvmlMig
 
 
 def read_wish(source: Path) -> Layout:
-    """The layout in a file, or in the folder of a deployment. Raises DocumentError."""
+    """Read the layout from a file, or from the folder of a deployment. Raises DocumentError."""
     return read_document(source / LAYOUT_FILE if source.is_dir() else source, Layout)
 
 
 def cuts_of(layout: Layout, node: str) -> dict[Device, tuple[Mig, ...]]:
-    """The MIG instances of each GPU of a node, by their first memory slice; none: it is not to be cut.
+    """Return the MIG instances of each GPU of a node, by their first memory slice; empty for one that is not cut.
 
     A worker that names the UUID of an instance has one already.
     """
@@ -39,7 +39,7 @@ def cuts_of(layout: Layout, node: str) -> dict[Device, tuple[Mig, ...]]:
 
 
 def node_of(layout: Layout, named: str | None) -> str:
-    """The node of a layout that this machine is: the one named, the one with its host name, or the only one.
+    """Return the layout's node that this machine is: the named one, the one with its host name, or the only one.
 
     Raises MigError.
     """
@@ -57,7 +57,7 @@ def node_of(layout: Layout, named: str | None) -> str:
 
 
 def gpu_of(gpus: Sequence[MigGpu], device: Device) -> MigGpu:
-    """The GPU of this machine that a layout means. Raises MigError."""
+    """Return the GPU of this machine for a layout's device. Raises MigError."""
     for gpu in gpus:
         if device.id in (gpu.number, gpu.device.id):
             return gpu
@@ -66,9 +66,9 @@ def gpu_of(gpus: Sequence[MigGpu], device: Device) -> MigGpu:
 
 
 def check_names(gpus: Sequence[MigGpu], devices: Iterable[Device]) -> None:
-    """Raise MigError for a GPU that a layout calls by its number here and by its UUID there.
+    """Raise MigError for a GPU that a layout identifies both by index and by UUID.
 
-    It would be cut as one of them wants it, and two workers would be given one instance.
+    It would be cut by one of them only, and two workers would get one instance.
     """
     known: dict[int, Device] = {}
     for device in devices:
@@ -81,7 +81,7 @@ def check_names(gpus: Sequence[MigGpu], devices: Iterable[Device]) -> None:
 
 
 def workers_by_cut(layout: Layout, node: str) -> Mapping[Device, list[LayoutWorker]]:
-    """The workers of a node that have a MIG instance, or a share of one, by their GPU."""
+    """Return the workers of a node with a MIG instance, or a share of one, by their GPU."""
     found: dict[Device, list[LayoutWorker]] = {}
     for worker in layout.workers:
         if worker.device.node == node and mig_instance(worker.slice) and not _is_instance(worker.device):
@@ -102,16 +102,16 @@ class MigChange:
     go: tuple[MigInstance, ...]
     come: tuple[Mig, ...]
     later: tuple[MigInstance, ...] = ()
-    """Instances in use, which would have to go, too; what is wanted in their place is not among those that come."""
+    """Instances in use that would have to be destroyed too; their replacements are not among those to create."""
 
 
 def changes(
     gpus: Sequence[MigGpu], wanted: Mapping[Device, Sequence[Mig]], *, unused_only: bool = False
 ) -> list[MigChange]:
-    """The changes, of those GPUs alone that differ. An instance that is wanted where it is stays as it is.
+    """Return the changes, only for GPUs that differ. An instance that exists as wanted is kept.
 
-    `unused_only`: what is in use is left for later, else it speaks against the change. Raises MigError, with everything
-    that does.
+    `unused_only`: leave instances in use for later; otherwise they prevent the change. Raises MigError with all
+    obstacles.
     """
     check_names(gpus, wanted)
     found, against = [], []
@@ -189,10 +189,10 @@ def _place(instance: MigInstance) -> Mig:
 
 
 def apply_changes(node: NvmlMig, changes: Sequence[MigChange], tell: Callable[[str], None] = lambda what: None) -> None:
-    """Remove and make instances, GPU by GPU; `tell` is called with each step that was done.
+    """Destroy and create instances, GPU by GPU; `tell` is called after each step.
 
-    Where the driver refuses a step, or Ctrl-C stops it, those before it are taken back. Raises MigError, which says
-    whether all is as it was; instances that come back may have other UUIDs than before, and those cut again are whole.
+    If the driver rejects a step, or on Ctrl-C, earlier steps are rolled back. Raises MigError, which says whether that
+    succeeded; restored instances may have other UUIDs, and divided ones are whole.
     """
     steps = 0
     try:

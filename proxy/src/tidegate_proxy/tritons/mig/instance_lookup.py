@@ -1,8 +1,8 @@
-"""Finds the MIG instance of this machine that belongs to a worker of a layout.
+"""Lookup of the MIG instance of this machine that belongs to a worker of a layout.
 
-Where an instance lies is told to privileged users only, and nvidia-mig-parted leaves it to the driver. But instances of
-one profile are alike, so a worker has that in its place, if it is told of one, else the next of its profile: in the
-same order for everybody who asks.
+Only privileged users can read the placement of an instance, and nvidia-mig-parted leaves it to the driver. But
+instances of one profile are equal, so a worker gets that in its place if known, else the next of its profile, in the
+same order for every caller.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from tidegate_proxy.tritons.mig.interface import MigError, MigGpu, MigInstance, 
 
 
 def uuid_of(layout: Layout, name: str, node: str | None, gpus: Sequence[MigGpu]) -> str:
-    """The UUID of what a worker has: a GPU, or a MIG instance. Raises MigError.
+    """Return the UUID of a worker's GPU or MIG instance. Raises MigError.
 
-    `node`: where this is; None: in the worker's own.
+    `node`: name of this machine; None: the worker's own node.
     """
     worker = next((each for each in layout.workers if each.name == name), None)
     if worker is None:
@@ -33,7 +33,7 @@ def uuid_of(layout: Layout, name: str, node: str | None, gpus: Sequence[MigGpu])
 
 
 def uuids(workers: Sequence[LayoutWorker], gpu: MigGpu) -> dict[str, str]:
-    """The UUIDs of the MIG instances of all workers of one GPU, by worker. Raises MigError."""
+    """Return the UUIDs of the MIG instances of all workers of one GPU, by worker. Raises MigError."""
     if gpu.mode is MigMode.NONE or gpu.mode is MigMode.OFF:
         raise MigError(f"{gpu} is not cut, its MIG mode is {gpu.mode}: `tidegate mig diff` says what to do")
     wanted = sorted({_instance(worker) for worker in workers}, key=lambda each: (each.start, each.profile))

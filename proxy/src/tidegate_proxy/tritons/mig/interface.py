@@ -1,4 +1,4 @@
-"""GPUs and their MIG instances as values, and what may be done to them."""
+"""GPUs and their MIG instances as values."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,10 +11,10 @@ class MigError(Exception):
 
 
 class MigMode(StrEnum):
-    """Whether a GPU can be cut."""
+    """MIG mode of a GPU."""
 
     NONE = "none"
-    """It has no MIG."""
+    """The GPU does not support MIG."""
     OFF = "off"
     ON = "on"
     GOING_ON = "on after a reset"
@@ -23,21 +23,21 @@ class MigMode(StrEnum):
 
 @dataclass(frozen=True)
 class MigInstance:
-    """A MIG instance that there is."""
+    """Existing MIG instance of a GPU."""
 
     number: int
-    """Its GPU instance ID in nvidia-smi."""
+    """GPU instance ID in nvidia-smi."""
     profile: str
     start: int | None
-    """Its first memory slice; None: this user is not told."""
+    """First memory slice; None: not readable by this user."""
     uuid: str | None
-    """Its own, as CUDA_VISIBLE_DEVICES takes it; None: it is not one device, but cut again, or without any."""
+    """UUID, as for CUDA_VISIBLE_DEVICES; None: it is divided into several devices, or has none."""
     processes: tuple[int, ...] = ()
-    """The ids of those that compute on it."""
+    """Ids of the processes that compute on it."""
 
     @property
     def mig(self) -> Mig | None:
-        """It as layouts have it; None where it is not one device, or where its place is not told."""
+        """It in the form of layouts; None if it is not one device, or its placement is unknown."""
         return None if self.start is None or self.uuid is None else Mig(self.profile, self.start)
 
     def __str__(self) -> str:
@@ -47,15 +47,15 @@ class MigInstance:
 
 @dataclass(frozen=True)
 class MigGpu:
-    """A GPU of this machine."""
+    """GPU of this machine with its MIG state."""
 
     number: int
     """Index of the GPU in nvidia-smi's order."""
     device: Device
-    """Its `id` is its UUID."""
+    """Device, whose `id` is its UUID."""
     mode: MigMode
     geometry: MigGeometry | None
-    """Into what it can be cut, in its own words; None: it has no MIG, or this user is not told."""
+    """Supported instances, in the GPU's own terms; None: no MIG, or not readable by this user."""
     instances: tuple[MigInstance, ...]
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""MIG by NVML, through nvidia-ml-py."""
+"""MIG through NVML, with nvidia-ml-py."""
 
 import ctypes
 import platform
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class NvmlMig:
-    """The GPUs of this machine. `nvml`: the module `pynvml`, or what stands in for it."""
+    """MIG access to the GPUs of this machine. `nvml`: the module `pynvml`, or a substitute."""
 
     def __init__(self, nvml: Any = None) -> None:  # noqa: ANN401 - pynvml says no types
         if nvml is None:
@@ -34,7 +34,7 @@ class NvmlMig:
             return tuple(self._gpu(number) for number in range(self._nvml.nvmlDeviceGetCount()))
 
     def create(self, gpu: MigGpu, wanted: Mig) -> None:
-        """Make an instance with one compute instance that is all of it. Raises MigError; then it is not there."""
+        """Create an instance with one compute instance of full size. Raises MigError; then it does not exist."""
         nvml = self._nvml
         with self._open(f"make {wanted.profile} at {wanted.start} on {gpu}"):
             handle = nvml.nvmlDeviceGetHandleByUUID(gpu.device.id)
@@ -49,7 +49,7 @@ class NvmlMig:
                 raise
 
     def destroy(self, gpu: MigGpu, instance: MigInstance) -> None:
-        """Remove an instance and its compute instances. Raises MigError; then all of it is there."""
+        """Destroy an instance and its compute instances. Raises MigError; then all of it exists."""
         nvml = self._nvml
         with self._open(f"remove {instance} from {gpu}"):
             handle = nvml.nvmlDeviceGetHandleByUUID(gpu.device.id)
