@@ -14,7 +14,7 @@ MIN_SPAN = 0.98
 
 @dataclass(frozen=True)
 class PlotAxis:
-    """One direction of a plot, from `least` to `most`."""
+    """Axis of a plot, from `least` to `most`."""
 
     label: str
     least: float
@@ -34,9 +34,9 @@ class PlotAxis:
         unit: str = "",
         whole: bool = False,
     ) -> "PlotAxis":
-        """An axis that holds these values, its ends round numbers unless they are given.
+        """Create an axis that contains these values, with round ends unless given.
 
-        `unit` follows each tick; `whole`: ticks are at whole numbers only.
+        `unit` follows each tick; `whole`: ticks at whole numbers only.
         """
         known = [*values, *(end for end in (least, most) if end is not None)] or [0.0, 1.0]
         low, high = min(known) if least is None else least, max(known) if most is None else most
@@ -55,7 +55,7 @@ class PlotAxis:
 
     @classmethod
     def shares(cls, values: Iterable[float], label: str, *, from_zero: bool = False) -> "PlotAxis":
-        """An axis of shares: up to 100 %, down to a round number below the least of them."""
+        """Create an axis of fractions: up to 100 %, down to a round number below the least value."""
         lowest = 0.0 if from_zero else max(0.0, min([*values, MIN_SPAN]))
         percents = cls.over([100 * lowest], label, least=0.0 if from_zero else None, most=100.0, unit=" %")
         least = max(0.0, percents.least)
@@ -63,7 +63,7 @@ class PlotAxis:
         return cls(label, least / 100, 1.0, ticks, lambda value: percents.written(100 * value))
 
     def place(self, value: float) -> float:
-        """Where a value lies: 0 at the axis's least, 1 at its most; beyond both for what is outside."""
+        """Return the position of a value: 0 at the axis's least, 1 at its most; outside values exceed these."""
         return (value - self.least) / (self.most - self.least)
 
     def is_crowded(self) -> bool:

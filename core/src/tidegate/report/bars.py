@@ -14,7 +14,7 @@ THICK, LINE = 16, 24
 
 @dataclass(frozen=True)
 class BarSegment:
-    """A piece of a bar."""
+    """One segment of a stacked bar."""
 
     value: float
     color: str
@@ -34,7 +34,7 @@ class StackedBar:
 
 
 def stacked_bars(bars: Sequence[StackedBar], axis: PlotAxis, label: str) -> str:
-    """Bars over one axis, as HTML; `label` tells those who do not see it what they show."""
+    """Return bars over one axis as HTML; `label`: text for screen readers."""
     rows = "".join(
         f'<tr><th scope="row" title="{escape(bar.name)}">{escape(bar.name)}</th>'
         f'<td class="bar">{_drawn(bar, axis)}</td><td>{escape(bar.says)}</td></tr>'

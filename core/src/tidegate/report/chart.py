@@ -10,7 +10,7 @@ from tidegate.report.plot import Plot
 
 @dataclass(frozen=True)
 class LegendEntry:
-    """A line of a legend."""
+    """One entry of a legend."""
 
     name: str
     color: str
@@ -34,7 +34,7 @@ class Chart:
     """It takes the whole width of the page."""
 
     def html(self) -> str:
-        """For a page."""
+        """Return the chart as HTML."""
         note = f'<p class="note">{escape(self.note)}</p>' if self.note else ""
         kind = ' class="wide"' if self.wide else ""
         return (
@@ -46,7 +46,7 @@ class Chart:
 def chart_of(
     title: str, plot: Plot, *, legend: Sequence[LegendEntry] = (), note: str = "", wide: bool = False
 ) -> Chart:
-    """The chart of one plot."""
+    """Return the chart of one plot."""
     return Chart(title, plot.html(title), legend, note, wide)
 
 
@@ -59,9 +59,9 @@ def facets(
     wide: bool = True,
     small: bool = False,
 ) -> Chart:
-    """The chart of several plots (or HTML) side by side, each under its name; one alone needs no name.
+    """Return the chart of several plots (or HTML) side by side, each with its name unless it is alone.
 
-    `small`: they are many and alike, so that two of them find room beside each other on a telephone.
+    `small`: there are many similar ones, so that two fit beside each other on a phone.
     """
     drawn = [(name, part if isinstance(part, str) else part.html(f"{title} {name}")) for name, part in parts]
     if len(drawn) == 1:

@@ -17,27 +17,27 @@ DASH_PATTERNS = ("", "7 3", "2 3")
 
 
 class Colors:
-    """The colors of a page: those of models and of contenders (policies, servers) are of different palettes."""
+    """Colors of a page; models and contenders (policies, servers) have different palettes."""
 
     def __init__(self, models: Iterable[str], contenders: Iterable[str]) -> None:
         self._models = {name: number for number, name in enumerate(dict.fromkeys(models))}
         self._contenders = {name: number for number, name in enumerate(dict.fromkeys(contenders))}
 
     def of_model(self, name: str) -> str:
-        """The color of a model, by its name in `style.css`."""
+        """Return the color of a model, by its name in `style.css`."""
         number = self._models[name]
         return f"model-{number}" if number < MODELS else OTHER
 
     def of_contender(self, name: str) -> str:
-        """The color of a policy or of a server."""
+        """Return the color of a policy or a server."""
         number = self._contenders[name]
         return f"contender-{number}" if number < CONTENDERS else OTHER
 
     def dash_of(self, name: str) -> str:
-        """How the line of a policy or of a server is dashed, so that two are told apart without their colors, too."""
+        """Return the dash pattern of a contender's line, which distinguishes it without color."""
         return DASH_PATTERNS[self._contenders[name] % len(DASH_PATTERNS)]
 
 
 def css(color: str) -> str:
-    """A color as CSS and SVG write it."""
+    """Return a color as CSS and SVG write it."""
     return f"var(--{color})"

@@ -33,7 +33,7 @@ class GanttSpan:
 
 @dataclass(frozen=True)
 class GanttLane:
-    """A worker: where it shows no span it was idle."""
+    """A worker's lane; gaps between spans are idle time."""
 
     name: str
     spans: Sequence[GanttSpan]
@@ -41,14 +41,14 @@ class GanttLane:
 
 @dataclass(frozen=True)
 class GanttStrip:
-    """Instants, by the colors of what happened at them: (color, instants in ns)."""
+    """Instants in a strip, by color: (color, times in ns)."""
 
     name: str
     instants: Sequence[tuple[str, Sequence[int]]]
 
 
 def gantt(label: str, strips: Sequence[GanttStrip], lanes: Sequence[GanttLane], until_ns: int) -> str:
-    """From instant 0 to `until_ns`, as HTML; `label` tells those who do not see it what it shows."""
+    """Return the chart from 0 to `until_ns` as HTML; `label`: text for screen readers."""
     until_us = until_ns / NS_PER_US
     height = STRIP * len(strips) + LANE * len(lanes) + 4
     drawn, names, top = [], [], 0

@@ -16,15 +16,15 @@ Point = tuple[float, float]
 
 
 class Mark(Protocol):
-    """One thing that is drawn."""
+    """Base class of marks in a plot."""
 
     def svg(self, x: PlotAxis, y: PlotAxis, height: float) -> str:
-        """The mark as SVG."""
+        """Return the mark as SVG."""
 
 
 @dataclass(frozen=True)
 class LineMark:
-    """A line through points, in their order; None interrupts it."""
+    """A line through points in order; None interrupts it."""
 
     points: Sequence[Point | None]
     color: str
@@ -33,7 +33,7 @@ class LineMark:
     width: float = 2
 
     def svg(self, x: PlotAxis, y: PlotAxis, height: float) -> str:
-        """A path that keeps its width however far it is stretched."""
+        """Return a path whose width does not change when it is stretched."""
         path, pen = [], "M"
         for point in self.points:
             if point is None:
@@ -51,7 +51,7 @@ class LineMark:
 
 @dataclass(frozen=True)
 class PointMarks:
-    """Dots, each with what it says when it is pointed at."""
+    """Dots with tooltips in one plot."""
 
     points: Sequence[Point]
     color: str
@@ -60,7 +60,7 @@ class PointMarks:
     hollow: bool = False
 
     def svg(self, x: PlotAxis, y: PlotAxis, height: float) -> str:
-        """A circle each."""
+        """Return a circle for each point."""
         fill = "none" if self.hollow else css(self.color)
         says = self.says or [""] * len(self.points)
         return "".join(
@@ -72,7 +72,7 @@ class PointMarks:
 
 @dataclass(frozen=True)
 class RuleMark:
-    """A dotted line right across (`down`: from top to bottom) at a value, with what it means."""
+    """A dotted line across the plot (`down`: from top to bottom) at a value, with a label."""
 
     at: float
     says: str
@@ -80,7 +80,7 @@ class RuleMark:
     color: str = INK
 
     def svg(self, x: PlotAxis, y: PlotAxis, height: float) -> str:
-        """The line, its words at the end where they disturb the least."""
+        """Return the line, with its label at the less crowded end."""
         stroke = f'stroke="{css(self.color)}" stroke-dasharray="3 4"'
         if self.down:
             at = percent(x.place(self.at))
@@ -110,7 +110,7 @@ class ColumnMarks:
     says: Sequence[str] = ()
 
     def svg(self, x: PlotAxis, y: PlotAxis, height: float) -> str:
-        """A rectangle each."""
+        """Return a rectangle for each bar."""
         says = self.says or [""] * len(self.bars)
         drawn = []
         for (start, end, value), said in zip(self.bars, says, strict=True):
@@ -131,7 +131,7 @@ def stretched(drawn: str, height: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as SVG's lengths write it."""
+    """Return a fraction as an SVG length."""
     return f"{100 * share:.2f}%"
 
 

@@ -16,7 +16,7 @@ TEXT_COLUMNS = ("reason", "starts", "stops", "batching", "started with")
 
 @dataclass(frozen=True)
 class PageOrigin:
-    """Where a page comes from."""
+    """Origin of a page: version, command, date."""
 
     version: str
     """Tidegate's."""
@@ -24,13 +24,13 @@ class PageOrigin:
     command: str
 
     def facts(self) -> dict[str, str]:
-        """For the page's head."""
+        """Return the facts for the page's head."""
         return {"Tidegate": self.version, "Date": self.date, "Command": self.command}
 
 
 @dataclass(frozen=True)
 class Download:
-    """A file that is in the page."""
+    """A file embedded in the page."""
 
     name: str
     kind: str
@@ -38,14 +38,14 @@ class Download:
     content: str
 
     def html(self) -> str:
-        """A link that saves it."""
+        """Return a link that saves the file."""
         data = b64encode(self.content.encode()).decode("ascii")
         return f'<a download="{escape(self.name)}" href="data:{self.kind};base64,{data}">{escape(self.name)}</a>'
 
 
 @dataclass(frozen=True)
 class PageSection:
-    """A heading over a table, or over other HTML."""
+    """A heading over a table or other HTML."""
 
     title: str
     body: str
@@ -54,7 +54,7 @@ class PageSection:
     """It is long: only its title is shown until somebody asks for it."""
 
     def html(self) -> str:
-        """For a page."""
+        """Return the section as HTML."""
         note = f'<p class="note">{escape(self.note)}</p>' if self.note else ""
         body = f"<details><summary>show</summary>{self.body}</details>" if self.folded else self.body
         return f"<section><h2>{escape(self.title)}</h2>{note}{body}</section>"
@@ -77,7 +77,7 @@ class Page:
     downloads: Sequence[Download] = field(default_factory=tuple)
 
     def html(self) -> str:
-        """The page."""
+        """Return the page as HTML."""
         style, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("style.css", "zoom.js"))
         zoomed = any('class="gantt"' in part.body for part in self.parts)
         verdicts = "".join(f"<p>{escape(said)}</p>" for said in self.verdicts)
@@ -103,7 +103,7 @@ class Page:
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
-    """Cells as text, escaped; where it is wider than the page it can be moved by itself."""
+    """Return a table with escaped cells; it scrolls if it is wider than the page."""
     classes = [
         ' class="word"' if name in WORD_COLUMNS else ' class="words"' if name in TEXT_COLUMNS else "" for name in head
     ]

@@ -16,7 +16,7 @@ TITLE, LEGEND, UNIT, GAP = 34, 24, 22, 26
 def picture(
     title: str, plots: Sequence[Plot], legend: Sequence[LegendEntry], *, width: int = 820, note: str = ""
 ) -> str:
-    """Plots one under the other, over one legend."""
+    """Return plots, one below the other over one legend, as SVG text."""
     style = files(__package__).joinpath("style.css").read_text("utf-8")
     left = max(plot.left for plot in plots)
     wide = width - left - RIGHT

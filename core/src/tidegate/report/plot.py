@@ -28,7 +28,7 @@ class Plot:
 
     @property
     def left(self) -> float:
-        """Pixels left of the marks: for the numbers of the y axis."""
+        """Pixels left of the marks, for the numbers of the y axis."""
         longest = max((len(self.y.written(tick)) for tick in self.y.ticks), default=0)
         return max(MIN_LEFT, CHARACTER * longest + 14)
 

@@ -11,7 +11,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def step_aside() -> None:
-    """Give way to every other process, and be killed with the one that has started this: it may be stopped by then."""
+    """Lower this process's priority below all others, and end it with its parent, which may be gone by then."""
     os.nice(MIN_PRIORITY)
     with suppress(AttributeError):  # only Linux has it: elsewhere this process ends when it reads that there is no more
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -63,7 +63,7 @@ def setup_of(scenario: Scenario, seed: int) -> Setup:
 
 
 def models_as_asked(scenario: Scenario, models: Iterable[Model]) -> tuple[Model, ...]:
-    """Models of a layout with what the scenario says of them and the layout does not."""
+    """Return the models of a layout with the scenario's settings that the layout lacks."""
     alone = {model.name for model in scenario.models if model.scheduling == "unbatched"}
     late = {model.name: model.on_deadline_miss for model in scenario.models}
     return tuple(
@@ -102,7 +102,7 @@ def _told_times(scenario: Scenario, profiles: Iterable[Profile]) -> Iterator[Lat
 
 
 def with_shapes(scenario: Scenario, profiles: Iterable[Profile], *, told: bool) -> Iterator[Profile]:
-    """These profiles, and for each those of its model's shapes; `told`: of those only that policies are told of."""
+    """Return these profiles with those of the models' shapes; `told`: only the profiles that policies know."""
     shapes = {name: model.shapes for model in scenario.models for name in model.partitions}
     for profile in profiles:
         yield profile
@@ -219,7 +219,7 @@ def _startup(spec: StartupSpec, seed: int, worker_id: int) -> int | None:
 def simulated_worker(
     scenario: Scenario, worker: Worker, seed: int, network: NetworkSpec | None = None
 ) -> SimulatedWorker:
-    """A worker with its own luck; `network`: the delays between it and the scheduler."""
+    """Return a simulated worker with its own random streams; `network`: delays between it and the scheduler."""
     simulation = scenario.simulation
     return SimulatedWorker(
         id=worker.id,
@@ -246,7 +246,7 @@ def _shared_with_others(worker: Worker) -> Hashable:
 
 
 def true_profiles(scenario: Scenario, expected: Iterable[Profile]) -> Iterator[Profile]:
-    """How long batches really take, for each profile that policies are told."""
+    """Return the true latency tables of batches for each profile that policies get."""
     for profile in expected:
         service = scenario.simulation.service.get(profile.partition)
         spec = service and service.profile_on(profile.device_class)

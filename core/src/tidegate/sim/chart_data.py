@@ -19,7 +19,7 @@ IN_TIME, ANSWERED_LATE, DROPPED, FAILED_OUTRIGHT = "in time", "late", "dropped",
 
 @dataclass(frozen=True)
 class ModelDetail:
-    """One model; all counts are of requests that arrived in the window."""
+    """Chart data of one model; counts cover requests that arrived in the window."""
 
     model: str
     slo_ms: float | None
@@ -35,7 +35,7 @@ class ModelDetail:
 
 @dataclass(frozen=True)
 class ArrivalMark:
-    """One request of the first moments, in ns of the measured window."""
+    """A request of the first moments; times in ns of the measured window."""
 
     model: str
     at_ns: int
@@ -61,7 +61,7 @@ class RunDetail:
 
 @dataclass(frozen=True)
 class RequestArrays:
-    """The requests that arrived in the window, as arrays; instants in ns of the window."""
+    """Requests that arrived in the window, as arrays; times in ns of the window."""
 
     models: Sequence[str]
     slos_ns: Sequence[int]
@@ -72,7 +72,7 @@ class RequestArrays:
 
 
 def detail_of(requests: RequestArrays, workers: Sequence[str], *, window_ns: int, until_ns: int) -> RunDetail:
-    """The detail of a run; arrivals of the window's first `until_ns` are kept one by one."""
+    """Return the chart data of a run; arrivals of the window's first `until_ns` are kept individually."""
     span_ns = window_ns / TIME_SPANS
     models = [_model(requests, position, span_ns) for position in range(len(requests.models))]
     return RunDetail(span_ns / NS_PER_S, list(workers), models, _arrivals(requests, until_ns))

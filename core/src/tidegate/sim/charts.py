@@ -43,7 +43,7 @@ Bars = list[StackedBar]
 
 
 def outcomes(results: Sequence[RunResult], contender: str = "policy") -> Chart:
-    """How requests ended, in shares: a bar for each model under each contender."""
+    """Return the chart of outcomes as fractions: a bar for each model under each contender."""
     axis = PlotAxis.shares([], "share of the requests", from_zero=True)
     legend = [LegendEntry(name, color) for name, color in OUTCOME_COLORS.items()]
     title = (
@@ -177,7 +177,7 @@ def attainment_over_time(results: Sequence[RunResult], colors: Colors) -> Chart 
 
 
 def batch_sizes(results: Sequence[RunResult]) -> Chart | None:
-    """How many batches had so many rows: a plot for each contender, over the same axes. None where nothing ran."""
+    """Return histograms of batch sizes, one for each contender, over equal axes. None if nothing ran."""
     shares: dict[str, dict[int, float]] = {}
     for policy, own in by_policy(results).items():
         counts: dict[int, int] = {}
@@ -202,7 +202,7 @@ def batch_sizes(results: Sequence[RunResult]) -> Chart | None:
 
 
 def busy_workers(results: Sequence[RunResult]) -> Chart | None:
-    """For how much of the window each worker ran something: a plot for each contender. None where it is not known."""
+    """Return the charts of workers' busy fraction, one for each contender. None if unknown."""
     plots = []
     for policy, own in by_policy(results).items():
         if own[0].total.touched_workers is None:

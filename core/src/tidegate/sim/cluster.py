@@ -34,7 +34,7 @@ class _Running:
 
 
 class Cluster:
-    """The simulated workers of a run."""
+    """Simulated workers of a run, with delays, failures and transfers."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Cluster:
         return worker_id in self._workers
 
     def add(self, workers: Iterable[SimulatedWorker]) -> None:
-        """Let more workers be sent stages, all of them idle."""
+        """Add idle workers."""
         self._workers |= {worker.id: worker for worker in workers}
         if self._interference is not None:
             self._sharing = self._sharing_workers(self._workers.values())
@@ -72,7 +72,7 @@ class Cluster:
                 self._let_be_felt(worker_id, running)
 
     def start(self, now_ns: int, effect: StartStage, agenda: EventQueue) -> None:
-        """Run a stage once it has arrived and its worker is free."""
+        """Start a stage when its input has arrived and its worker is free."""
         worker_id = effect.batch.stages[effect.stage].worker_id
         worker = self._workers[worker_id]
         started_ns = now_ns if self._links is None else max(now_ns, self._links.arrival_ns(now_ns, effect))
@@ -86,7 +86,7 @@ class Cluster:
             self._run(now_ns, worker_id, running, agenda)
 
     def cancel(self, now_ns: int, effect: CancelStage, agenda: EventQueue) -> None:
-        """Give a stage up at once, unless it ends at this very instant."""
+        """Cancel a stage at once, unless it ends at this very time."""
         worker_id = effect.batch.stages[effect.stage].worker_id
         running = self._running[worker_id]
         if running.effect.batch.id != effect.batch.id:
@@ -98,7 +98,7 @@ class Cluster:
             running.number = agenda.schedule(preempted(effect, now_ns))
 
     def ended(self, outcome: Outcome, agenda: EventQueue) -> None:
-        """Let the worker go on with what waits there."""
+        """Start the next stage that waits on the worker."""
         now_ns, worker_id = outcome.now_ns, outcome.worker_id
         running = self._running[worker_id]
         if running.effect.batch.id != outcome.batch_id:
@@ -112,7 +112,7 @@ class Cluster:
             self._run(now_ns, worker_id, following, agenda)
 
     def forget(self, now_ns: int, worker_id: int, agenda: EventQueue) -> None:
-        """Call off what ran there: the engine knows."""
+        """Cancel the stages of a worker; the engine knows."""
         self._waiting.pop(worker_id, None)
         running = self._running.pop(worker_id, None)
         if running is not None:

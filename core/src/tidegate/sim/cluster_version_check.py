@@ -46,7 +46,7 @@ class ClusterVersions:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Say of a plugin that a run did not find that it is missing on a worker, and what to do there.
+        """Context that turns a PluginError for a plugin missing on a worker into one with a remedy.
 
         Raises ParallelBackendError in place of PluginError.
         """
@@ -61,9 +61,9 @@ class ClusterVersions:
 
 
 def check_versions(cluster: str, workers: Mapping[str, Installed]) -> ClusterVersions:
-    """Compare what the workers have with what this machine has.
+    """Compare the versions on the workers, by address, with this machine's.
 
-    `workers`: by address. Raises ParallelBackendError where runs could not start there, or would not give the same.
+    Raises ParallelBackendError if runs could not start there, or would not give the same results.
     """
     used = {name for (kind, _), name in Plugins.installed().source.items() if kind is not CommandSpec}
     here = {name: version for name, version in what_is_installed()().items() if name in {*REQUIRED_NAMES, *used}}

@@ -42,12 +42,12 @@ class SimulatedControl:
         """The instant for which the agenda has something."""
 
     def begin(self, agenda: EventQueue) -> None:
-        """Nothing has happened yet."""
+        """Reset the state before the first event."""
         self._agenda = agenda
         self._wake()
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
-        """Something happened; perhaps time passed that was waited for."""
+        """Handle an event: report workers' progress to the control loop, and carry out its actions."""
         del effects
         now_ns, loop = event.now_ns, self._loop
         if isinstance(event, WorkerLost):

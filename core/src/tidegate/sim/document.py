@@ -22,7 +22,7 @@ NOT_SINGLE = {"dropped", "batch_rows", "busy_shares", "advice"}
 
 
 def simulate_document(scenario: Scenario, results: Sequence[RunResult]) -> Document:
-    """The results of `tidegate simulate`: one row per (policy, seed, model), all advice, all changes of the layout."""
+    """Return the results of `tidegate simulate`: one row per (policy, seed, model), recommendations, layout changes."""
     changes = [
         {"policy": result.total.policy, "seed": result.total.seed, **asdict(change)}
         for result in results
@@ -37,7 +37,7 @@ def simulate_document(scenario: Scenario, results: Sequence[RunResult]) -> Docum
 
 
 def goodput_document(scenario: Scenario, goodputs: Sequence[Goodput], *, limit: float, precision: float) -> Document:
-    """The results of `tidegate goodput`: what was found, every rate that was tried, and the rows at the rates found."""
+    """Return the results of `tidegate goodput`: the rates found, every rate tried, and the rows at the rates found."""
     found = [
         {
             "policy": goodput.policy,
@@ -67,7 +67,7 @@ def goodput_document(scenario: Scenario, goodputs: Sequence[Goodput], *, limit: 
 
 
 def sweep_document(scenario: Scenario, runs: Sequence[RunSpec], results: Sequence[RunResult]) -> Document:
-    """The results of `tidegate sweep`: rows that say in `set` what was changed in the scenario, given unchanged."""
+    """Return the results of `tidegate sweep`: rows with the changed fields in `set`, and the scenario."""
     rows = [{"set": run.changes, **_row(row)} for run, result in zip(runs, results, strict=True) for row in result.rows]
     return {**_head("sweep", scenario), "rows": rows}
 
@@ -78,14 +78,14 @@ def write_document(path: Path, document: Document) -> None:
 
 
 def as_json(document: Document) -> str:
-    """Its text."""
+    """Return a document as JSON text."""
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
 def rows_csv(rows: Sequence[ResultRow], labels: Sequence[Mapping[str, object]] = ()) -> str:
-    """Rows for a spreadsheet: the figures that are single numbers or words, and all that was dropped together.
+    """Return rows as CSV: single figures and words, and all drops together.
 
-    `labels`: what stands before each row, such as what a sweep changed.
+    `labels`: columns before each row, such as the changes of a sweep.
     """
     names = [each.name for each in fields(ResultRow) if each.name not in NOT_SINGLE]
     before = labels or [{}] * len(rows)
@@ -97,7 +97,7 @@ def rows_csv(rows: Sequence[ResultRow], labels: Sequence[Mapping[str, object]] =
 
 
 def as_csv(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """Lines for a spreadsheet."""
+    """Return lines as CSV under a header."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)

@@ -21,29 +21,29 @@ class EventQueue:
 
     @property
     def next_ns(self) -> int:
-        """The instant of the next event, NEVER_NS if there is none; one that was called off counts until it is
+        """Return the time of the next event in ns, NEVER_NS if there is none; a cancelled event counts until it is
         popped."""
         coming, heap = self._coming, self._heap
         coming_ns = NEVER_NS if coming is None else coming.now_ns
         return heap[0][0] if heap and heap[0][0] < coming_ns else coming_ns
 
     def schedule(self, event: AnyStimulus) -> int:
-        """Let an event happen at its `now_ns`; returns the number with which it can be called off."""
+        """Schedule an event at its `now_ns`; return a number that cancels it."""
         self._scheduled += 1
         heappush(self._heap, (event.now_ns, self._scheduled, event))
         return self._scheduled
 
     def call_off(self, number: int) -> None:
-        """Let an event not happen that is scheduled and has not happened."""
+        """Cancel a scheduled event that has not happened."""
         self._called_off.add(number)
 
     def feed(self, events: Iterable[AnyStimulus]) -> None:
-        """Let events happen that come in the order of time: they are taken one by one, and never piled up."""
+        """Feed events in order of time; they are taken one by one from the iterator."""
         self._fed = iter(events)
         self._coming = next(self._fed, None)
 
     def pop(self) -> AnyStimulus | None:
-        """Take the next event; None: it was called off, or there is none."""
+        """Remove and return the next event; None: it was cancelled, or there is none."""
         coming, heap = self._coming, self._heap
         if heap and (coming is None or heap[0][0] < coming.now_ns):
             _, number, event = heappop(heap)

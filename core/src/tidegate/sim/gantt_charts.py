@@ -16,7 +16,7 @@ MIN_S = 0.02
 
 
 def gantt_charts(results: Sequence[RunResult], colors: Colors) -> list[Chart]:
-    """The first seed of each policy, where its stages are known."""
+    """Return the Gantt chart of each policy's first seed, if its stages are known."""
     shown: dict[str, RunResult] = {}
     for result in results:
         if result.gantt and result.detail:

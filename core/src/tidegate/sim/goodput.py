@@ -21,7 +21,7 @@ LARGEST_LOAD, SMALLEST_LOAD = 32.0, 1e-3
 
 @dataclass(frozen=True)
 class RateProbe:
-    """One rate that was tried."""
+    """Result of a run at one rate."""
 
     rate_rps: float
     good: bool
@@ -33,7 +33,7 @@ class RateProbe:
 
 @dataclass(frozen=True)
 class GoodputSearch:
-    """The goodput of one policy with one seed."""
+    """Goodput of one policy with one seed, and the rates tried."""
 
     policy: str
     seed: int
@@ -118,7 +118,7 @@ def search_goodput(question: GoodputQuery) -> GoodputSearch:
 
 
 def summarise_searches(searches: list[GoodputSearch]) -> list[Goodput]:
-    """Median, least and greatest over the seeds, policy by policy in the order in which they come."""
+    """Return median, least and greatest goodput over the seeds, policy by policy."""
     goodputs = []
     for policy in dict.fromkeys(search.policy for search in searches):
         own = [search for search in searches if search.policy == policy]

@@ -13,7 +13,7 @@ from tidegate.sim.verdicts import goodput_verdicts
 
 
 def goodput_page(title: str, goodputs: Sequence[Goodput], limit: float, document: Document, origin: PageOrigin) -> str:
-    """The page of `tidegate goodput`: what was found, with its spread, and the rates that were tried."""
+    """Return the page of `tidegate goodput`: goodput with its spread, and the rates tried."""
     best = [search.best for goodput in goodputs for search in goodput.searches if search.best]
     colors = Colors((), (goodput.policy for goodput in goodputs))
     curves = [load_curve(goodput) for goodput in goodputs]
@@ -65,7 +65,7 @@ def _csv(goodputs: Sequence[Goodput]) -> str:
 
 
 def load_curve(goodput: Goodput) -> LoadCurve:
-    """Every rate that was tried to its end."""
+    """Return the curve of all completed runs of a goodput search."""
     tried = [
         LoadPoint(probe.rate_rps, 1 - probe.worst_bad_rate, search.seed, probe.p99_ms)
         for search in goodput.searches

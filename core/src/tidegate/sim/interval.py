@@ -11,7 +11,7 @@ STUDENT_T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7:
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean, and where it lies with 95 % confidence."""
+    """A mean with its 95 % confidence interval."""
 
     mean: float
     low: float
@@ -19,7 +19,7 @@ class Interval:
 
 
 def interval_of(values: Sequence[float], least: float = 0.0, most: float = 1.0) -> Interval:
-    """Student's t interval of two to ten values that vary by chance, cut to what can be."""
+    """Return Student's t interval of two to ten random values, clipped to [least, most]."""
     mean = fmean(values)
     half = STUDENT_T_975[len(values) - 1] * stdev(values) / math.sqrt(len(values))
     return Interval(mean, max(least, mean - half), min(most, mean + half))

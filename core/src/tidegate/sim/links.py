@@ -48,13 +48,13 @@ class NetworkLinks:
         """The node that a batch's rows were sent to, and when they are there, by batch id."""
 
     def extend(self, network: Network, node: Mapping[int, str]) -> None:
-        """Know more partitions and workers; the bandwidth stays, and what is on its way goes on."""
+        """Add partitions and workers; the bandwidth stays, and transfers continue."""
         sizes = {**self.network.bytes_per_row, **network.bytes_per_row}
         self.network = msgspec.structs.replace(self.network, bytes_per_row=sizes)
         self._node = {**self._node, **node}
 
     def send(self, now_ns: int, batch: Batch, stage: int, rows: int) -> None:
-        """A stage has finished: its output sets out for the worker of the next one."""
+        """Start the transfer of a finished stage's output to the worker of the next stage."""
         following = batch.stages[stage + 1]
         sender, receiver = self._node[batch.stages[stage].worker_id], self._node[following.worker_id]
         if sender == receiver:
@@ -68,7 +68,7 @@ class NetworkLinks:
         self._sent[batch.id] = receiver, end_ns + self.network.latency_ns
 
     def arrival_ns(self, now_ns: int, effect: StartStage) -> int:
-        """When the input of a stage that is about to start is there; asked once for each stage."""
+        """Return when the input of a starting stage arrives, in ns; called once for each stage."""
         if effect.stage == 0:
             return now_ns
         batch = effect.batch
@@ -85,14 +85,14 @@ class NetworkLinks:
 
 
 class Forwarding:
-    """A listener that sends what a stage gave to the worker that the policy has settled on by then."""
+    """Listener that starts a transfer when the policy has settled the next worker."""
 
     def __init__(self, engine: Engine, links: NetworkLinks) -> None:
         self._engine = engine
         self._links = links
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
-        """A stage may have finished that others follow."""
+        """Handle a finished stage that others follow."""
         del effects
         if type(event) is StageFinished and (flight := self._engine.flight(event.batch_id)):
             self._links.send(event.now_ns, flight.batch, event.stage, flight.rows)

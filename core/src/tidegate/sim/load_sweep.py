@@ -33,7 +33,7 @@ class LoadCurve:
 
 
 def over_load(curves: Sequence[LoadCurve], limit: float, colors: Colors) -> Chart:
-    """The chart of attainment over load; `limit`: the share that may go wrong."""
+    """Return the chart of attainment over load; `limit`: maximum miss rate."""
     return chart_of(
         CHART_TITLE,
         load_plot(curves, limit, colors),
@@ -45,7 +45,7 @@ def over_load(curves: Sequence[LoadCurve], limit: float, colors: Colors) -> Char
 
 
 def latency_over_load(curves: Sequence[LoadCurve], colors: Colors) -> Chart:
-    """The chart of latency over load."""
+    """Return the chart of latency over load."""
     title = "How does latency grow with the load?"
     note = "99th percentile of the answered: who gives requests up looks quicker by it."
     return chart_of(title, latency_plot(curves, colors), legend=load_legend(curves, colors), note=note, wide=True)
@@ -54,7 +54,7 @@ def latency_over_load(curves: Sequence[LoadCurve], colors: Colors) -> Chart:
 def latency_plot(
     curves: Sequence[LoadCurve], colors: Colors, *, slo_ms: float | None = None, height: float = 220
 ) -> Plot:
-    """The plot of it: the median of the seeds at each rate; `slo_ms`: where a line shows the SLO."""
+    """Return the plot of median latency over the seeds at each rate; `slo_ms`: draw the SLO as a line."""
     marks: list[LineMark | PointMarks | RuleMark] = [] if slo_ms is None else [RuleMark(slo_ms, f"SLO {slo_ms:g} ms")]
     known: list[float] = [] if slo_ms is None else [slo_ms]
     for curve in curves:
@@ -72,14 +72,14 @@ def latency_plot(
 
 
 def load_legend(curves: Sequence[LoadCurve], colors: Colors) -> list[LegendEntry]:
-    """The color of each."""
+    """Return the legend: the color of each contender."""
     return [
         LegendEntry(each.name, colors.of_contender(each.name), colors.dash_of(each.name), "line") for each in curves
     ]
 
 
 def load_plot(curves: Sequence[LoadCurve], limit: float, colors: Colors, *, height: float = 300) -> Plot:
-    """The plot of it: rates across, attainment of the worst model up."""
+    """Return the plot of the worst model's attainment over the rate."""
     marks: list[LineMark | PointMarks | RuleMark] = [RuleMark(1 - limit, f"{words.limit(1 - limit)} in time")]
     for curve in curves:
         color = colors.of_contender(curve.name)
@@ -98,7 +98,7 @@ def load_plot(curves: Sequence[LoadCurve], limit: float, colors: Colors, *, heig
 
 
 def decreasing(tried: Sequence[LoadPoint]) -> list[tuple[float, float]]:
-    """The decreasing line that is nearest to the runs (least squares: pool adjacent violators)."""
+    """Return the nearest decreasing line to the runs (least squares: pool adjacent violators)."""
     blocks: list[tuple[float, int, list[float]]] = []  # sum of the attainments, how many, rates
     for rate_rps in sorted({each.rate_rps for each in tried}):
         own = [each.attainment for each in tried if each.rate_rps == rate_rps]

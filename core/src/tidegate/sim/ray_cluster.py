@@ -12,7 +12,7 @@ TIMEOUT_S = 10
 
 
 def import_ray(option: str) -> Any:  # noqa: ANN401 - a module
-    """Ray, which is an extra. Raises ParallelBackendError. `option`: of the command line, that wants it."""
+    """Import Ray, which is an extra. Raises ParallelBackendError. `option`: the command-line option that needs it."""
     try:
         return import_module("ray")
     except ImportError as error:

@@ -17,7 +17,7 @@ OTHER_REASONS = "other"
 
 @dataclass
 class LatencySums:
-    """Sums over the requests of one model that arrived in the window and were answered."""
+    """Sums over answered requests of one model that arrived in the window."""
 
     count: int = 0
     waiting_ns: int = 0
@@ -60,7 +60,7 @@ class RunRecord(OutcomeListener):
         """For how long the stages of a batch that have ended ran, by its id."""
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
-        """The last stage of a batch has finished."""
+        """Record the answered requests of a batch."""
         outcome, instants = self.outcome, self.ended_ns
         for request in requests:
             instants[request.id] = ended_ns
@@ -72,7 +72,7 @@ class RunRecord(OutcomeListener):
         self.note_waits(batch, [request.arrival_ns for request in requests], ended_ns)
 
     def note_waits(self, batch: Batch, arrivals_ns: Sequence[int], ended_ns: int) -> None:
-        """A batch was answered: for how long its requests, of these arrivals, ran, and for how long they waited."""
+        """Add the execution and queueing time of a batch's requests. `arrivals_ns`: their arrivals in ns."""
         ran_ns, waited = self._ran_ns.pop(batch.id, 0), self.waited[self._positions[batch.model]]
         for at_ns in arrivals_ns:
             if at_ns >= self._measured_from_ns:
@@ -81,23 +81,23 @@ class RunRecord(OutcomeListener):
                 waited.waiting_ns += ended_ns - at_ns - ran_ns
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
-        """The policy gave a request up."""
+        """Record a request that the policy dropped."""
         self.drop(request.id, now_ns, reason)
 
     def failed(self, now_ns: int, request: Request, reason: str) -> None:
-        """A request's batch failed, for good."""
+        """Record a request that failed for good."""
         self.fail(request.id, now_ns)
 
     def advised(self, now_ns: int, advice: Advise) -> None:
-        """The policy said how many workers it wants more, or can spare."""
+        """Record a recommendation on the number of workers."""
         self.advice.append((now_ns, advice))
 
     def change_progressed(self, event: ChangeProgressed) -> None:
-        """A change of the layout reached a state."""
+        """Record the progress of a layout change."""
         self.changes.append(event)
 
     def drop(self, request_id: int, ended_ns: int, reason: str) -> None:
-        """A request was given up, for a reason that is counted."""
+        """Record a drop under its reason."""
         if reason not in self.reasons:
             if len(self.reasons) >= MAX_REASONS:
                 reason = OTHER_REASONS
@@ -108,13 +108,13 @@ class RunRecord(OutcomeListener):
         self._went_wrong(request_id)
 
     def fail(self, request_id: int, ended_ns: int) -> None:
-        """A request has no answer."""
+        """Record a failed request."""
         self.ended_ns[request_id] = ended_ns
         self.outcome[request_id] = FAILED
         self._went_wrong(request_id)
 
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
-        """A stage is over, however it ended."""
+        """Add the busy time of a stage, whatever its outcome."""
         batch = effect.batch
         self.stage_worker.append(batch.stages[effect.stage].worker_id)
         self.stage_model.append(self._positions[batch.model])

@@ -10,7 +10,7 @@ from tidegate.observation import LogEntry, LogHeader, Observer, ObserverOptions,
 
 @dataclass(frozen=True)
 class ReplayDifference:
-    """The first event at which the replay did something else than the recording."""
+    """The first event at which the replay differs from the log."""
 
     number: int
     """The number of the event, counted from 1."""

@@ -23,7 +23,7 @@ FIGURE_DECIMALS = 6
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One (policy, seed, model). Counts are of requests that arrived in the window, however late they ended."""
+    """Results of one (policy, seed, model). Counts cover requests that arrived in the window, whenever they ended."""
 
     policy: str
     seed: int
@@ -84,7 +84,7 @@ class ResultRow:
 
 @dataclass(frozen=True)
 class StageBar:
-    """One stage, for a Gantt chart; instants in seconds of the measured window."""
+    """A stage for a Gantt chart; times in seconds of the measured window."""
 
     worker: str
     model: str
@@ -120,7 +120,7 @@ class SimulatedLayoutChange:
 
 @dataclass(frozen=True)
 class RunResult:
-    """One run of one policy."""
+    """Results of one run of one policy."""
 
     rows: list[ResultRow]
     """All models together, then each."""
@@ -137,7 +137,7 @@ class RunResult:
 
     @property
     def total(self) -> ResultRow:
-        """All models together."""
+        """Results of all models together."""
         return self.rows[0]
 
 

@@ -19,7 +19,7 @@ from tidegate.workload.arrivals import NS_PER_S
 
 
 class SimulationError(Exception):
-    """A run that came to no result; the message names policy, seed and cause."""
+    """Error: a run had no result; the message names policy, seed and cause."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ POLICY, PASSING, TUNED = 3, 4, 5
 
 
 class ShadowWindow:
-    """The window, and what follows from it. Holds no clock."""
+    """Sliding window of bypassed requests, and the reports on it. It reads no clock."""
 
     def __init__(self, begin: ShadowSetup, plugins: Plugins) -> None:
         self._begin = begin
@@ -64,7 +64,7 @@ class ShadowWindow:
         self._slo_ns = {model.name: model.slo_ns for model in begin.setup.models if model.slo_ns is not None}
 
     def take(self, passed: BypassedTraffic) -> None:
-        """Let the window slide."""
+        """Add bypassed traffic, and drop what leaves the window."""
         since_ns = passed.now_ns - WINDOW_NS
         seen = sorted([*self._seen, *passed.seen], key=lambda request: request.at_ns)[-MAX_REQUESTS:]
         if seen and len(seen) == MAX_REQUESTS:
@@ -80,7 +80,7 @@ class ShadowWindow:
             self._executed.append((passed.now_ns, of_models))
 
     def report(self, now_ns: int) -> ShadowReport:
-        """Simulate the window. Raises PluginError, and whatever a policy raises."""
+        """Simulate the window, and return the report. Raises PluginError, and whatever a policy raises."""
         begin, until_ns = self._begin, now_ns - SETTLING_NS
         known = {model.name for model in begin.setup.models}
         all_seen = [request for request in self._seen if request.model in known]

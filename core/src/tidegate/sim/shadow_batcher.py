@@ -26,7 +26,7 @@ MAX_TRIES: Final = 2
 
 
 class OwnBatcher:
-    """Goes on with each report from what it has learned."""
+    """Model of the Tritons' own batchers, which keeps what it learned between reports."""
 
     def __init__(self, begin: ShadowSetup, plugins: Plugins) -> None:
         self._begin = begin

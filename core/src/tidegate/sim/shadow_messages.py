@@ -30,7 +30,7 @@ class BypassedRequest(msgspec.Struct, array_like=True, frozen=True):
 
 
 class BypassedResponse(msgspec.Struct, array_like=True, frozen=True):
-    """One answer to a request that passed."""
+    """A response to a request that bypassed scheduling."""
 
     at_ns: int
     """When its request was sent."""

@@ -32,7 +32,7 @@ class ShadowReplayResult(NamedTuple):
 def replay_under_policy(
     begin: ShadowSetup, plugins: Plugins, seen: Sequence[BypassedRequest], headroom: ResponseMargin
 ) -> ShadowReplayResult:
-    """Under the policy that is spoken of, whose deadlines are earlier by the headroom, after which no answer counts.
+    """Simulate the policy, with deadlines earlier by the headroom; late responses do not count.
 
     Raises PluginError, and whatever the policy raises.
     """

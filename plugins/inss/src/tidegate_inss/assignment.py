@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class AssignedShare(NamedTuple):
-    """One process of a model on a share of a GPU."""
+    """A process of a model on a share of a GPU."""
 
     model: int
     """Its number in the problem."""
@@ -20,7 +20,7 @@ class AssignedShare(NamedTuple):
 
 
 def by_gpu(shares: Iterable[AssignedShare], gpus: int) -> list[list[AssignedShare]]:
-    """The shares of each GPU, in the order given."""
+    """Return the shares of each GPU, in the given order."""
     sorted_out: list[list[AssignedShare]] = [[] for _ in range(gpus)]
     for share in shares:
         sorted_out[share.gpu].append(share)
@@ -28,7 +28,7 @@ def by_gpu(shares: Iterable[AssignedShare], gpus: int) -> list[list[AssignedShar
 
 
 def first_of_processes(shares: Iterable[AssignedShare]) -> list[AssignedShare]:
-    """One share of each process of one GPU, in order."""
+    """Return one share of each process of one GPU, in order."""
     seen: set[int] = set()
     firsts = []
     for share in shares:

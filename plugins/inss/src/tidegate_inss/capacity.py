@@ -24,7 +24,7 @@ _LEAST_MS = 1e-9
 
 
 def borne_rps(batches: NDArray[np.int64], batch_ms: Floats, slo_ms: Floats | float) -> Floats:
-    """The rates, per second, at which batches of these sizes that take so long are on time; 0 where not one is.
+    """Return the rates per second at which batches of these sizes and latencies are on time; 0 if none is.
 
     Arrays of one shape, or of shapes that broadcast.
     """

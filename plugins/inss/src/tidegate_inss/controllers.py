@@ -63,7 +63,7 @@ class ShareReplanningOptions(ShareControllerOptions):
 
 
 class ShareReplanning(ShareController):
-    """Keeps shares as rates are."""
+    """Controller that keeps shares in proportion to rates by planning again."""
 
     Options = ShareReplanningOptions
 
@@ -75,7 +75,7 @@ class ShareReplanning(ShareController):
         self._planned: _Planned | None = None
 
     def step(self, observation: Observation) -> Layout | None:
-        """Other shares where those that serve bear too little. Raises PlanningError where there are none."""
+        """Return a new layout if the current shares cannot serve the rates. Raises PlanningError if there is none."""
         problem = self._now(observation)
         rates_rps = {model.name: model.rate_rps for model in problem.models}
         if self._planned is None or not self._planned.is_for(observation.layout, rates_rps):
@@ -101,9 +101,9 @@ class _Planned(NamedTuple):
 
 
 class GsliceLoop(ShareController):
-    """Shares and batches follow latency and throughput; models stay where they are."""
+    """Controller that adapts shares and batch sizes to latency and throughput; models stay on their GPUs."""
 
     def step(self, observation: Observation) -> Layout | None:
-        """The shares after one more step; None where all are close to their bounds. Raises PlanningError."""
+        """Return the shares after one more step; None if all are close to their bounds. Raises PlanningError."""
         adjusted = imported_late("tidegate_inss.gslice:adjusted", PLANNER_EXTRA)
         return cast("Layout | None", adjusted(self._now(observation), observation.layout))

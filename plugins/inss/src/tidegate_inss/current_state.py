@@ -27,7 +27,7 @@ def check_first(problem: ShareProblem, layout: Layout) -> None:
 
 
 def shares_of(problem: ShareProblem, layout: Layout) -> list[AssignedShare]:
-    """The shares that serve, in the order of the layout's workers."""
+    """Return the current shares, in the order of the layout's workers."""
     devices = {device: number for number, device in enumerate(problem.devices)}
     models = {model.name: number for number, model in enumerate(problem.models)}
     batches = {model.name: max(pipeline.batch for pipeline in model.pipelines) for model in layout.models}
@@ -41,7 +41,7 @@ def shares_of(problem: ShareProblem, layout: Layout) -> list[AssignedShare]:
 
 
 def problem_with(problem: ShareProblem, rates_rps: Mapping[str, float]) -> ShareProblem:
-    """The problem with other rates, by model."""
+    """Return the problem with other rates by model."""
     models = tuple(
         model.model_copy(update={"rate_rps": max(rates_rps[model.name], MIN_RATE_FRACTION * model.rate_rps)})
         for model in problem.models

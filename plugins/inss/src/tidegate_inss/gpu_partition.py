@@ -57,7 +57,7 @@ EMPTY_PARTITION = GpuPartition(float("inf"), 0.0, (), ())
 
 
 class GpuPartitioner:
-    """Divides GPUs of one problem, and remembers how."""
+    """Partitions GPUs of one problem into shares, with a cache."""
 
     def __init__(self, predictor: Predictor) -> None:
         self.predictor = predictor
@@ -69,7 +69,7 @@ class GpuPartitioner:
         self._batches = np.arange(1, predictor.tables.gpu_ms.shape[2])
 
     def divide(self, pieces: Sequence[ModelPiece], memory_mib: int | None) -> GpuPartition | None:
-        """The best division that was found; None where they do not fit beside each other. Order does not matter."""
+        """Return the best partition found; None if the pieces do not fit together. Their order does not matter."""
         if not pieces:
             return EMPTY_PARTITION
         key = tuple(sorted(pieces)), memory_mib

@@ -60,7 +60,7 @@ class _Demand:
 
 
 class Gpulets:
-    """One run of the algorithm."""
+    """State of one run of gpulet's algorithm."""
 
     def __init__(self, predictor: Predictor) -> None:
         self.predictor = predictor
@@ -73,7 +73,7 @@ class Gpulets:
         self._parts: list[list[_Part]] = [[] for _ in self.problem.devices]
 
     def run(self) -> tuple[list[AssignedShare], dict[int, str]]:
-        """The shares, and why a model has too few."""
+        """Return the shares, and why models have too few."""
         models = self.problem.models
         missing: dict[int, str] = {}
         for model in sorted(range(len(models)), key=lambda each: models[each].rate_rps * models[each].slo_ms):
@@ -254,5 +254,5 @@ def regression(tables: LatencyTables) -> Floats:
 
 
 def plan_gpulets(predictor: Predictor) -> tuple[list[AssignedShare], dict[int, str]]:
-    """The shares that gpulet chooses, and why a model has too few."""
+    """Return gpulet's shares, and why models have too few."""
     return Gpulets(predictor).run()

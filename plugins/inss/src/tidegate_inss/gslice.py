@@ -27,7 +27,7 @@ LEAST, MOST_DOWN = 0.01, 0.5
 
 
 def next_batch(batch: int, latency_ms: float, bound_ms: float, most: int) -> int:
-    """One step of the batch size, by the part of its bound that a batch leaves over, or misses."""
+    """Return the next batch size, from the fraction of its bound that a batch leaves or exceeds."""
     left = (bound_ms - latency_ms) / bound_ms
     if 0 < left < BOUND_TOLERANCE:
         return batch
@@ -35,7 +35,7 @@ def next_batch(batch: int, latency_ms: float, bound_ms: float, most: int) -> int
 
 
 def next_share(share: float, latency_ms: float, bound_ms: float, throughput: float, rate: float) -> float:
-    """One step of the share, of 1: up where latency or throughput miss their bound, down where both keep it."""
+    """Return the next share, of 1: larger if latency or throughput miss their bounds, smaller if both meet them."""
     latency_left, throughput_left = (bound_ms - latency_ms) / bound_ms, (throughput - rate) / rate
     if 0 < latency_left < BOUND_TOLERANCE and 0 < throughput_left < BOUND_TOLERANCE:
         return share
@@ -45,7 +45,7 @@ def next_share(share: float, latency_ms: float, bound_ms: float, throughput: flo
 
 
 def max_min_fair(wanted: Sequence[float], room: float) -> list[float]:
-    """Everybody's wish where they fit, else none has more than who gets less than they wish."""
+    """Return the max-min fair shares: all wishes if they fit."""
     granted = [0.0] * len(wanted)
     left = sorted(range(len(wanted)), key=lambda each: wanted[each])
     while left:
@@ -57,7 +57,7 @@ def max_min_fair(wanted: Sequence[float], room: float) -> list[float]:
 
 
 def plan_gslice(predictor: Predictor) -> tuple[list[AssignedShare], dict[int, str]]:
-    """The shares on which the loop ends, and which model fits on no GPU."""
+    """Return the final shares of the loop, and models that fit on no GPU."""
     problem = predictor.problem
     alone = [GsliceFeedback(predictor, [model]) for model in range(len(problem.models))]
     for loop in alone:
@@ -87,7 +87,7 @@ def plan_gslice(predictor: Predictor) -> tuple[list[AssignedShare], dict[int, st
 
 
 def adjusted(problem: ShareProblem, layout: Layout) -> Layout | None:
-    """The layout after one more step of the loop on every GPU; None: nothing changes. Raises PlanningError."""
+    """Return the layout after one more step on every GPU; None if nothing changes. Raises PlanningError."""
     predictor = Predictor(problem)
     present = shares_of(problem, layout)
     shares: list[AssignedShare] = []
@@ -111,7 +111,7 @@ def _fits(predictor: Predictor, gpu: int, models: Sequence[int]) -> bool:
 
 
 def kept_batches(predictor: Predictor, gpu: int, loop: "GsliceFeedback") -> list[int]:
-    """The batch sizes, the largest halved for as long as the GPU's memory does not hold them."""
+    """Return the batch sizes, the largest halved until they fit into the GPU's memory."""
     batches = list(loop.batches)
     memory_mib = predictor.problem.devices[gpu].memory_mib
     models = predictor.problem.models
@@ -125,7 +125,7 @@ def kept_batches(predictor: Predictor, gpu: int, loop: "GsliceFeedback") -> list
 
 
 class GsliceFeedback:
-    """The models of one GPU, each of which adjusts itself to what it sees."""
+    """Feedback loop over the models of one GPU."""
 
     def __init__(self, predictor: Predictor, models: Sequence[int], present: Sequence[AssignedShare] = ()) -> None:
         """`present`: the shares that they have; none: they begin with small ones."""
@@ -137,13 +137,13 @@ class GsliceFeedback:
         self.units = self._divided()
 
     def run(self) -> None:
-        """Batch sizes until they stay, then shares, several times; batch sizes at last."""
+        """Adapt batch sizes until they stay, then shares, several times; batch sizes last."""
         for _ in range(ROUNDS):
             self.step()
         self._adjust_batches()
 
     def step(self) -> None:
-        """Batch sizes until they stay, then shares, once."""
+        """Adapt batch sizes until they stay, then shares, once."""
         self._adjust_batches()
         self._adjust_shares()
 

@@ -25,7 +25,7 @@ K4_CANDIDATES = tuple(0.02 * each for each in range(40))
 
 @dataclass(frozen=True)
 class FittedModel:
-    """One model: computing takes (k1 b^2 + k2 b + k3) / (share + k4) + k5 milliseconds, with shares of 1."""
+    """Fitted compute time of one model: (k1 b^2 + k2 b + k3) / (share + k4) + k5 milliseconds, with shares of 1."""
 
     k1: float
     k2: float
@@ -45,7 +45,7 @@ class FittedModel:
 
 
 def fit(predictor: Predictor, model: int) -> FittedModel:
-    """The closed form of a model."""
+    """Return the closed form of a model."""
     tables, units = predictor.tables, predictor.problem.units_per_gpu
     most = predictor.problem.models[model].max_batch
     batches = sorted({min(batch, most) for batch in FITTED_BATCHES})
@@ -82,7 +82,7 @@ class _Tenant:
 
 
 class Igniter:
-    """One run of the algorithm."""
+    """State of one run of iGniter's algorithm."""
 
     def __init__(self, predictor: Predictor) -> None:
         self.predictor = predictor
@@ -92,7 +92,7 @@ class Igniter:
         self._gpus: list[list[_Tenant]] = []
 
     def run(self) -> tuple[list[AssignedShare], dict[int, str]]:
-        """The shares, and why a model has too few."""
+        """Return the shares, and why models have too few."""
         wanted: list[_Tenant] = []
         missing: dict[int, str] = {}
         for model, tenant in enumerate(self.problem.models):
@@ -120,7 +120,7 @@ class Igniter:
         return shares, missing
 
     def least_units(self, model: int, rate_rps: float) -> _Tenant | None:
-        """The batch for a rate, and the least share on which it is on time alone; None: on none."""
+        """Return the batch size for a rate and the least share that is on time alone; None if none is."""
         tenant, fitted = self.problem.models[model], self._fitted[model]
         bound_ms, rate = FOR_RUNNING * tenant.slo_ms, rate_rps / 1000
         tables = self.predictor.tables
@@ -194,5 +194,5 @@ class Igniter:
 
 
 def plan_igniter(predictor: Predictor) -> tuple[list[AssignedShare], dict[int, str]]:
-    """The shares that iGniter chooses, and why a model has too few."""
+    """Return iGniter's shares, and why models have too few."""
     return Igniter(predictor).run()

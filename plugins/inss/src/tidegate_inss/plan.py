@@ -15,7 +15,7 @@ class _Part(BaseModel):
 
 
 class PlannedShare(_Part):
-    """One process of a model on a share of a GPU."""
+    """A process of a model on a share of a GPU."""
 
     model: str
     units: int = Field(ge=1)
@@ -40,7 +40,7 @@ class PlannedGpu(_Part):
 
 
 class PlannedModel(_Part):
-    """One model, all its shares together."""
+    """A model in the plan, with all its shares."""
 
     name: str
     rate_rps: Amount
@@ -68,12 +68,12 @@ class SharePlan(Plan):
 
     @property
     def throughput_rps(self) -> float:
-        """The sum over all shares of what they do with full batches: the paper's objective."""
+        """Sum of the throughput of all shares with full batches: the paper's objective."""
         return sum(model.most_rps for model in self.models)
 
     @property
     def gpus_used(self) -> float:
-        """How many GPUs its processes have, in parts of GPUs."""
+        """Number of GPUs in use, in parts of GPUs."""
         units = 0
         for gpu in self.gpus:
             processes = {share.process or -number: share.units for number, share in enumerate(gpu.shares, start=1)}
@@ -82,7 +82,7 @@ class SharePlan(Plan):
 
     @property
     def bears(self) -> float:
-        """So many times its rate the model bears that bears least, as far as is foretold."""
+        """Factor by which all rates could grow, by prediction."""
         return min(model.bears_rps / model.rate_rps for model in self.models)
 
     @property
@@ -101,7 +101,7 @@ class SharePlan(Plan):
 
     @property
     def table(self) -> list[dict[str, str]]:
-        """A row per share."""
+        """One row for each share."""
         rates = {model.name: model.rate_rps for model in self.models}
         return [
             {

@@ -49,12 +49,12 @@ PLANNER_ENTRIES = MappingProxyType(
 
 
 class SharePlanner(Protocol):
-    """A `Planner` of this problem."""
+    """A `Planner` for share problems."""
 
     def __call__(self, problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
         """Plan. Raises PlanningError, also where its libraries are missing."""
 
 
 def share_planner(name: str) -> SharePlanner:
-    """The planner of this name, imported when it runs. Raises KeyError for others than those of `PLANNER_ENTRIES`."""
+    """Return the planner with this name, imported when it runs. Raises KeyError if it is not in `PLANNER_ENTRIES`."""
     return imported_late(PLANNER_ENTRIES[name].place, PLANNER_EXTRA)

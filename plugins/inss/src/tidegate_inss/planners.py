@@ -12,7 +12,7 @@ from tidegate_inss.search import PlacementSearch
 
 
 def plan_shares(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
-    """The search. Raises PlanningError."""
+    """Plan by local search. Raises PlanningError."""
     predictor = Predictor(problem)
     search = PlacementSearch(predictor)
     shares, missing = search.run(time_limit_s=time_limit_s, progress=progress)
@@ -20,21 +20,21 @@ def plan_shares(problem: ShareProblem, /, *, time_limit_s: float, progress: Prog
 
 
 def plan_by_gpulet(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
-    """The algorithm of gpulet. Raises PlanningError."""
+    """Plan with gpulet's algorithm. Raises PlanningError."""
     del time_limit_s, progress
     predictor = Predictor(problem)
     return build_plan(predictor, *plan_gpulets(predictor), None)
 
 
 def plan_by_gslice(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
-    """The loop of GSLICE. Raises PlanningError."""
+    """Plan with GSLICE's loop. Raises PlanningError."""
     del time_limit_s, progress
     predictor = Predictor(problem)
     return build_plan(predictor, *plan_gslice(predictor), None)
 
 
 def plan_by_igniter(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
-    """The algorithm of iGniter. Raises PlanningError."""
+    """Plan with iGniter's algorithm. Raises PlanningError."""
     del time_limit_s, progress
     predictor = Predictor(problem)
     return build_plan(predictor, *plan_igniter(predictor), None)

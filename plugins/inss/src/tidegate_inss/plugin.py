@@ -13,7 +13,7 @@ from tidegate_inss.problem_from_demand import problem_of
 
 @hookimpl
 def tidegate_planners() -> list[PlannerSpec]:
-    """Offer the search, InSS's networks, and the planners that these are judged by."""
+    """Return the planner `shares`, InSS's networks, and their baselines."""
     return [
         PlannerSpec(
             name,
@@ -30,7 +30,7 @@ def tidegate_planners() -> list[PlannerSpec]:
 
 @hookimpl
 def tidegate_controllers() -> list[ControllerSpec]:
-    """Offer shares that follow the load."""
+    """Return the controllers that change shares with the load."""
     return [
         ControllerSpec("share-replanning", "Divides GPUs anew when their MPS shares bear too little", ShareReplanning),
         ControllerSpec("gslice-loop", "MPS shares that follow latency and throughput, step by step", GsliceLoop),
@@ -39,5 +39,5 @@ def tidegate_controllers() -> list[ControllerSpec]:
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer `train-inss`."""
+    """Return the command `train-inss`."""
     return [CommandSpec("train-inss", train_inss)]

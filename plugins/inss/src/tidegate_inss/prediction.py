@@ -8,7 +8,7 @@ from tidegate_inss.tables import LatencyTables, tables_of
 
 
 class Predictor:
-    """The latency model of one problem, in tables."""
+    """Latency model of one problem, as tables."""
 
     def __init__(self, problem: ShareProblem) -> None:
         """Raise PlanningError as `ShareProblem.check` does."""
@@ -42,5 +42,5 @@ class Predictor:
         return taken
 
     def takes_mib(self, share: AssignedShare) -> float:
-        """The device memory of a share's process."""
+        """Return the device memory of a share's process in MiB."""
         return self.problem.models[share.model].takes_mib(share.batch)

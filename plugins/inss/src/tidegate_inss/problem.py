@@ -34,7 +34,7 @@ class GpuPool(_Part):
 
 
 class SharingTenant(_Part):
-    """A model to serve. The interference file has it by the same name."""
+    """A model to serve, by its name in the interference file."""
 
     name: Name
     rate_rps: Positive = Field(description="Requests per second, which come independently of each other (Poisson)")
@@ -44,7 +44,7 @@ class SharingTenant(_Part):
     memory_per_row_mib: Memory = Field(default=0.0, description="... and for each row of its batches")
 
     def takes_mib(self, batch: int) -> float:
-        """The device memory of a process with batches of so many rows."""
+        """Return the device memory, in MiB, of a process with batches of `batch` rows."""
         return self.memory_mib + self.memory_per_row_mib * batch
 
 
@@ -72,7 +72,7 @@ class ShareProblem(VersionedDocument):
         return self
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """The same problem with other fields; what was derived from those is derived anew."""
+        """Return the problem with other fields; derived values are recomputed."""
         copied = super().model_copy(update=update, deep=deep)
         for name, fields in _DERIVED.items():
             if fields & set(update or ()):
@@ -81,7 +81,7 @@ class ShareProblem(VersionedDocument):
 
     @cached_property
     def measured(self) -> InterferenceModel:
-        """The interference model. Raises PlanningError for a file that cannot be read."""
+        """Return the interference model. Raises PlanningError if the file cannot be read."""
         if isinstance(self.interference, InterferenceModel):
             return self.interference
         try:
@@ -91,7 +91,7 @@ class ShareProblem(VersionedDocument):
 
     @cached_property
     def units_per_gpu(self) -> int:
-        """Into how many equal parts MPS can divide a GPU. Raises PlanningError where that is not known."""
+        """Return the number of MPS units of a GPU. Raises PlanningError if unknown."""
         units = self.units or MULTIPROCESSOR_PAIRS.get(self.measured.gpu.split("/")[0].split("-")[0])
         if units is None or (self.units is None and "/" in self.measured.gpu):
             raise PlanningError(
@@ -102,7 +102,7 @@ class ShareProblem(VersionedDocument):
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:
-        """All GPUs, numbered in the order of the pools, machine by machine."""
+        """Return all GPUs, numbered by pool and machine."""
         devices: list[Device] = []
         node = 0
         for pool in self.gpus:

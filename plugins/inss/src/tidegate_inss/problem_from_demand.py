@@ -6,7 +6,10 @@ from tidegate_inss.problem import GpuPool, ShareProblem, SharingTenant
 
 
 def problem_of(demand: Demand) -> ShareProblem:
-    """Every GPU of the product that was measured, every model. Raises PlanningError for what was not measured."""
+    """Return the problem with every GPU of the measured product and every model.
+
+    Raises PlanningError for missing profiles.
+    """
     measured = demand.interference
     if measured is None:
         raise PlanningError(

@@ -55,7 +55,7 @@ class PlacementSearch:
     def run(
         self, *, time_limit_s: float, progress: Progress, start: Placement | None = None
     ) -> tuple[list[AssignedShare], dict[int, str]]:
-        """The shares, and which model has none. `start`: who is where at first."""
+        """Return the shares, and models without one. `start`: initial placement."""
         placement, missing = self._begin() if start is None else (start, {})
         best = base = self._improve(placement, time_limit_s, progress)
         idle = 0
@@ -215,7 +215,7 @@ class PlacementSearch:
         return kicked
 
     def shares(self, placement: Placement) -> list[AssignedShare]:
-        """The shares of a placement that fits: each GPU divided."""
+        """Return the shares of a feasible placement."""
         shares = []
         for gpu, pieces in enumerate(placement):
             division = self._divide(gpu, pieces)

@@ -33,7 +33,7 @@ class LatencyTables:
 
 
 def tables_of(problem: ShareProblem) -> LatencyTables:
-    """The tables of a problem. Raises PlanningError as `ShareProblem.measured` does."""
+    """Return the tables of a problem. Raises PlanningError as `ShareProblem.measured` does."""
     models, units = problem.measured.models, problem.units_per_gpu
     most = max(model.max_batch for model in problem.models)
     percents = 100 * np.arange(1, units + 1) / units

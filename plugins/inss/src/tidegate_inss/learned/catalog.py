@@ -21,7 +21,7 @@ BEARS_NOTHING = 4.0
 
 @dataclass(frozen=True)
 class Catalog:
-    """Models by number. What neighbors do to each other is left out of it where it was made so (InSS-ni)."""
+    """Features of models by number; interference is left out for InSS-ni."""
 
     tables: LatencyTables
     batches: Ints
@@ -39,11 +39,11 @@ class Catalog:
 
     @property
     def units(self) -> int:
-        """Into how many units a GPU is divided."""
+        """Number of units into which a GPU is divided."""
         return self.borne_alone_rps.shape[1] - 1
 
     def needed(self, models: Ints, rate_rps: Floats) -> Floats:
-        """The least share of a GPU on which each model alone bears the rate; above 1: so many GPUs."""
+        """Return the least share of a GPU on which each model alone serves the rate; above 1: number of GPUs."""
         borne = self.borne_alone_rps[models]
         whole = borne[:, -1]
         least = np.argmax(borne >= rate_rps[:, None], axis=1) / self.units
@@ -52,7 +52,7 @@ class Catalog:
 
 
 def catalog_of(problem: ShareProblem, tables: LatencyTables, *, interference: bool = True) -> Catalog:
-    """The catalogue of a problem's models, in their order."""
+    """Return the catalog of a problem's models, in order."""
     if not interference:
         tables = replace(
             tables,

@@ -8,13 +8,13 @@ from tidegate_inss.learned.sharing import SHARING_ACTION
 
 
 def to_the_least_busy(states: Floats32, masks: Bools) -> Ints:
-    """Stage 1: those that need most first, each where least is needed so far."""
+    """Stage 1: place each copy, the largest first, on the child with the least load."""
     first: Ints = masks.argmax(axis=1)
     return first
 
 
 def by_need(states: Floats32) -> Floats32:
-    """Stage 2: shares in proportion to what models need alone, and the largest batches that are on time."""
+    """Stage 2: shares in proportion to stand-alone needs, and the largest batches that are on time."""
     actions = np.zeros((len(states), SHARING_ACTION), np.float32)
     actions[:, MAX_MODELS_PER_GPU:] = 1.0
     return actions

@@ -42,7 +42,7 @@ class Loads:
 
     @classmethod
     def of(cls, catalog: Catalog, problems: Sequence[tuple[Ints, Floats]], *, gpus: int) -> Self:
-        """The copies of problems: of each the models' numbers in the catalogue, and their rates."""
+        """Create the copies of several problems from model numbers in the catalog and rates."""
         parts = [_copies(catalog, models, rates, gpus) for models, rates in problems]
         problem = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
         model, origin, rate, need = (np.concatenate(column) for column in zip(*parts, strict=True))

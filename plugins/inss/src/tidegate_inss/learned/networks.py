@@ -29,17 +29,17 @@ class Actors(Protocol):
     """Interface of the deciders of both stages."""
 
     def preferences(self, states: Floats32, /) -> Floats32:
-        """How much stage 1 likes each child: logits of shape (groups, CHILDREN), masks disregarded."""
+        """Return stage 1's preference for each child: logits of shape (groups, GROUP_SIZE), without masks."""
 
     def place(self, states: Floats32, masks: Bools, /) -> Ints:
-        """The child that it likes best of those that have room."""
+        """Return the preferred child that has memory."""
 
     def share(self, states: Floats32, /) -> Floats32:
-        """Stage 2's actions."""
+        """Return the actions of stage 2."""
 
 
 class Networks:
-    """Both stages' actors as networks."""
+    """The networks of both stages."""
 
     def __init__(self, folder: Path) -> None:
         """Raise PlanningError if files are missing, invalid, or trained for other sizes."""
@@ -47,17 +47,17 @@ class Networks:
         self._sharing = _session(folder / SHARING, SHARING_STATE)
 
     def preferences(self, states: Floats32) -> Floats32:
-        """How much stage 1 likes each child: logits of shape (groups, CHILDREN), masks disregarded."""
+        """Return stage 1's preference for each child: logits of shape (groups, GROUP_SIZE), without masks."""
         found: Floats32 = self._placing.run(None, {"states": states})[0]
         return found
 
     def place(self, states: Floats32, masks: Bools) -> Ints:
-        """The likeliest child that has memory for the model."""
+        """Return the preferred child that has memory for the model."""
         best: Ints = np.where(masks, self.preferences(states), -np.inf).argmax(axis=1)
         return best
 
     def share(self, states: Floats32) -> Floats32:
-        """Stage 2's actions."""
+        """Return the actions of stage 2."""
         found: Floats32 = self._sharing.run(None, {"states": states})[0]
         return found
 

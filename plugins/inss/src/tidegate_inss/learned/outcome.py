@@ -25,7 +25,7 @@ class DecisionOutcome:
 
     @property
     def reward(self) -> Floats:
-        """Normalized throughput less what violations cost."""
+        """Return the normalized throughput less the cost of violations."""
         return self.throughput - VIOLATION_PENALTY * self.late
 
 

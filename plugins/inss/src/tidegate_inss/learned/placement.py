@@ -32,7 +32,7 @@ Placer = Callable[[Floats32, Bools], Ints]
 
 @dataclass(frozen=True)
 class GroupChildren:
-    """The children of groups: arrays of shape (groups, CHILDREN)."""
+    """Children of groups: arrays of shape (groups, GROUP_SIZE)."""
 
     gpus: Ints
     """How many each has; 0: there is no such child."""
@@ -44,7 +44,7 @@ class GroupChildren:
 
 @dataclass(frozen=True)
 class Placement:
-    """One step of every group that had a model left: arrays with a row for each of these."""
+    """One placement step of every group with models left: arrays with a row for each."""
 
     loads: Ints
     """Index of the copy that was placed."""
@@ -63,7 +63,7 @@ def masks_in(states: NDArray[np.float32]) -> Bools:
 
 
 def place(loads: Loads, group: Ints, rooms: GroupChildren, placer: Placer) -> tuple[Ints, list[Placement]]:
-    """The child of its group that each copy goes to, NOWHERE without memory for it, and the steps that led there."""
+    """Return the child of its group for each copy, NO_CHILD without memory, and the steps."""
     order = np.argsort(group, kind="stable")
     order = order[group[order] != NO_CHILD]
     groups = len(rooms.gpus)

@@ -27,19 +27,19 @@ TARGET_LOADS = (0.85, 0.7, 1.0, 0.6, 0.95, 0.75, 0.9, 0.5)
 
 
 def plan_inss(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
-    """InSS's two-stage scheduler. Raises PlanningError where there is no plan, or the networks are for other sizes."""
+    """Plan with InSS's two-stage scheduler. Raises PlanningError if there is no plan, or the networks do not fit."""
     return plan_by(_shipped("inss"), problem, interference=True, progress=progress)
 
 
 def plan_inss_ni(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
-    """InSS-ni: neither networks nor batch sizes take account of neighbors; what the plan foretells does."""
+    """Plan with InSS-ni, whose networks and batch sizes ignore interference; the predicted latency includes it."""
     return plan_by(_shipped("inss-ni"), problem, interference=False, progress=progress)
 
 
 def plan_by(
     networks: Actors, problem: ShareProblem, *, interference: bool, progress: Progress, tried: int = MAX_DECISIONS
 ) -> SharePlan:
-    """The plan of these networks: what they like best, or what is better among `tried` decisions."""
+    """Return the plan of these networks: the preferred decision, or a better one among `tried`."""
     predictor = Predictor(problem)
     gpus = len(problem.devices)
     if problem.units_per_gpu < MAX_MODELS_PER_GPU:

@@ -22,7 +22,7 @@ from tidegate_inss.tables import Floats
 
 @dataclass(frozen=True)
 class Decision:
-    """Where copies are, and what they get. GPUs of the problems follow each other."""
+    """Placement and shares of copies. GPUs of the problems follow each other."""
 
     gpu: Ints
     """The GPU of each copy; NOWHERE: none has memory for it."""
@@ -36,7 +36,7 @@ class Decision:
 
 
 def schedule(loads: Loads, memory_mib: Floats, placer: Placer, sharer: Sharer) -> Decision:
-    """Place all copies, then divide each GPU. `memory_mib`: of the GPUs of each problem, shape (problems, GPUs)."""
+    """Place all copies, then divide each GPU. `memory_mib`: of the GPUs, shape (problems, GPUs)."""
     problems, gpus = memory_mib.shape
     gpu, placements = _placed(loads, memory_mib, placer)
     slots = GpuSlots.of(loads, gpu, problems * gpus)
@@ -47,7 +47,7 @@ def schedule(loads: Loads, memory_mib: Floats, placer: Placer, sharer: Sharer) -
 
 
 def layers(gpus: int) -> int:
-    """How many stages of placing so many GPUs need: 1 for four, 2 for sixteen, 3 for sixty-four."""
+    """Return the number of placement stages for this many GPUs: 1 for 4, 2 for 16, 3 for 64."""
     number, reached = 1, GROUP_SIZE
     while reached < gpus:
         number, reached = number + 1, reached * GROUP_SIZE

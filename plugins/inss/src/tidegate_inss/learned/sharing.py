@@ -23,7 +23,7 @@ Sharer = Callable[[Floats32], Floats32]
 
 @dataclass(frozen=True)
 class GpuSlots:
-    """The models on each GPU, those that need most first: arrays of shape (GPUs, SLOTS)."""
+    """Models on each GPU, the largest first: arrays of shape (GPUs, MAX_MODELS_PER_GPU)."""
 
     load: Ints
     """Index of the copy; 0 if there is none."""
@@ -31,7 +31,7 @@ class GpuSlots:
 
     @classmethod
     def of(cls, loads: Loads, gpu: Ints, gpus: int) -> "GpuSlots":
-        """The slots of copies whose GPUs are known; copies that are NOWHERE have none."""
+        """Create the slots of copies with known GPUs; copies at NO_CHILD have none."""
         placed = np.flatnonzero(gpu != NO_CHILD)
         order = placed[np.lexsort((-loads.need[placed], gpu[placed]))]
         counts = np.bincount(gpu[order], minlength=gpus)
@@ -88,7 +88,7 @@ def decide(loads: Loads, slots: GpuSlots, actions: Floats32, memory_mib: Floats)
 
 
 def slowdowns(loads: Loads, slots: GpuSlots, shares: SlotShares) -> Floats:
-    """How many times as long computing takes beside neighbors that are always busy, shape (GPUs, SLOTS)."""
+    """Return the slowdown of each slot beside busy neighbors, shape (GPUs, MAX_MODELS_PER_GPU)."""
     tables, model = loads.catalog.tables, loads.model[slots.load]
     cache = np.where(slots.taken, tables.cache_percent[model, shares.units, shares.batch], 0.0)
     dram = np.where(slots.taken, tables.dram_percent[model, shares.units, shares.batch], 0.0)
@@ -103,7 +103,7 @@ def slowdowns(loads: Loads, slots: GpuSlots, shares: SlotShares) -> Floats:
 
 
 def softmax(logits: Floats, taken: Bools) -> Floats:
-    """Shares that add up to 1 on each GPU that has any, 0 where nobody is."""
+    """Return shares that add up to 1 on each used GPU, 0 for empty slots."""
     highest = np.where(taken, logits, -np.inf).max(axis=1, keepdims=True, initial=-1e9)
     weights = np.where(taken, np.exp(np.minimum(logits - highest, 0.0)), 0.0)
     shares: Floats = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-12)
@@ -111,7 +111,7 @@ def softmax(logits: Floats, taken: Bools) -> Floats:
 
 
 def rounded(shares: Floats, taken: Bools, units: int) -> Ints:
-    """Shares in whole units: at least one each, all of them given away where anybody is."""
+    """Return shares in whole units: at least one each, all units of used GPUs."""
     each = taken.astype(np.int64)
     spare = units - each.sum(axis=1, keepdims=True)
     exact = shares * spare

@@ -26,7 +26,7 @@ REWARD_SCALE = 0.5
 
 
 class Agents:
-    """Both stages. What is drawn is drawn by generators that a checkpoint keeps."""
+    """Learners of both stages; their random generators are part of a checkpoint."""
 
     def __init__(self, seed: int, *, replayed: int = REPLAY_BUFFER_STEPS) -> None:
         torch.manual_seed(seed)
@@ -40,16 +40,16 @@ class Agents:
         self.sharings: ReplayBuffer = self.td3.replay_buffer
 
     def place(self, states: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Stage 1 while learning."""
+        """Return actions of stage 1 with exploration."""
         return self.sac.act(states, masks)
 
     def place_anywhere(self, states: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Stage 1 before anything was learned: any child that has room."""
+        """Return random actions of stage 1: any child with memory."""
         chosen: NDArray[np.int64] = np.where(masks, self.rng.random(masks.shape), -1.0).argmax(axis=1)
         return chosen
 
     def share(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Stage 2 while learning: with noise."""
+        """Return actions of stage 2 with noise."""
         noise = self.rng.normal(0.0, EXPLORE_NOISE, (len(states), SHARING_ACTION))
         with torch.no_grad():
             actions = self.td3.actor(torch.from_numpy(states)).numpy()
@@ -57,17 +57,17 @@ class Agents:
         return noisy
 
     def share_anyhow(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Stage 2 before anything was learned."""
+        """Return random actions of stage 2."""
         return self.rng.uniform(-1, 1, (len(states), SHARING_ACTION)).astype(np.float32)
 
     def share_best(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Stage 2 as it is served: TD3's target is the actor averaged over the last steps, which swings less."""
+        """Return actions of stage 2 as served: from the averaged actor, TD3's target."""
         with torch.no_grad():
             actions: NDArray[np.float32] = self.td3.actor_target(torch.from_numpy(states)).numpy()
         return actions
 
     def remember_placing(self, transitions: Arrays) -> None:
-        """Keep what `placing_transitions` gave."""
+        """Store transitions of stage 1."""
         for state, action, reward, following, ended in zip(*transitions, strict=True):
             self.placings.add(state, following, action, reward * REWARD_SCALE, ended, [{}])
 
@@ -77,7 +77,7 @@ class Agents:
             self.sharings.add(state, state, action, reward * REWARD_SCALE, np.ones(1), [{}])
 
     def learn(self, steps: int) -> None:
-        """So many steps of stage 1, and its part of stage 2, as soon as there is enough to learn from."""
+        """Run steps of stage 1 and the related steps of stage 2, once there is enough data."""
         if self.placings.size() >= PLACING_BATCH:
             for _ in range(steps):
                 drawn = self.placings.sample(PLACING_BATCH)
@@ -86,7 +86,7 @@ class Agents:
             self.td3.train(max(1, steps // SHARING_EVERY), SHARING_BATCH)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that learning goes on from, memories and generators included."""
+        """Return the learners' state, including replay buffers and generators."""
         td3 = self.td3
         return {
             "sac": self.sac.state_dict(),
@@ -99,7 +99,7 @@ class Agents:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Restore a state."""
         td3 = self.td3
         self.sac.load_state_dict(state["sac"])
         td3.policy.load_state_dict(state["td3"])

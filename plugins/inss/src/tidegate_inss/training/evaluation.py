@@ -14,7 +14,7 @@ Point = dict[str, float]
 
 
 def judge(workloads: Sequence[Workload], placer: Placer, sharer: Sharer) -> Point:
-    """Means over all models of workloads: reward, normalized throughput, share of late requests; models without any."""
+    """Return means over all models: reward, normalized throughput, late fraction, fraction without a share."""
     outcomes = []
     for workload in workloads:
         loads = workload.loads

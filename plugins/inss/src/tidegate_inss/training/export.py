@@ -26,7 +26,7 @@ def export(agents: Agents, folder: Path) -> None:
 
 
 def network(layers: nn.Sequential, inputs: int, outputs: int) -> onnx.ModelProto:
-    """The graph from `states` to `actions`, any number of rows."""
+    """Return the ONNX graph from `states` to `actions`, for any number of rows."""
     nodes, constants, current = [], [], "states"
     for number, layer in enumerate(layers):
         following = "actions" if number == len(layers) - 1 else f"layer_{number}"

@@ -12,10 +12,7 @@ HELD_OUT_TITLE = "On the workloads that are kept apart, of which nothing is lear
 
 
 def page(record: TrainingRecord, date: str) -> str:
-    """Reward, and what it is made of, over the decisions that were learned from, as HTML that needs no network.
-
-    `date`: when it is made, as its end says it.
-    """
+    """Return the learning curve as an HTML page. `date`: printed at its end."""
     colors = Colors((), (NETWORKS, RULES))
     legend = [LegendEntry(name, colors.of_contender(name), colors.dash_of(name), "line") for name in (NETWORKS, RULES)]
     learning = LineMark(_over(record, "training_reward"), "other", LEARNING_LABEL)

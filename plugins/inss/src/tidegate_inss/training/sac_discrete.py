@@ -26,7 +26,7 @@ MASKED_LOGIT = -1e8
 
 
 def mlp(inputs: int, outputs: int) -> nn.Sequential:
-    """Two hidden layers of 256, as in InSS."""
+    """Return a network with two hidden layers of 256 units, as in InSS."""
     return nn.Sequential(
         nn.Linear(inputs, HIDDEN_UNITS),
         nn.ReLU(),
@@ -37,7 +37,7 @@ def mlp(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class SacDiscrete:
-    """The networks of stage 1, and how they learn from transitions."""
+    """Networks of stage 1, and their learning rule (discrete SAC)."""
 
     def __init__(self, generator: torch.Generator) -> None:
         """`generator`: what actions are drawn by."""
@@ -57,7 +57,7 @@ class SacDiscrete:
         }
 
     def act(self, states: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Draw an action for each state."""
+        """Return a random action for each state."""
         with torch.no_grad():
             chances, _ = self._policy(torch.from_numpy(states))
             drawn = torch.multinomial(chances, 1, generator=self._generator)
@@ -65,7 +65,7 @@ class SacDiscrete:
         return actions
 
     def best(self, states: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """The likeliest action for each state."""
+        """Return the most likely action for each state."""
         with torch.no_grad():
             logits = torch.where(torch.from_numpy(masks), self.served(torch.from_numpy(states)), MASKED_LOGIT)
         actions: NDArray[np.int64] = logits.argmax(dim=1).numpy()
@@ -79,7 +79,7 @@ class SacDiscrete:
         following: torch.Tensor,
         ended: torch.Tensor,
     ) -> None:
-        """One step of each optimizer. Shapes (n, PLACING_STATE), and (n, 1) for actions, rewards and `ended`."""
+        """Make one step of each optimizer. Shapes (n, PLACING_STATE), and (n, 1) for actions, rewards and `ended`."""
         temperature = self.log_temperature.exp().detach()
         with torch.no_grad():
             chances, logs = self._policy(following)
@@ -104,7 +104,7 @@ class SacDiscrete:
                 mine.lerp_(theirs, SERVED_FACTOR)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that learning goes on from."""
+        """Return the state to resume from."""
         return {
             "actor": self.actor.state_dict(),
             "served": self.served.state_dict(),
@@ -115,7 +115,7 @@ class SacDiscrete:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Restore a state."""
         self.actor.load_state_dict(state["actor"])
         self.served.load_state_dict(state["served"])
         self.critics.load_state_dict(state["critics"])

@@ -18,7 +18,7 @@ GPU_UNITS = (28, 40, 54, 66)
 
 
 def drawn_problem(rng: np.random.Generator, models: int, units: int) -> ShareProblem:
-    """So many models on a GPU of so many units. Rates are drawn later, once for each workload."""
+    """Return a problem with random models on a GPU of `units` units; rates are drawn for each workload."""
     names = [f"model_{number}" for number in range(models)]
     measured = {name: drawn_model(rng) for name in names}
     tenants = tuple(_tenant(rng, name, model) for name, model in measured.items())
@@ -29,7 +29,7 @@ def drawn_problem(rng: np.random.Generator, models: int, units: int) -> SharePro
 
 
 def drawn_model(rng: np.random.Generator) -> SharingModel:
-    """One model: launching kernels takes as long on every share, computing so much longer as the share is smaller."""
+    """Return a random model: launch time independent of the share, compute time inversely proportional to it."""
     launch_ms = _log_uniform(rng, 0.1, 6.0)
     row_ms = _log_uniform(rng, 0.05, 3.5)
     batch_ms = row_ms * _log_uniform(rng, 0.1, 3.0)

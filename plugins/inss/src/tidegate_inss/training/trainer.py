@@ -39,7 +39,7 @@ class TrainingSettings:
 
 @dataclass
 class Training:
-    """A run that can be stopped after any round and resumed from what `state_dict` gives."""
+    """Training run that can stop after any round and resume from `state_dict`."""
 
     settings: TrainingSettings
     round: int = 0
@@ -58,11 +58,11 @@ class Training:
 
     @property
     def ruled(self) -> Point:
-        """How good rules of thumb are on the workloads that networks are judged by."""
+        """Return the results of the heuristics on the evaluation workloads."""
         return judge(self._judged, to_the_least_busy, by_need)
 
     def run(self) -> Iterator[Point | None]:
-        """Round after round to the end; a point of the learning curve where there is a new one."""
+        """Run all remaining rounds; yields each new point of the learning curve."""
         while self.round < self.settings.rounds:
             self._learn_from(self._drawn())
             self.round += 1
@@ -73,7 +73,7 @@ class Training:
                 yield self.curve[-1]
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a run goes on from."""
+        """Return the state to resume from."""
         return {
             "settings": vars(self.settings),
             "round": self.round,
@@ -85,7 +85,7 @@ class Training:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state. Raises ValueError for one of other settings; more rounds are no other ones."""
+        """Restore a state. Raises ValueError if other settings than the number of rounds differ."""
         kept, mine = ({**each, "rounds": 0} for each in (state["settings"], vars(self.settings)))
         if other := sorted(name for name in mine if kept.get(name) != mine[name]):
             values = ", ".join(f"{name} is {kept.get(name)!r} there and {mine[name]!r} here" for name in other)
@@ -102,7 +102,7 @@ class Training:
         new.replace(path)
 
     def load(self, path: Path) -> None:
-        """Go on from a checkpoint. Raises ValueError as `load_state_dict` does."""
+        """Restore a checkpoint file. Raises ValueError as `load_state_dict` does."""
         # What it holds besides tensors (generators' states, arrays) is no weights; who reads one wrote it.
         self.load_state_dict(torch.load(path, weights_only=False))
 

@@ -36,12 +36,12 @@ class TrainingRecord(VersionedDocument):
 
     @property
     def last(self) -> Point:
-        """How good the networks are on workloads kept apart."""
+        """Results of the networks on held-out workloads."""
         return self.curve[-1]
 
 
 def record_of(training: "Training", folder: Path) -> TrainingRecord:
-    """The record of a training that has ended, whose networks are in the folder."""
+    """Return the record of a finished training whose networks are in the folder."""
     settings = vars(training.settings)
     ni = "" if training.settings.interference else " --no-interference"
     return TrainingRecord(

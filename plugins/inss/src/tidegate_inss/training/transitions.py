@@ -38,7 +38,7 @@ def placing_transitions(workload: Workload, loads: Loads, decision: Decision, ou
 
 
 def sharing_transitions(workload: Workload, loads: Loads, decision: Decision, outcome: DecisionOutcome) -> Arrays:
-    """States, actions and rewards of the GPUs that have models; the reward is the mean of their models'."""
+    """Return states, actions and rewards of GPUs with models; the reward is the mean of their models'."""
     slots = decision.slots
     ruled = decide(loads, slots, by_need(decision.states), workload.memory_mib.reshape(-1))
     better = _of_gpus(slots, outcome.reward - outcome_of(loads, slots, ruled).reward)

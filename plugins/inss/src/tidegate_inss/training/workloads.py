@@ -20,7 +20,7 @@ MODELS_PER_GPU_SIZE = 192
 
 @dataclass(frozen=True)
 class Workload:
-    """Problems that are decided side by side, with the same number of GPUs each."""
+    """Problems that are decided together, with equal numbers of GPUs."""
 
     catalog: Catalog
     problems: tuple[tuple[Ints, Floats], ...]
@@ -35,7 +35,7 @@ class Workload:
 
 
 class Workloads:
-    """Draws workloads. Another seed has other models, not only other rates."""
+    """Source of random workloads; another seed gives other models and rates."""
 
     def __init__(self, seed: int, *, interference: bool = True, pool: int = MODELS_PER_GPU_SIZE) -> None:
         models = np.random.default_rng((seed, 0))
@@ -44,7 +44,7 @@ class Workloads:
         self.rng = np.random.default_rng((seed, 1))
 
     def draw(self, problems: int, gpus: int) -> Workload:
-        """Problems of two to four models for a GPU, on average."""
+        """Return problems with two to four models per GPU on average."""
         rng = self.rng
         catalog = self._catalogs[rng.integers(len(self._catalogs))]
         drawn = [drawn_rates(catalog, gpus, rng) for _ in range(problems)]
@@ -53,7 +53,7 @@ class Workloads:
 
 
 def drawn_rates(catalog: Catalog, gpus: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
-    """One to four models of the catalogue for each GPU, and their rates, which are as unlike as chance has it."""
+    """Return one to four models of the catalog for each GPU, with random rates."""
     number = max(1, round(gpus * rng.uniform(1.0, 4.0)))
     models = rng.integers(len(catalog.slo_ms), size=number)
     weights = rng.gamma(rng.uniform(0.7, 4.0), size=number) + 0.02
