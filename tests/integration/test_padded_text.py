@@ -47,7 +47,7 @@ def ask(address: str, picture: Picture) -> Picture:
 
 
 def as_clients_pad(picture: Picture) -> Picture:
-    width = next(width for width in SAID["merge"]["pad"]["to"] if width >= picture.shape[3])
+    width = next(width for width in SAID["merge"]["pad"]["sizes"] if width >= picture.shape[3])
     return np.pad(picture, ((0, 0), (0, 0), (0, 0), (0, width - picture.shape[3])))
 
 

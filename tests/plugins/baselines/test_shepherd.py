@@ -183,7 +183,7 @@ def test_a_worker_that_is_lost_meanwhile_is_given_nothing() -> None:
 
 def test_as_published_a_queue_stalls_behind_its_first_hopeless_request() -> None:
     def after_an_expiry(published: bool) -> Playbook:
-        play = playbook(published=published) >> arrived(0, 0) << run(0, 0, at=0) >> arrived(1, 1, "tight")
+        play = playbook(reproduce_published_bug=published) >> arrived(0, 0) << run(0, 0, at=0) >> arrived(1, 1, "tight")
         return play << hopeless(1, "tight")
 
     mended = after_an_expiry(False) >> TimerFired(8, ("tight", "", "")) << Drop(1, "deadline_unreachable")

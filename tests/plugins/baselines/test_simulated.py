@@ -47,7 +47,7 @@ def bad_share(tally: OutcomeCounts) -> float:
         ("timeout", {"timeout_ms": 0, "slo_share": 0.3, "batch_formation": "skip_head"}),
         ("nexus", {"frontends": 3, "drop": "hopeless", "observe_ms": 20}),
         ("shepherd", {"preempt_ratio": 1.1}),
-        ("shepherd", {"published": True}),
+        ("shepherd", {"reproduce_published_bug": True}),
         ("triton", {"preferred_batch_size": [2, 4], "max_queue_delay_ms": 5}),
         ("triton", {"default_timeout_ms": 10, "max_queue_size": 5, "preferred_batch_size": [3]}),
         ("triton", {"default_timeout_ms": 10, "timeout_action": "delay", "allow_timeout_override": True}),
@@ -111,7 +111,7 @@ def test_nexus_bears_times_that_vary_as_its_authors_had_it() -> None:
 @pytest.mark.slow
 def test_the_slip_in_the_published_shepherd_stalls_it_under_overload() -> None:
     mended = simulate("shepherd", RESNET, 5800)
-    assert simulate("shepherd", RESNET, 5800, {"published": True}).answered < 0.8 * mended.answered
+    assert simulate("shepherd", RESNET, 5800, {"reproduce_published_bug": True}).answered < 0.8 * mended.answered
 
 
 def test_tritons_batcher_without_a_delay_serves_whoever_came_first() -> None:

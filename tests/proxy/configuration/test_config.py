@@ -71,9 +71,9 @@ def test_without_listen_all_three_are_served_and_with_it_those_that_are_named() 
 def test_padding_may_be_written_as_sizes_as_one_entry_or_as_several() -> None:
     entries = [
         _of(models={"m": {"merge": {"pad": pad}}}).models["m"].merge.pad
-        for pad in ([320, 640], {"to": [320, 640]}, [{"to": [320, 640]}])
+        for pad in ([320, 640], {"sizes": [320, 640]}, [{"sizes": [320, 640]}])
     ]
-    assert [[entry.to for entry in several] for several in entries] == [[(320, 640)]] * 3
+    assert [[entry.sizes for entry in several] for several in entries] == [[(320, 640)]] * 3
     assert _of(models={"m": {}}).models["m"].merge.pad == ()
 
 
@@ -105,13 +105,13 @@ def test_sizes_may_have_units() -> None:
             for pad, said in (
                 ([640, 320], ".0: to: 640, 320 do not ascend: put them in order, each once"),
                 ([320, 320], ".0: to: 320, 320 do not ascend"),
-                ([0], ".0.to.0: must be at least 1"),
+                ([0], ".0.sizes.0: must be at least 1"),
                 ([1.5], ".0: must be fields with values, not 1.5"),
                 ("320", ": must be a list"),
-                ({"to": []}, ".0.to: must have at least 1 entry, not 0"),
-                ([{"to": [320], "axes": 1}], ".0.axes: there is no such field"),
-                ({"to": [3], "value": True}, ".0.value: must be a number"),
-                ({"to": [3], "outputs": {"y": {"per": 0}}}, ".0.outputs.y.per: must be at least"),
+                ({"sizes": []}, ".0.sizes: must have at least 1 entry, not 0"),
+                ([{"sizes": [320], "axes": 1}], ".0.axes: there is no such field"),
+                ({"sizes": [3], "value": True}, ".0.value: must be a number"),
+                ({"sizes": [3], "outputs": {"y": {"stride": 0}}}, ".0.outputs.y.stride: must be at least"),
             )
         ),
         ({"profiles": "p.json"}, "profiles: there is no file "),

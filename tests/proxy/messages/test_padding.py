@@ -97,9 +97,9 @@ def padded_batches(draw: st.DrawFn) -> tuple[ModelSignature, str, list[Inference
         PaddingConfig(
             input="X",
             axis=axis - 4 if draw(st.booleans()) else axis,
-            to=tuple(buckets[axis]),
+            sizes=tuple(buckets[axis]),
             value=value,
-            outputs={"Y": FollowingSize(axis=axis, times=does[axis][0], plus=does[axis][1], per=does[axis][2])},
+            outputs={"Y": FollowingSize(axis=axis, scale=does[axis][0], offset=does[axis][1], stride=does[axis][2])},
         )
         for axis in axes
     ]
@@ -171,8 +171,8 @@ def resizes(draw: st.DrawFn) -> tuple[TensorResize, Any]:
 def test_a_tensor_in_another_shape(case: tuple[TensorResize, Any], before: int) -> None:
     """As numpy would do it, wherever it is written to, odd addresses included."""
     resize, array = case
-    expected = np.full(resize.to, resize.fill, array.dtype)
-    common = tuple(slice(min(sizes)) for sizes in zip(resize.shape, resize.to, strict=True))
+    expected = np.full(resize.sizes, resize.fill, array.dtype)
+    common = tuple(slice(min(sizes)) for sizes in zip(resize.shape, resize.sizes, strict=True))
     expected[common] = array[common]
     piece = resize.of(memoryview(array.tobytes()))
     assert len(piece) == resize.size == expected.nbytes
@@ -192,7 +192,7 @@ def test_what_is_cut_from_the_end_of_one_row_is_not_copied_before_it_is_sent() -
     assert isinstance(TensorResize(1, (1, 6, 4), (1, 7, 4)).of(tensor), ResizedTensor)
 
 
-HALVED = PaddingConfig(to=(4, 8), outputs={"Y": FollowingSize(per=2)})
+HALVED = PaddingConfig(sizes=(4, 8), outputs={"Y": FollowingSize(stride=2)})
 
 
 def envelope_of(columns: int, rows: int = 1, signature: ModelSignature | None = None) -> InferenceRequest:
@@ -245,7 +245,7 @@ def test_an_output_that_is_not_as_the_operator_says(answered: tuple[int, ...]) -
 
 
 def test_an_output_that_does_not_follow_is_left_as_it_is() -> None:
-    signature = model(PaddingConfig(to=(4,), outputs={"Y": None}))
+    signature = model(PaddingConfig(sizes=(4,), outputs={"Y": None}))
     envelopes = [envelope_of(3, 2, signature), envelope_of(2, 1, signature)]
     first, second = scatter(answer_of(np.arange(21, dtype=np.float32).reshape(3, 7)), envelopes)
     np.testing.assert_array_equal(output_of(first), np.arange(14).reshape(2, 7))
@@ -253,7 +253,7 @@ def test_an_output_that_does_not_follow_is_left_as_it_is() -> None:
 
 
 def test_so_small_that_nothing_would_be_left_of_the_answer_goes_as_it_came() -> None:
-    signature = model(PaddingConfig(to=(8,), outputs={"Y": FollowingSize(plus=-2)}))
+    signature = model(PaddingConfig(sizes=(8,), outputs={"Y": FollowingSize(offset=-2)}))
     assert envelope_of(2, signature=signature).heading.padded is None
     assert envelope_of(3, signature=signature).heading.padded is not None
 
@@ -272,7 +272,7 @@ class SharedMemory:
 
 def test_large_tensors_are_padded_straight_into_shared_memory() -> None:
     """What is sent says where they are, and in which shape."""
-    signature = model(PaddingConfig(to=(20_000,), value=7, outputs={"Y": FollowingSize()}))
+    signature = model(PaddingConfig(sizes=(20_000,), value=7, outputs={"Y": FollowingSize()}))
     envelopes = [envelope_of(19_000, signature=signature), envelope_of(18_000, signature=signature)]
     shared = SharedMemory()
     payload = BatchPayload(envelopes, OutputSizes(), cast("Any", shared))

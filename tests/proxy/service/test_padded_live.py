@@ -62,7 +62,7 @@ class TritonPythonModel:
             answers.append(pb.InferenceResponse(tensors))
         return answers
 """
-PAD = {"to": [8, 16, 30_000], "value": -7, "outputs": {"HALF": {"per": 2}}}
+PAD = {"sizes": [8, 16, 30_000], "value": -7, "outputs": {"HALF": {"stride": 2}}}
 """HALF has the half of the columns, rounded up."""
 
 
@@ -315,7 +315,7 @@ def test_it_may_be_switched_on_changed_and_off_while_it_runs(
         with jam(here, eventually):
             waiting = [pool.submit(over_grpc, here, array(columns)) for columns in (5, 6)]
             eventually(lambda: here.engine.queued == 2, "both to wait")
-            reconfigure(here, steps={"merge": {"pad": {**PAD, "to": [6]}}})
+            reconfigure(here, steps={"merge": {"pad": {**PAD, "sizes": [6]}}})
             waiting.append(pool.submit(over_grpc, here, array(5)))
         ran = [check(each.result(), array(columns)) for each, columns in zip(waiting, (5, 6, 5), strict=True)]
     assert ran == [(2, 8), (2, 8), (1, 6)], "who came before runs as it was to"
@@ -327,7 +327,7 @@ def test_it_may_be_switched_on_changed_and_off_while_it_runs(
 def test_what_is_said_wrongly_of_an_output_is_told_and_harms_nobody_else(
     serve_here: Make, stepping: EmbeddedTriton
 ) -> None:
-    here = serve_here([stepping], models={"steps": {"merge": {"pad": {**PAD, "outputs": {"HALF": {"per": 1}}}}}})
+    here = serve_here([stepping], models={"steps": {"merge": {"pad": {**PAD, "outputs": {"HALF": {"stride": 1}}}}}})
     words = (
         r"'HALF' of the padded request is FP32 of shape \[1, 4, 2\], where models.steps.merge.pad says that axis 1 is 8"
     )
@@ -364,7 +364,7 @@ def test_an_ensemble_with_a_padded_model_among_its_steps(
     triton: EmbeddedTriton, serve_here: Make, call: Make, request_of: Make
 ) -> None:
     """Its steps are Triton's: nothing of it is padded, and it is answered as ever."""
-    here = serve_here([triton], models={"echo": {"merge": {"pad": {"to": [8], "outputs": {"Y": {"per": 1}}}}}})
+    here = serve_here([triton], models={"echo": {"merge": {"pad": {"sizes": [8], "outputs": {"Y": {"stride": 1}}}}}})
     x = np.ones((1, 3), np.float32)
     for model in ("chain", "echo"):
         code, answer = call(here, "ModelInfer", request_of(model, {"X": x}))
@@ -384,7 +384,7 @@ def test_a_model_that_becomes_another_is_not_padded_and_that_is_said(
     caplog.set_level(logging.WARNING)
     add_model(tmp_path, "echo", "max_batch_size: 4")
     triton = start_triton([tmp_path], options=["--model-control-mode=explicit", "--load-model=*"])
-    here = serve_here([triton], models={"echo": {"merge": {"pad": {"to": [8], "outputs": {"Y": {"per": 1}}}}}})
+    here = serve_here([triton], models={"echo": {"merge": {"pad": {"sizes": [8], "outputs": {"Y": {"stride": 1}}}}}})
     assert here.serving.catalog.signatures["echo"].padding
     config = tmp_path / "echo" / "config.pbtxt"
     config.write_text(config.read_text().replace('name: "Y"', 'name: "Z"'))

@@ -389,7 +389,7 @@ def test_a_split_model_is_padded_before_its_first_partition_and_cut_after_its_la
     tritons: dict[str, EmbeddedTriton], start_tidegate: Make, connect: Make, tmp_path: Path
 ) -> None:
     listen = {"grpc": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
-    said = {"m": {"merge": {"pad": {"to": [8, 30_000], "outputs": {"Y": {}}}}}}
+    said = {"m": {"merge": {"pad": {"sizes": [8, 30_000], "outputs": {"Y": {}}}}}}
     tidegate = start_tidegate([], config=write_config(tmp_path, tritons, LAYOUT, models=said, listen=listen))
     client = connect(tidegate)
 

@@ -45,7 +45,7 @@ class ShepherdOptions(PolicyOptions):
     preempt_ratio: float = Field(
         default=3.0, gt=1, description="A batch that runs makes way for one of so many times its rows"
     )
-    published: bool = Field(
+    reproduce_published_bug: bool = Field(
         default=False,
         description="For comparison: repeat the slip behind the published figures, which look for the hopeless at the "
         "wrong end of a queue, so that it stalls after the first one",
@@ -155,7 +155,8 @@ class Shepherd(EarlyDrop):
         )
 
     def drop_hopeless(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> Commands:
-        """Drop the head if it is hopeless; as published, not before the youngest is, whatever stands before it."""
+        """Drop the head if it is hopeless; as published, not before the youngest is, whatever stands
+        before it."""
         return () if self._stalls(now_ns, queue, fastest) else super().drop_hopeless(now_ns, queue, fastest)
 
     def wake_ns(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> int:
@@ -166,8 +167,9 @@ class Shepherd(EarlyDrop):
         return youngest.deadline_ns - fastest.upper_ns(youngest.rows) + 1
 
     def _stalls(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> Request | None:
-        """The request that the published slip waits on: the youngest with a deadline, as long as it is not hopeless."""
-        if not self.options.published:
+        """The request that the published slip waits on: the youngest with a deadline, as long as it is
+        not hopeless."""
+        if not self.options.reproduce_published_bug:
             return None
         youngest = next((request for request in reversed(list(queue)) if request.deadline_ns < NEVER_NS), None)
         return None if youngest is None or NEXUS_BATCH_FORMATION.is_hopeless(youngest, fastest, now_ns) else youngest

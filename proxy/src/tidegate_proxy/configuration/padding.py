@@ -16,15 +16,15 @@ class FollowingSize(ConfigSection):
     axis: int | None = Field(
         default=None, description="Which of its sizes, 0 being the rows; default: the one that its config leaves open"
     )
-    times: Size = Field(default=1, description="For each element of the input so many of the output")
-    plus: int = Field(default=0, gt=-(1 << 31), lt=1 << 31, description="And so many more, or fewer")
-    per: Size = Field(default=1, description="Each for so many elements of the input")
+    scale: Size = Field(default=1, description="For each element of the input so many of the output")
+    offset: int = Field(default=0, gt=-(1 << 31), lt=1 << 31, description="And so many more, or fewer")
+    stride: Size = Field(default=1, description="Each for so many elements of the input")
 
 
 class PaddingConfig(ConfigSection):
     """Common sizes along one axis of one input."""
 
-    to: tuple[Size, ...] = Field(
+    sizes: tuple[Size, ...] = Field(
         min_length=1, strict=False, description="The sizes, ascending: a request gets the next larger one"
     )
     input: Name | None = Field(
@@ -41,8 +41,8 @@ class PaddingConfig(ConfigSection):
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
-        if list(self.to) != sorted(set(self.to)):
-            raise ValueError(f"to: {', '.join(map(str, self.to))} do not ascend: put them in order, each once")
+        if list(self.sizes) != sorted(set(self.sizes)):
+            raise ValueError(f"to: {', '.join(map(str, self.sizes))} do not ascend: put them in order, each once")
         return self
 
 
@@ -51,7 +51,7 @@ def _entries(given: Any) -> Any:  # noqa: ANN401 - whatever the file says
     if isinstance(given, Mapping):
         return [given]
     if isinstance(given, list) and given and all(isinstance(size, int) for size in given):
-        return [{"to": given}]
+        return [{"sizes": given}]
     return given
 
 

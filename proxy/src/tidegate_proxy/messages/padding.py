@@ -22,14 +22,14 @@ class TensorResize:
 
     element_bytes: int
     shape: tuple[int, ...]
-    to: tuple[int, ...]
+    sizes: tuple[int, ...]
     fill: int = 0
     """Bytes of an added element, as an integer of that size."""
 
     @property
     def size(self) -> int:
         """Size in bytes after the change."""
-        return prod(self.to) * self.element_bytes
+        return prod(self.sizes) * self.element_bytes
 
     def of(self, tensor: memoryview) -> "Piece":
         """Return a resized view of a tensor; nothing is copied now, or ever if the kept part is contiguous."""
@@ -40,19 +40,21 @@ class TensorResize:
     @property
     def _keeps_a_beginning(self) -> bool:
         """Whether what is kept is all that it becomes, and lies before all that is not."""
-        changed = next((axis for axis, (had, has) in enumerate(zip(self.shape, self.to, strict=True)) if had != has), 0)
+        changed = next(
+            (axis for axis, (had, has) in enumerate(zip(self.shape, self.sizes, strict=True)) if had != has), 0
+        )
         return (
-            self.to[changed] <= self.shape[changed]
-            and self.to[changed + 1 :] == self.shape[changed + 1 :]
-            and prod(self.to[:changed]) == 1
+            self.sizes[changed] <= self.shape[changed]
+            and self.sizes[changed + 1 :] == self.shape[changed + 1 :]
+            and prod(self.sizes[:changed]) == 1
         )
 
     def copy(self, tensor: memoryview, into: memoryview) -> None:
         """Copy a tensor, resized, into memory of its new size."""
-        source, target = self._array(tensor, self.shape), self._array(into, self.to)
-        common = tuple(slice(min(had, has)) for had, has in zip(self.shape, self.to, strict=True))
+        source, target = self._array(tensor, self.shape), self._array(into, self.sizes)
+        common = tuple(slice(min(had, has)) for had, has in zip(self.shape, self.sizes, strict=True))
         target[common] = source[common]
-        for axis, (had, has) in enumerate(zip(self.shape, self.to, strict=True)):
+        for axis, (had, has) in enumerate(zip(self.shape, self.sizes, strict=True)):
             if had < has:
                 target[(*common[:axis], slice(had, None))] = self.fill
 
@@ -107,13 +109,13 @@ class FollowingOutputSize:
     output: str
     axis: int
     """Axis in the shape of the whole tensor; 0 is the batch dimension."""
-    times: int
-    plus: int
-    per: int
+    scale: int
+    offset: int
+    stride: int
 
     def size(self, of_input: int) -> int:
         """Return the output size for an input size."""
-        return -(-(self.times * of_input + self.plus) // self.per)
+        return -(-(self.scale * of_input + self.offset) // self.stride)
 
 
 @dataclass(frozen=True, slots=True)

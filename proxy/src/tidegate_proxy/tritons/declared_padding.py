@@ -76,7 +76,7 @@ class _Entry:
         fill = _bits(datatype, self._said.value)
         if fill is None:
             raise self._wrong("value", f"{self._said.value:g} is no {datatype}, of which {name!r} is")
-        return PaddedAxis(name, axis, self._said.to, fill, tuple(self._followers()))
+        return PaddedAxis(name, axis, self._said.sizes, fill, tuple(self._followers()))
 
     def _input(self) -> model_config_pb2.ModelInput:
         inputs = {tensor.name: tensor for tensor in self._config.input}
@@ -110,7 +110,7 @@ class _Entry:
         if datatype_of(tensor.data_type) not in ELEMENT_BYTES:
             raise self._wrong(name, "it is of strings, which cannot be cut: pad no input that it follows")
         axis = self._axis(f"{name}.axis", tensor, said.axis)
-        return FollowingOutputSize(tensor.name, axis, said.times, said.plus, said.per)
+        return FollowingOutputSize(tensor.name, axis, said.scale, said.offset, said.stride)
 
     def _axis(
         self, field: str, tensor: model_config_pb2.ModelInput | model_config_pb2.ModelOutput, said: int | None
