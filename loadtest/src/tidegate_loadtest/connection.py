@@ -20,7 +20,7 @@ ANSWER_WITHIN_S = 5.0
 
 
 class LoadTestError(Exception):
-    """The test cannot be run as requested. The message is one line with the remedy."""
+    """Error: the test cannot be run as requested. The message is one line with the remedy."""
 
 
 class AsksForModels(Protocol):

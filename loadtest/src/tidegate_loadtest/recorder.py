@@ -46,7 +46,7 @@ class Recorder:
         self._messages: dict[str, str] = {}
 
     def now_ns(self) -> int:
-        """Nanoseconds since the measured window began; negative during the warm-up."""
+        """Return the nanoseconds since the measured window began; negative during the warm-up."""
         return time.monotonic_ns() - self._zero_ns
 
     async def send(

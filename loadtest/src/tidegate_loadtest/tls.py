@@ -8,7 +8,7 @@ import grpc
 
 
 class TlsFileError(Exception):
-    """A certificate or key is invalid; the message names the file."""
+    """Error: a certificate or key is invalid; the message names the file."""
 
 
 def credentials_of(tls: Mapping[str, Path | str]) -> grpc.ChannelCredentials:

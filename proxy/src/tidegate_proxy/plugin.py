@@ -1,4 +1,4 @@
-"""Registers the proxy's subcommands."""
+"""Registration of the proxy's subcommands."""
 
 from tidegate.api import CommandSpec, hookimpl
 from tidegate_proxy.commands.check import check

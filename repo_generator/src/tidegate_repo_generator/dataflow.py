@@ -28,7 +28,7 @@ _SHAPE_ARITHMETIC: Final = {
 
 
 class SplitError(GenerateError):
-    """A model cannot be split. The message names the tensor, node or cut, the cause and the remedy."""
+    """Error: a model cannot be split. The message names the tensor, node or cut, the cause and the remedy."""
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 
 
 class GenerateError(Exception):
-    """A model cannot be generated. The message says the problem, the place and the remedy."""
+    """Error: a model cannot be generated. The message says the problem, the place and the remedy."""
 
 
 class DeployTarget(StrEnum):

@@ -16,7 +16,7 @@ _FATAL_SEVERITY: Final = 4
 
 
 class RunError(GenerateError):
-    """onnxruntime failed to load or run a model. The message is onnxruntime's own, in one line."""
+    """Error: onnxruntime failed to load or run a model. The message is onnxruntime's own, in one line."""
 
 
 def open_session(

@@ -21,7 +21,7 @@ PAIR_COLUMNS = ("model1", "model2", "batch1", "batch2", "share1_pct", "share2_pc
 
 
 class RunsError(Exception):
-    """A file of runs is invalid; the message names file, line and remedy."""
+    """Error: a file of runs is invalid; the message names file, line and remedy."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ LISTENS, SHARE, READY, FAILED, GO, ROWS, DONE = (
 
 
 class UnansweredRequest(Exception):
-    """A request was not answered; Locust counts it as an error."""
+    """Error: a request was not answered; Locust counts it as an error."""
 
 
 class OutcomeRows:

@@ -58,7 +58,7 @@ _HASHED: Final = re.compile(r"sha256:([0-9a-fA-F]{64})")
 
 
 class CredentialFileError(Exception):
-    """A file of tokens or API keys is invalid; the message names file, line and remedy, never the secret."""
+    """Error: a file of tokens or API keys is invalid; the message names file, line and remedy, never the secret."""
 
 
 class Authenticator:
@@ -168,7 +168,7 @@ HTTP_FORBIDDEN: Final = 403
 
 
 class RestrictionError(Exception):
-    """A key of a restricted API cannot be read; the message names the file and the remedy."""
+    """Error: a key of a restricted API cannot be read; the message names the file and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class Restrictions:
     """Rules for restricted APIs. Immutable: create a new one to change them."""
 
     def __init__(self, restrictions: Sequence[ApiRestriction]) -> None:
-        """Raise RestrictionError if a `value_file` cannot be used."""
+        """Create the restrictions. Raises RestrictionError if a `value_file` cannot be used."""
         over_grpc = _keys(restrictions, "grpc")
         self._of_method = {method: over_grpc[api] for method, api in METHOD_API.items() if api in over_grpc}
         self._over_http = _keys(restrictions, "http")
@@ -332,7 +332,7 @@ class AccessControl:
     """Access control that the servers query before they process a call."""
 
     def __init__(self, config: ServeConfig) -> None:
-        """Raise CredentialFileError or RestrictionError if a file cannot be used."""
+        """Create the access control. Raises CredentialFileError or RestrictionError if a file cannot be used."""
         self.replace(config)
 
     def replace(self, config: ServeConfig) -> None:

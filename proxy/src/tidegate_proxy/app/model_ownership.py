@@ -57,7 +57,10 @@ class ModelOwnership:
     """
 
     def __init__(self, served: ServedModels, discovery: Discovery, engine: Engine) -> None:
-        """Prepare it. `served`: models to serve; discovery notifies it when the Tritons have other models."""
+        """Create the model ownership.
+
+        `served`: models to serve; discovery notifies it when the Tritons have other models.
+        """
         self._served = served
         self._discovery = discovery
         self._engine = engine

@@ -13,7 +13,7 @@ from tidegate_proxy.configuration.config import ListenConfig, ServeConfig
 
 
 class ConfigError(Exception):
-    """The configuration is invalid; the message names file, fields and remedies.
+    """Error: the configuration is invalid; the message names file, fields and remedies.
 
     `document` is the file with the flags applied, as far as it could be read, for further checks.
     """

@@ -27,7 +27,7 @@ class KeptConfig:
     """
 
     def __init__(self, file: Path, first: ServeConfig) -> None:
-        """Prepare it. `first`: configuration until another one is stored. The file need not exist."""
+        """Create the kept config. `first`: configuration until another one is stored. The file need not exist."""
         self._file = file
         self._first = first
 

@@ -21,7 +21,7 @@ class QueueLimits:
     bytes: int = 8 << 30
     """Total bytes of their messages."""
     reserved_queue_fraction_per_client: float = 0.01
-    """A share of requests and bytes: an owner with less than that is not refused because others fill the queue."""
+    """Fraction of requests and bytes reserved for each client, even when others fill the queue."""
     reserved_queue_fraction_per_model: float = 0.1
     """Fraction of requests and bytes reserved for each model."""
 

@@ -14,11 +14,11 @@ _LOCAL = ("127.0.0.1", "localhost")
 
 
 class DeploymentError(Exception):
-    """A deployment cannot be started or stopped here; the message says the problem, the place and the remedy."""
+    """Error: a deployment cannot be started or stopped here; the message says the problem, the place and the remedy."""
 
 
 class WorkerNotStarted(Exception):
-    """The process of a worker failed to start; the message gives the cause. Nothing of it is left."""
+    """Error: the process of a worker failed to start; the message gives the cause. Nothing of it is left."""
 
 
 @dataclass(frozen=True)

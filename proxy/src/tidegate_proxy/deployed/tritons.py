@@ -49,7 +49,9 @@ class RunningTritons:
     def __init__(
         self, folder: Path, host: str = "127.0.0.1", changed: Callable[["RunningTritons"], None] = lambda _tritons: None
     ) -> None:
-        """Prepare it. `folder`: that of the deployment. `host`: numeric address to listen on for `start_all`.
+        """Create the running Tritons.
+
+        `folder`: that of the deployment. `host`: numeric address to listen on for `start_all`.
 
         `changed`: called, in any thread but one at a time, when a process was added or removed, except at the end.
         """

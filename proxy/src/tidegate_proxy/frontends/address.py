@@ -85,7 +85,7 @@ class FrontendUnproven(_Unproven):
     """Shard's end of a link before authentication: sends a challenge and checks the frontend's proof."""
 
     def __init__(self, link: Link, secret: bytes, make_end: Callable[[Link], LinkEnd]) -> None:
-        """Create it. `make_end`: creates the end that follows after the proof."""
+        """Create the frontend unproven. `make_end`: creates the end that follows after the proof."""
         super().__init__(link, secret, lambda: None)
         self._make_end = make_end
         link.send(FrameType.CHALLENGE, payload=self.drawn)
@@ -106,7 +106,7 @@ class ShardUnproven(_Unproven):
     def __init__(
         self, link: Link, secret: bytes, make_end: Callable[[Link], LinkEnd], refused: Callable[[], None]
     ) -> None:
-        """Create it.
+        """Create the shard unproven.
 
         `make_end`: creates the end that follows after the proof; `refused`: called if the link ends before.
         """
@@ -161,7 +161,7 @@ class RemoteAddress:
     is_elsewhere = True
 
     def __init__(self, shard: ShardConfig, links: LinksConfig) -> None:
-        """Raise CredentialFileError if the secret cannot be read."""
+        """Create the remote address. Raises CredentialFileError if the secret cannot be read."""
         assert shard.address is not None, "it is on another machine"
         self._address = shard.address
         self._listen = shard.listen or f"0.0.0.0:{port_of(shard.address)}"

@@ -70,7 +70,9 @@ class Frontend:
         on_listening: Callable[[], None] = lambda: None,
         on_taken_up: Callable[[ServeConfig], None] = lambda _config: None,
     ) -> None:
-        """Prepare it. `shards`: their addresses, in order; the ports are bound, and listen once a shard is connected.
+        """Create the frontend.
+
+        `shards`: their addresses, in order; the ports are bound, and listen once a shard is connected.
 
         `metrics_port`: port for the shards' metrics; None: the shard serves them itself. `on_listening`: called when
         clients are accepted; `on_taken_up`: called with another configuration after it was applied.

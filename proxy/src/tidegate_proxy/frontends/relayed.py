@@ -117,7 +117,7 @@ _PASSED_ON: Final = ("method", "path", "raw_path", "query_string", "root_path", 
 
 
 class ShardLost(Exception):
-    """The shard was lost while a request was in flight, or was not connected."""
+    """Error: the shard was lost while a request was in flight, or was not connected."""
 
     def __init__(self, failure: RequestFailed) -> None:
         super().__init__(failure.details)
@@ -131,7 +131,10 @@ class RelayedExchange:
     def __init__(
         self, shards: "Frontend", model: str, scope: Scope, receive: Receive, send: Send, *, is_page: bool = False
     ) -> None:
-        """Prepare it. `model`: model of the request, or ""; `is_page`: whether it is for the metrics endpoint."""
+        """Create the relayed exchange.
+
+        `model`: model of the request, or ""; `is_page`: whether it is for the metrics endpoint.
+        """
         self._shards = shards
         self._model = model
         self._shard: ShardConnection | None = None

@@ -46,7 +46,7 @@ class RemoteCall:
     def __init__(
         self, line: "FrontendLink", number: int, opening: CallOpening, remaining_s: float | None, *, comes: bool
     ) -> None:
-        """Create it. `comes`: whether the first message is sent without being requested."""
+        """Create the remote call. `comes`: whether the first message is sent without being requested."""
         self.method = opening.method
         """Full method name, such as `/inference.GRPCInferenceService/ModelInfer`."""
         self.gone = False

@@ -67,7 +67,7 @@ class Shard:
         reconnect_timeout_s: float | None = None,
         number: int | None = None,
     ) -> None:
-        """Prepare it. `address`: where frontends connect; ports: where they listen.
+        """Create the shard. `address`: where frontends connect; ports: where they listen.
 
         `frontends`: number that must accept clients before it is open. `metrics_port`: where they serve its metrics;
         None: it serves them itself. `reconnect_timeout_s`: frontends continue when it ends, and hold requests for it

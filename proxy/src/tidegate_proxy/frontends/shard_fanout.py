@@ -47,10 +47,10 @@ class _OverGrpc(GrpcAnswers[ShardConnection]):
 
 
 class ShardFanout:
-    """Sends gRPC calls to all shards and merges the responses. Call only from the event loop."""
+    """Fan-out of gRPC calls to all shards, with merged responses. Call only from the event loop."""
 
     def __init__(self, shards: Sequence[ShardConnection], shard_of: Callable[[str], ShardConnection | None]) -> None:
-        """Prepare it. `shard_of`: returns the shard that serves a model, or None."""
+        """Create the shard fanout. `shard_of`: returns the shard that serves a model, or None."""
         self._shards = shards
         self._shard_of = shard_of
         self._fan_out = FanOut(shards, _OverGrpc())
@@ -127,16 +127,16 @@ class _OverHttp(HttpAnswers[ShardConnection, ScopeAndBody]):
 
 
 class HttpShardFanout:
-    """Sends HTTP requests to all shards and merges the responses. Call only from the event loop."""
+    """Fan-out of HTTP requests to all shards, with merged responses. Call only from the event loop."""
 
     def __init__(self, shards: Sequence[ShardConnection], shard_of: Callable[[str], ShardConnection | None]) -> None:
-        """Prepare it. `shard_of`: returns the shard that serves a model, or None."""
+        """Create the HTTP shard fanout. `shard_of`: returns the shard that serves a model, or None."""
         self._shards = shards
         self._shard_of = shard_of
         self._fan_out = FanOut(shards, _OverHttp())
 
     def answers(self, method: str, route: Route | None) -> bool:
-        """Return whether a request concerns more than one shard; otherwise that of its model answers, or any."""
+        """Return whether a request concerns more than one shard; if not, the shard of its model answers."""
         if route is None:
             return False
         if route.pattern in _STATISTICS_ROUTES:

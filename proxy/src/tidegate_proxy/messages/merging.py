@@ -23,7 +23,7 @@ _HEADER_BYTES: Final = 1 << 16
 
 
 class ScatterError(Exception):
-    """Triton's response cannot be split among the requests: an output does not have one row per row of input."""
+    """Error: Triton's response cannot be split among the requests: an output does not have one row per row of input."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,11 +285,11 @@ _NOT_MERGEABLE = ("sequence_id", "sequence_start", "sequence_end")
 
 
 class NotSchedulable(Exception):
-    """The request must go to Triton unmodified: it cannot be batched, or is invalid and Triton reports the error."""
+    """Error: the request must go to Triton unmodified, because it cannot be batched or is invalid."""
 
 
 class OversizedRequest(NotSchedulable):
-    """The request has too many bytes besides its tensors to be parsed in reasonable time."""
+    """Error: the request has too many bytes besides its tensors to be parsed in reasonable time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,7 +513,7 @@ class InferenceRequest:
     message: bytes
     """Message as the client sent it; a batch of one request is forwarded unchanged."""
     heading: ParsedHeader
-    """Its header, without id and tensors."""
+    """Header of the message, without id and tensors."""
     id_field: bytes
     """Field of its id, valid in request and response; empty without one."""
     id: str
@@ -655,7 +655,7 @@ class BatchRefusal:
     """
 
     def __init__(self, poisoned: Callable[[Sender], None]) -> None:
-        """Create it. `poisoned`: called with each sender of a poison request."""
+        """Create the batch refusal. `poisoned`: called with each sender of a poison request."""
         self._poisoned = poisoned
         self._failed: list[Sender] = []
         self.somebody_answered = False

@@ -34,11 +34,11 @@ _NO_CONTENTS = bytes((_CONTENTS_TAG, 0))
 
 
 class WireError(ValueError):
-    """The bytes are no protobuf message."""
+    """Error: the bytes are no protobuf message."""
 
 
 class TooManyFields(WireError):
-    """The bytes have too many fields to be parsed in reasonable time."""
+    """Error: the bytes have too many fields to be parsed in reasonable time."""
 
     def __init__(self, most: int) -> None:
         super().__init__(f"the message has more than {most} fields")

@@ -553,7 +553,7 @@ class Observability:
         watchers: Sequence[PassedWatcher] = (),
         layout_gpus: float | None = None,
     ) -> None:
-        """Create it. `reducer`: the engine's own. `watchers`: see `replace_watchers`.
+        """Create the observability. `reducer`: the engine's own. `watchers`: see `replace_watchers`.
 
         `layout_gpus`: GPUs of the first layout.
         """

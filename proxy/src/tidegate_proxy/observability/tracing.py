@@ -21,7 +21,7 @@ _ANSWERED = frozenset({"on_time", "late"})
 
 
 class TracingError(Exception):
-    """Spans cannot be exported; the message gives the cause and the remedy."""
+    """Error: spans cannot be exported; the message gives the cause and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ class NotStarted(Exception):
 
 @dataclass(frozen=True)
 class RayPlacement:
-    """Where Ray has put an actor."""
+    """Node on which Ray has placed an actor."""
 
     node: str
     """Id of the node."""

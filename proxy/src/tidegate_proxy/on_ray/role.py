@@ -28,14 +28,17 @@ _KILL_AFTER_S: Final = 10.0
 
 
 class RoleNotStarted(Exception):
-    """The process did not begin to serve; the message has its last lines."""
+    """Error: the process did not begin to serve; the message has its last lines."""
 
 
 class RoleProcess:
     """Process of a role, from `start` to `stop`. Its output goes to this process's output, which Ray stores."""
 
     def __init__(self, role: str, folder: Path) -> None:
-        """Prepare it. `role`: `shard` or `frontend`; `folder`: contains its configuration and the files named there."""
+        """Create the role process.
+
+        `role`: `shard` or `frontend`; `folder`: contains its configuration and the files named there.
+        """
         self._role = role
         self._folder = folder
         self._process: subprocess.Popen[str] | None = None

@@ -24,7 +24,7 @@ Document = Mapping[str, Any]
 
 
 class RoleConfigs:
-    """Writes the configurations of shards and frontends."""
+    """Configurations of shards and frontends, with current addresses."""
 
     def __init__(self, plan: RayPlan) -> None:
         text = (plan.deployment.folder / PROXY_FILE).read_text(encoding="utf-8")

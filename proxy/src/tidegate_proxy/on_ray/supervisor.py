@@ -29,7 +29,7 @@ _STARTING_OR_RUNNING: Final = (PartPhase.STARTING, PartPhase.RUNNING)
 
 
 class Supervisor:
-    """Supervises the parts, in one thread, which waits for the actors: each part has one pending call."""
+    """Supervisor of the parts, in one thread that waits for the actors: each part has one pending call."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Supervisor:
         tell: Tell,
         changed: Callable[["Supervisor"], None],
     ) -> None:
-        """Prepare it. `cluster`: its name in messages; `secret`: of the links; `tell`: called with messages.
+        """Create the supervisor. `cluster`: its name in messages; `secret`: of the links; `tell`: called with messages.
 
         `changed`: called after a part has moved, once clients are served.
         """

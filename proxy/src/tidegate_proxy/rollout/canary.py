@@ -42,7 +42,7 @@ class Canary(OutcomeListener, Collector):
     def __init__(
         self, config: ServeConfig, in_force: InForce, directory: CurrentCatalog, decides: Callable[[], str]
     ) -> None:
-        """Prepare it. `decides`: returns a description of the current policy."""
+        """Create the canary. `decides`: returns a description of the current policy."""
         self._policy = config.policy
         self._decides = decides
         self._decided = decides()

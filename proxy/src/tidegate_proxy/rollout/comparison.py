@@ -1,4 +1,4 @@
-"""Compares attainment of scheduled and bypassed requests in alternating blocks, with confidence intervals."""
+"""Comparison of scheduled and bypassed requests in alternating blocks: attainment with confidence intervals."""
 
 import math
 from array import array
@@ -120,7 +120,9 @@ class Comparison:
     """
 
     def __init__(self, begins_ns: int = 0, *, block_ns: int | None = None, settling_blocks: int | None = None) -> None:
-        """Create it. `begins_ns`: requests before the first block that begins then or later are not compared.
+        """Create the comparison.
+
+        `begins_ns`: requests before the first block that begins then or later are not compared.
 
         `block_ns`, `settling_blocks`: instead of `BLOCK_NS` and `SETTLING_BLOCKS`. A quarter of a block is its burn-in.
         """

@@ -24,7 +24,7 @@ class RolloutMode:
         measured: ProfileFile,
         engine: Engine,
     ) -> None:
-        """Prepare both.
+        """Create the rollout mode.
 
         `measured`: profiles for the shadow's simulator; `engine`: schedules the requests that are not bypassed.
         """

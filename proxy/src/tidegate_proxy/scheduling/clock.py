@@ -28,7 +28,7 @@ class WakeTimer:
     """Timer for one instant, which can be reset any number of times. It fires in the loop it was created in."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
-        """Raise OSError if the kernel has no timer left."""
+        """Create the wake timer. Raises OSError if the kernel has no timer left."""
         self._ring = ring
         self.at_ns: int | None = None
         """Instant at which it fires; None: never."""
@@ -143,7 +143,10 @@ class LiveEngine:
         carry_out: Callable[[AnyEffect], None],
         give_up: Callable[[AnyEffect], None],
     ) -> None:
-        """Prepare it. `carry_out` executes one effect; if it raises, `give_up` ends what the effect concerned."""
+        """Create the live engine.
+
+        `carry_out` executes one effect; if it raises, `give_up` ends what the effect concerned.
+        """
         self.engine = engine
         self._metrics = metrics
         self._carry_out = carry_out

@@ -68,7 +68,7 @@ class Driver:
         pass_on: Callable[[PendingRequest], None] = refuse_stray,
         look_again: LookAgain = no_look,
     ) -> None:
-        """Create it. `regions`: shared memory with local Tritons; None: tensors are sent.
+        """Create the driver. `regions`: shared memory with local Tritons; None: tensors are sent.
 
         `hidden`: names of metadata that are not forwarded to a Triton. `on_batch`: called when the clients of a batch
         of several requests have their responses; must not raise. `pass_on`: bypasses a request whose model has changed.

@@ -135,7 +135,7 @@ class Recovery:
         in_force: InForce,
         look_again: LookAgain,
     ) -> None:
-        """Prepare it. `look_again`: refreshes the models of a Triton."""
+        """Create the recovery. `look_again`: refreshes the models of a Triton."""
         self._directory = directory
         self._clients = clients
         self._membership = membership

@@ -227,7 +227,7 @@ class Membership:
         in_force: InForce,
         pass_on: Callable[[PendingRequest], None],
     ) -> None:
-        """Prepare it. `pass_on`: bypasses a request whose model has changed."""
+        """Create the membership. `pass_on`: bypasses a request whose model has changed."""
         self._engine = engine
         self._directory = directory
         self._clients = clients

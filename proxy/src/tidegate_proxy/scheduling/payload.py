@@ -94,7 +94,10 @@ class BatchPayload:
         regions: SharedRegions | None,
         outputs: Sequence[str] = (),
     ) -> None:
-        """Create it. `regions`: None if nothing is shared. `outputs`: all outputs of a split model, in order."""
+        """Create the batch payload.
+
+        `regions`: None if nothing is shared. `outputs`: all outputs of a split model, in order.
+        """
         self.envelopes = envelopes
         self._rows = sum([envelope.rows for envelope in envelopes])
         self._bytes = sum([len(envelope.message) for envelope in envelopes])

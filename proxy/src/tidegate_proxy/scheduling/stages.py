@@ -186,7 +186,7 @@ class RunningBatches:
         hidden: Callable[[], Container[str]],
         on_batch: Callable[[StageRun, Sequence[Outcome]], None] | None,
     ) -> None:
-        """Prepare it. `regions`, `hidden`, `on_batch`: see the driver."""
+        """Create the running batches. `regions`, `hidden`, `on_batch`: see the driver."""
         self._engine = engine
         self._directory = directory
         self._clients = clients

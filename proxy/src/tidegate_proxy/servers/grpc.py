@@ -56,7 +56,7 @@ class GrpcService:
         config: ServeConfig,
         new_server: NewServer,
     ) -> None:
-        """Create it.
+        """Create the gRPC service.
 
         `new_server`: creates the listener, in this process or at frontends, given the handler of calls.
         """

@@ -39,7 +39,7 @@ CONFIGS_PER_LOOK = 50
 
 
 class Discovery:
-    """Keeps the catalog current by polling the Tritons. Call only from the event loop."""
+    """Discovery: keeps the catalog current by polling the Tritons. Call only from the event loop."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Discovery:
         layout: Layout | None = None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create it. `on_change`: called after another catalog was applied."""
+        """Create the discovery. `on_change`: called after another catalog was applied."""
         self.backends = backends
         """All Tritons; modified in place."""
         self.told = config.models

@@ -143,7 +143,7 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
         whole: Callable[[Iterable[Iterable[IndexRow]]], list[IndexRow]] | None = None,
         changing: Changing[Question, AnyTriton] = unnoticed,
     ) -> None:
-        """Create it. `whole`: merges several indexes; default `whole_index`."""
+        """Create the fan out. `whole`: merges several indexes; default `whole_index`."""
         self._changing = changing
         self._tritons = tritons
         self._codec = codec

@@ -58,7 +58,7 @@ def sequence_in_json(body: bytes) -> str:
 
 
 class Routing:
-    """Chooses a Triton for bypassed requests and other calls. Call only from the event loop."""
+    """Router that chooses a Triton for bypassed requests and other calls. Call only from the event loop."""
 
     def __init__(
         self,
@@ -223,7 +223,9 @@ class BypassedInference:
         owner: str,
         then: Callable[[Outcome], None],
     ) -> None:
-        """Prepare it. `metadata`: forwarded to the Triton; `remaining_s`: seconds until the client's deadline, if any.
+        """Create the bypassed inference.
+
+        `metadata`: forwarded to the Triton; `remaining_s`: seconds until the client's deadline, if any.
 
         `owner`: client of the request. `then` is called once with the outcome, unless it is cancelled.
         """

@@ -41,7 +41,7 @@ class StreamRelay:
     """Relay of one stream's messages to one Triton, with statistics of the responses."""
 
     def __init__(self, taken: Callable[[int], None], backend: Backend, model: str) -> None:
-        """Create it. `taken` is called when a message was sent, with its size."""
+        """Create the stream relay. `taken` is called when a message was sent, with its size."""
         self._taken = taken
         self._backend = backend
         self._model = model

@@ -10,7 +10,7 @@ from tidegate_proxy.transport.interface import Metadata
 
 
 class CallFailed(Exception):
-    """A call to a server has ended with a status that is not OK."""
+    """Error: a call to a server has ended with a status that is not OK."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(f"{code.name}: {details}")

@@ -23,14 +23,14 @@ class ClientBounds:
     """
 
     def __init__(self, in_force: InForce | None = None) -> None:
-        """Create it. `in_force`: the limits; None: unlimited."""
+        """Create the client bounds. `in_force`: the limits; None: unlimited."""
         self._in_force = in_force or InForce()
         self.in_flight_bytes = 0
         self._in_flight_of: dict[str, int] = {}
         """The same by whose they are."""
         self.unread_bytes = 0
         self.ended: Counter[tuple[Served, str]] = Counter()
-        """How often a limit was exceeded, by protocol and the limit's name in the configuration."""
+        """Number of times that a limit was exceeded, by protocol and the limit's name in the configuration."""
         self.connections: dict[Served, int] = {}
         """Number of open connections, for the protocols that report it."""
         self._lock = threading.Lock()

@@ -18,7 +18,7 @@ _OPENSSL_NAME: Final = re.compile(r"\[[^\]]*\] (.*?)(?: \(_ssl\.c:\d+\))?")
 
 
 class TlsError(Exception):
-    """A certificate or key is invalid; the message names the file and the cause."""
+    """Error: a certificate or key is invalid; the message names the file and the cause."""
 
 
 def close_once(transport: asyncio.Transport) -> None:

@@ -45,11 +45,11 @@ def is_restricted(details: str) -> bool:
 
 
 class BackendError(Exception):
-    """A Triton cannot be used; the message names it and the cause."""
+    """Error: a Triton cannot be used; the message names it and the cause."""
 
 
 class BackendSilent(BackendError):
-    """A Triton is unreachable, or does not answer in time; it may answer later."""
+    """Error: a Triton is unreachable, or does not answer in time; it may answer later."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Backend:
         grpc_forward_pattern: str | None = None,
         in_force: InForce | None = None,
     ) -> None:
-        """Create it. `address`: HOST:PORT of its gRPC service; `keepalive_s`: as in the configuration.
+        """Create the backend. `address`: HOST:PORT of its gRPC service; `keepalive_s`: as in the configuration.
 
         `headers` open its restricted APIs, named as over HTTP. `http_forward_pattern`, `grpc_forward_pattern`: headers
         of clients that it forwards to models. `in_force`: None for the defaults. Raises TlsError.

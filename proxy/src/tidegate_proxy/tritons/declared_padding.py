@@ -13,7 +13,7 @@ from tidegate_proxy.tritons.batching_mode import BatchingDecision, consent_of
 
 
 class PaddingError(Exception):
-    """The configuration cannot be applied to a model; the message names the field and the remedy."""
+    """Error: the configuration cannot be applied to a model; the message names the field and the remedy."""
 
 
 def padding_of(

@@ -186,7 +186,7 @@ class ModelOutcomes(NamedTuple):
 
 
 class SerializationController:
-    """Decides for one Triton whether the execution of its models is serialized."""
+    """Controller that decides for one Triton whether the execution of its models is serialized."""
 
     def __init__(self) -> None:
         self.slowdown = InterferenceEstimator()

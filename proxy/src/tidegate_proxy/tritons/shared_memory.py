@@ -87,7 +87,10 @@ class SharedRegion:
     """Region of shared memory that some Tritons have mapped."""
 
     def __init__(self, size: int, lifeline: str) -> None:
-        """Create it. `lifeline`: name of the process's lock. Raises OSError if there is not enough memory."""
+        """Create the shared region.
+
+        `lifeline`: name of the process's lock. Raises OSError if there is not enough memory.
+        """
         self.name = f"{REGION_PREFIX}{lifeline}-{secrets.token_hex(16)}"
         self.size = size
         self.backends: set[Backend] = set()

@@ -30,11 +30,11 @@ VALUE_SLOTS: Final[dict[str, tuple[int, ...]]] = {
 
 
 class MixesError(Exception):
-    """An operator lets rows influence each other. The message is a clause."""
+    """Error: an operator lets rows influence each other. The message is a clause."""
 
 
 class UnknownError(Exception):
-    """It is unknown whether an operator lets rows influence each other. The message is a clause."""
+    """Error: it is unknown whether an operator lets rows influence each other. The message is a clause."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class NodeView:
         return value
 
     def counts(self) -> list[int]:
-        """Numbers of rows of the runs, followed by those at which values computed from shapes are known."""
+        """Return the numbers of rows of the runs, then those at which values computed from shapes are known."""
         return [run.rows for run in (*self.analysis.seen, *self.analysis.others)]
 
     def at(self, slot: int, count: int) -> list[int]:

@@ -23,7 +23,7 @@ _COSTLY: Final = frozenset({
 
 
 class CutRefused(SplitError):
-    """A cut at a position is impossible; the message names the value that prevents it, and the reason."""
+    """Error: a cut at a position is impossible; the message names the value that prevents it, and the reason."""
 
 
 @dataclass(frozen=True)

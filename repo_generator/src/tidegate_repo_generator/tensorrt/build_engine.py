@@ -37,7 +37,7 @@ _TYPES = {
 
 
 class EngineError(Exception):
-    """An engine cannot be built, or differs from its description.
+    """Error: an engine cannot be built, or differs from its description.
 
     The message says the problem, the place and the remedy.
     """

@@ -77,7 +77,10 @@ class Actuator:
     def __init__(
         self, loop: ControlLoop, tritons: Tritons, processes: RunningTritons | None, startup_timeout_s: float
     ) -> None:
-        """Prepare it. `processes`: None in a dry run, which starts nothing. `startup_timeout_s`: that of the loop."""
+        """Create the actuator.
+
+        `processes`: None in a dry run, which starts nothing. `startup_timeout_s`: that of the loop.
+        """
         self.loop = loop
         self._tritons = tritons
         self._processes = processes

@@ -31,7 +31,7 @@ _SIZES: Final = {
 
 
 class NotWarm(Exception):
-    """A model does not run; the message names the model, the place and the cause."""
+    """Error: a model does not run; the message names the model, the place and the cause."""
 
 
 async def warm(backend: Backend, model: LoadedModel, within_s: float) -> None:

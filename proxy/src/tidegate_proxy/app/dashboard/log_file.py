@@ -39,7 +39,7 @@ class LogFile:
     """Event log in a file, mapped into memory: only the parts in use are read."""
 
     def __init__(self, path: Path) -> None:
-        """Raise OSError, or ValueError if the file is no event log or contains no event."""
+        """Create the log file. Raises OSError, or ValueError if the file is no event log or contains no event."""
         with path.open("rb") as file:
             self.header: LogHeader = read_log(iter([file.readline()]))[0]
             self.begin = file.tell()

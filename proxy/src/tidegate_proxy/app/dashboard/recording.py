@@ -39,7 +39,7 @@ class RecordedRun:
     """Recorded run in an event log. `at`, `timeline` and `what_if` may be called concurrently."""
 
     def __init__(self, path: Path) -> None:
-        """Raise OSError, or ValueError if the file is no event log."""
+        """Create the recorded run. Raises OSError, or ValueError if the file is no event log."""
         self._log = LogFile(path)
         self._name = path.name
         self._rare: list[WorkerJoined | WorkerLost | TopologyChanged] = []

@@ -179,11 +179,11 @@ class LivePage:
 
 
 class _NotKnown(Exception):
-    """There is no such thing, in words."""
+    """Error: the requested data does not exist; the message says what."""
 
 
 class _Busy(Exception):
-    """Not now, in words."""
+    """Error: another request is being processed; the message says which."""
 
 
 def _event(snapshot: bytes) -> dict[str, object]:

@@ -157,7 +157,7 @@ class DoctorFacts:
     timed: Mapping[str, OneRowTiming] = field(default_factory=dict)
     """Timed requests by model; only models that were asked for."""
     refusal: str = ""
-    """Why the policy rejects these models; "": it accepts them, or was not asked."""
+    """Reason for which the policy rejects these models; "": it accepts them, or was not asked."""
     broken_plugins: Mapping[str, str] = field(default_factory=dict)
     """Distributions whose plugin could not be imported, with the reason."""
     hardware: Hardware | None = None

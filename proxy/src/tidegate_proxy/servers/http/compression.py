@@ -17,7 +17,7 @@ _STEP: Final = 1 << 18
 
 
 class TooLarge(Exception):
-    """A body exceeds the limit."""
+    """Error: a body exceeds the limit."""
 
 
 def response_encoding(accept_encoding: bytes) -> bytes:

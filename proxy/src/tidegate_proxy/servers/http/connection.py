@@ -288,7 +288,10 @@ class HttpConnection(HttpToolsProtocol):
         limits: HttpLimits,
         health_only: Application,
     ) -> None:
-        """Create it. `health_only` replaces the application on connections accepted for health requests only."""
+        """Create the HTTP connection.
+
+        `health_only` replaces the application on connections accepted for health requests only.
+        """
         super().__init__(config, state, {})
         self._connections = connections
         self._limits = limits

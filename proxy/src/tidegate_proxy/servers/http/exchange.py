@@ -32,14 +32,17 @@ _PIECE_BYTES: Final = 1 << 16
 
 
 class ClientLeft(Exception):
-    """The client closed its connection."""
+    """Error: the client closed its connection."""
 
 
 class RequestBody:
     """Body of a request, which can be read once."""
 
     def __init__(self, receive: Receive, announced_bytes: int | None, limit: int | None, bounds: ClientBounds) -> None:
-        """Prepare it. `announced_bytes`: the Content-Length. Bytes read count in `bounds` until they are released."""
+        """Create the request body.
+
+        `announced_bytes`: the Content-Length. Bytes read count in `bounds` until they are released.
+        """
         self._receive = receive
         self._announced_bytes = announced_bytes
         self._limit = limit

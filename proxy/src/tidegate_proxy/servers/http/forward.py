@@ -51,7 +51,7 @@ _ADDED_BY_AIOHTTP: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-
 
 
 class TritonUnreachable(Exception):
-    """A Triton does not answer, or closed the connection without a response."""
+    """Error: a Triton does not answer, or closed the connection without a response."""
 
 
 class HttpForwarder:

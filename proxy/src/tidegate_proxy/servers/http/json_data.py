@@ -225,7 +225,7 @@ TOO_DEEP: Final = "failed to parse the request JSON buffer: it is nested too dee
 
 
 class RefusedRequest(Exception):
-    """The request is rejected without Triton; status and message are Triton's where it has them."""
+    """Error: the request is rejected without Triton; status and message are Triton's where it has them."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -22,7 +22,7 @@ _FIRST_PRINTABLE, _DELETE = 0x20, 0x7F
 
 
 class NoNormalForm(ValueError):
-    """The request target is rejected; the message gives the cause."""
+    """Error: the request target is rejected; the message gives the cause."""
 
 
 def normal_form(target: bytes) -> bytes:

@@ -50,7 +50,9 @@ class RequestScreen:
         encodings: Iterable[bytes],
         limit: int | None,
     ) -> None:
-        """Create it. `is_inference`: look for regions and shapes. `refuses`: reject all tensors in shared memory.
+        """Create the request screen.
+
+        `is_inference`: look for regions and shapes. `refuses`: reject all tensors in shared memory.
 
         `json_bytes`: size of the JSON in the body; None: perhaps all. `encodings`: possible compressions. `limit`:
         largest decompressed size in bytes.

@@ -111,7 +111,7 @@ class HttpService:
         in_force: InForce,
         start: StartServer,
     ) -> None:
-        """Create it. `start`: serves an application at an address, in this process or at frontends."""
+        """Create the HTTP service. `start`: serves an application at an address, in this process or at frontends."""
         self._config = config
         self._start = start
         self._bounds = bounds

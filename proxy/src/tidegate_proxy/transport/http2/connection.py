@@ -55,7 +55,7 @@ class Http2Connection(asyncio.BufferedProtocol):
     """Driver of one `ngh2.Connection`. Use all methods only in the event loop's thread."""
 
     def __init__(self, role: ngh2.Role, config: ngh2.Configuration, settings: dict[int, int]) -> None:
-        """Create it. `settings`: those of HTTP/2 beyond the window sizes."""
+        """Create the HTTP/2 connection. `settings`: those of HTTP/2 beyond the window sizes."""
         self.http2 = ngh2.Connection(role, config)
         self._shared = _shared
         self._settings = {

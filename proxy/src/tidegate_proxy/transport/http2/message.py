@@ -15,7 +15,7 @@ _WINDOW_BITS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 class MessageError(Exception):
-    """The message is rejected; carries the status for it."""
+    """Error: the message is rejected; carries the status for it."""
 
     def __init__(self, code: StatusCode, details: str) -> None:
         super().__init__(details)
@@ -29,7 +29,7 @@ class MessageDecompression:
     __slots__ = ("_data", "_encoding", "_inflater", "_limit", "_room", "is_done", "wire_bytes")
 
     def __init__(self, encoding: str, data: bytes, limit_bytes: int) -> None:
-        """Prepare it. `limit_bytes`: of the whole message.
+        """Create the message decompression. `limit_bytes`: of the whole message.
 
         Raises MessageError if the compression of `data` is unknown.
         """
@@ -73,7 +73,7 @@ INFLATED_AT_ONCE: Final = 1 << 20
 _PREFIX: Final = Struct(">BI")
 PREFIX_BYTES: Final = _PREFIX.size
 JOINED_UP_TO: Final = 1 << 16
-"""A message up to this many bytes is copied behind its prefix; a larger one follows it by itself."""
+"""Size in bytes up to which a message is copied behind its prefix; a larger one is written separately."""
 _SMALL: Final = 1 << 12
 _COLLECTED: Final = 1 << 16
 """Pieces smaller than `_SMALL` are collected up to this many bytes: who sends single bytes costs no more than them."""
@@ -101,7 +101,10 @@ class MessageAssembler:
     __slots__ = ("_at", "_encoding", "_have", "_limit", "_pieces", "_size")
 
     def __init__(self, encoding: str, limit_bytes: int) -> None:
-        """Create it. `encoding`: compression of compressed messages; `limit_bytes`: of a message, compressed or not."""
+        """Create the message assembler.
+
+        `encoding`: compression of compressed messages; `limit_bytes`: of a message, compressed or not.
+        """
         self._encoding = encoding
         self._limit = limit_bytes
         self._pieces: deque[bytes | bytearray] = deque()

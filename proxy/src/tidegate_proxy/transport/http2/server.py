@@ -683,7 +683,7 @@ class Http2Server:
         *,
         reuse_port: bool = False,
     ) -> None:
-        """Create it. `bounds` counts what is received and sent.
+        """Create the HTTP/2 server. `bounds` counts what is received and sent.
 
         `reuse_port`: other processes may listen on the port.
         """

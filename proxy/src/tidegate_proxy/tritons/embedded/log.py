@@ -17,7 +17,7 @@ _BIND_FAILURE = re.compile(
 
 
 class TritonStartError(RuntimeError):
-    """The embedded Triton did not start; the message gives the cause, and the remedy if it is known."""
+    """Error: the embedded Triton did not start; the message gives the cause, and the remedy if it is known."""
 
 
 def says_port_taken(log: str) -> bool:

@@ -38,7 +38,10 @@ class Revival:
     def __init__(
         self, name: str, triton: EmbeddedTriton, restart: Callable[[], object], restarted: Callable[[], None]
     ) -> None:
-        """Prepare it. `name`: for the log. `restart` may raise TritonStartError; `restarted` is called after it."""
+        """Create the revival.
+
+        `name`: for the log. `restart` may raise TritonStartError; `restarted` is called after it.
+        """
         self.restarts = 0
         """Number of restarts."""
         self._name = name

@@ -37,7 +37,7 @@ class MigInstance:
 
     @property
     def mig(self) -> Mig | None:
-        """It in the form of layouts; None if it is not one device, or its placement is unknown."""
+        """Instance in the form of layouts; None if it is not one device, or its placement is unknown."""
         return None if self.start is None or self.uuid is None else Mig(self.profile, self.start)
 
     def __str__(self) -> str:
