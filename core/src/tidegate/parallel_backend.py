@@ -13,4 +13,4 @@ class Backend(StrEnum):
 
 
 class ParallelBackendError(Exception):
-    """A backend that cannot be used; the message says what to install or to start."""
+    """Error: a backend cannot be used; the message says what to install or start."""

@@ -44,7 +44,7 @@ def said_of(error: Exception) -> str:
 
 @contextmanager
 def errors_explained() -> Iterator[None]:
-    """Turn what a person can remedy into one line and exit status 1."""
+    """Context that turns errors that users can remedy into one line and exit status 1."""
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         from tidegate.host import PluginError
@@ -67,7 +67,7 @@ def errors_explained() -> Iterator[None]:
 
 
 def with_progress(console: Console, label: str, results: Iterable[T], total: int | None) -> list[T]:
-    """Collect results under a bar, which goes when they are all there; on a terminal only. `total`: None: not known."""
+    """Return the results, collected under a progress bar on a terminal. `total`: None: unknown."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -105,7 +105,7 @@ def write_results(
 
 
 def origin() -> "PageOrigin":
-    """Where a page that is written now comes from."""
+    """Return the origin of a page that is written now."""
     from datetime import UTC, datetime
 
     from tidegate.report import PageOrigin
@@ -116,7 +116,7 @@ def origin() -> "PageOrigin":
 
 
 def title_of(scenario: "Scenario", *, rate: bool = True) -> str:
-    """The scenario in a line; `rate`: with its rate."""
+    """Return a title for the scenario; `rate`: include its rate."""
     from tidegate.workload import layout_of, mean_rate_rps
 
     workers = len(layout_of(scenario).workers)
@@ -129,5 +129,5 @@ def title_of(scenario: "Scenario", *, rate: bool = True) -> str:
 
 
 def in_ms(value: float | None) -> str:
-    """A latency for a table."""
+    """Return a latency in ms as text for a table."""
     return "-" if value is None else f"{value:.1f}"

@@ -16,7 +16,7 @@ MAX_SHOWN_REQUESTS = 5
 
 
 class ExplainError(Exception):
-    """There is no timeline to tell; the message says why and the remedy."""
+    """Error: there is no timeline to show; the message says why and names a remedy."""
 
 
 def explain(

@@ -94,7 +94,7 @@ def plan(
 
 @contextmanager
 def stdout_to_stderr() -> Iterator[None]:
-    """Keep stdout to the plan: solvers, which are libraries in C, print what they wonder about to descriptor 1."""
+    """Context that redirects descriptor 1 to stderr, since solvers written in C print to it."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

@@ -16,7 +16,7 @@ from tidegate.host.by_model import BY_MODEL, ByModel
 
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
-    """Offer `by-model`."""
+    """Return the policy `by-model`."""
     return [
         PolicySpec(BY_MODEL, "Several policies, each for models and workers of its own", ByModel, recommend_options=())
     ]
@@ -24,7 +24,7 @@ def tidegate_policies() -> list[PolicySpec]:
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer the subcommands of the core, but for `plugins`."""
+    """Return the subcommands of the core, except `plugins`."""
     return [
         CommandSpec("simulate", simulate),
         CommandSpec("goodput", goodput),

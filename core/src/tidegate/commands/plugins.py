@@ -18,7 +18,7 @@ from tidegate.terminal import console_for_tables
 
 @dataclass(frozen=True)
 class PluginOffer:
-    """Something that an installed plugin offers."""
+    """An item that an installed plugin offers."""
 
     kind: str
     """`policy`, `planner`, `controller`, `observer` or `command`."""
@@ -30,7 +30,7 @@ class PluginOffer:
 
 
 def plugins_command(plugins: Plugins) -> Callable[..., None]:
-    """The command over what is installed."""
+    """Return the command that lists installed plugins."""
 
     def list_plugins(
         name: Annotated[
@@ -58,7 +58,7 @@ def plugins_command(plugins: Plugins) -> Callable[..., None]:
 
 
 def offers_of(plugins: Plugins) -> list[PluginOffer]:
-    """Everything that is offered, by kind."""
+    """Return everything that plugins offer, by kind."""
 
     def offer(
         kind: str,

@@ -25,7 +25,7 @@ class LatencySums:
 
 
 class RunRecord(OutcomeListener):
-    """Fills up while a run goes on: read from the stream of its observations.
+    """Record of a run, filled from its event stream.
 
     The ids of its requests are their positions. Only those that arrive from `measured_from_ns` on count as bad.
     """

@@ -40,7 +40,7 @@ class _Running:
 
 
 class Clipper(QueueingPolicy):
-    """An idle worker takes the oldest requests, as many as the batch size that it has found so far.
+    """Clipper: an idle worker takes the oldest requests, up to the batch size that it has found so far.
 
     The size rises additively while full batches take no longer than the SLO, and falls by a factor when one does: each
     worker finds its own for each model. What has waited beyond its deadline is dropped when a worker looks.

@@ -8,7 +8,8 @@ from tidegate_baselines.early_drop import EarlyDrop
 
 
 class Clockwork(EarlyDrop):
-    """Per queue and batch size one candidate; a worker that frees takes the one whose latest start is earliest.
+    """Clockwork: one candidate for each queue and batch size; a free worker takes the one with the earliest latest
+    start.
 
     The candidate of a size begins at the first request that leaves time for a batch of that size: its authors (Gujarati
     et al., *Serving DNNs like Clockwork*) keep a queue per batch size, out of which goes what cannot be on time at that

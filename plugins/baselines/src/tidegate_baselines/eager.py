@@ -21,7 +21,7 @@ class EagerOptions(PolicyOptions):
 
 
 class Eager(EarlyDrop):
-    """Algorithm 1 of Symphony without deferral: only where the batch starts differs, so that nothing else is compared.
+    """Eager batching: Algorithm 1 of Symphony without deferral, so that only the start of batches differs.
 
     A worker that frees takes, of the queues, the batch whose latest start is closest.
     """
@@ -43,7 +43,7 @@ class Eager(EarlyDrop):
         return follower
 
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> FormedBatch | None:
-        """The longest run that is on time."""
+        """Return the longest run of requests that is on time."""
         model = queue.model
         if self._by_window and model.slo_ns is not None:
             workers = self.idle.count_hosting(model.name)
@@ -53,7 +53,7 @@ class Eager(EarlyDrop):
         return NEXUS_BATCH_FORMATION.keep_head(queue, profile, now_ns)
 
     def rank(self, candidate: FormedBatch, profile: Profile) -> int:
-        """The latest start of a candidate."""
+        """Return the latest start of a candidate, in ns."""
         return NEVER_NS if candidate.due_ns == NEVER_NS else candidate.due_ns - profile.upper_ns(candidate.rows)
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
@@ -67,7 +67,7 @@ class Eager(EarlyDrop):
         return super().on_request_arrived(event)
 
     def forget_plans(self, partitions: Collection[str], shape: str | None = None) -> None:
-        """The size that the load needs depends on the workers and their profiles."""
+        """Discard the target batch size after a change of workers or profiles."""
         super().forget_plans(partitions, shape)
         for kind, target in self._targets.items():
             if kind[0] in partitions and shape in (None, kind[1]):

@@ -10,7 +10,7 @@ NEXUS_BATCH_FORMATION = Gathering(reserve_ns=0)
 
 
 class EarlyDrop(QueueingPolicy):
-    """Runs a queue's batch as soon as a worker is idle, and drops what would be late even alone on the fastest worker.
+    """Base class: runs a queue's batch as soon as a worker is idle, and drops requests that would be late even alone.
 
     Subclasses say which batch a queue would run, and which of several queues a worker that frees serves.
     """
@@ -20,11 +20,11 @@ class EarlyDrop(QueueingPolicy):
 
     @abstractmethod
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> FormedBatch | None:
-        """The batch that a queue would begin now on a worker of this profile; None when it would run nothing."""
+        """Return the batch that a queue would start now on a worker with this profile; None if none."""
 
     @abstractmethod
     def rank(self, candidate: FormedBatch, profile: Profile) -> int:
-        """The rank of a candidate: a worker that frees runs the one whose rank is smallest."""
+        """Return the rank of a candidate: a free worker runs the candidate with the smallest rank."""
 
     def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
         """Run what idle workers can run in time."""
@@ -68,13 +68,13 @@ class EarlyDrop(QueueingPolicy):
                 return
 
     def drop_hopeless(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> Commands:
-        """Drop the head if it cannot be on time any more."""
+        """Drop the oldest request if it will miss its deadline."""
         if not NEXUS_BATCH_FORMATION.is_hopeless(queue.head, fastest, now_ns):
             return ()
         return [Drop(request.id, "deadline_unreachable") for request in self.take(queue, 1)]
 
     def wake_ns(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> int:
-        """When to look at a queue again that no idle worker can serve: once its head is hopeless."""
+        """Return when to check a waiting queue again, in ns: when its oldest request becomes hopeless."""
         head = queue.head
         return NEVER_NS if head.deadline_ns == NEVER_NS else head.deadline_ns - fastest.upper_ns(head.rows) + 1
 

@@ -13,11 +13,12 @@ class FifsOptions(PolicyOptions):
 
 
 class Fifs(FirstComeFirstServed):
-    """The first idle worker takes the oldest request, and with it what waits behind it, at once and however late."""
+    """First in, first served: the first idle worker takes the oldest request and those that wait behind it, however
+    late."""
 
     Options = FifsOptions
     options: FifsOptions
 
     def largest_batch(self, queue: RequestQueue) -> int:
-        """The model's own limit, or the option where it is smaller."""
+        """Return the model's limit, or the option if it is smaller."""
         return min(queue.model.merged_rows, self.options.max_rows or queue.model.max_rows)

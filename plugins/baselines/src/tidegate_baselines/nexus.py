@@ -97,7 +97,7 @@ class _Frontend:
 
 
 class Nexus(Policy):
-    """Every request goes to a worker when it arrives, by the plan and in turn, and waits there whatever the others do.
+    """Nexus: routes every request on arrival to a worker of the plan, round robin, and lets it wait there.
 
     A worker that is idle serves its queues in turn, each with at most the planned batch. The plan is made from the
     expected rates, and again only when workers come or go.
@@ -127,7 +127,7 @@ class Nexus(Policy):
         self._make_plan()
 
     def migrate(self, setup: Setup) -> Self:
-        """The next one plans with what was observed, or observes on; where a model is new it begins to observe anew."""
+        """Return the next policy, with the observed rates; for new models it observes first."""
         follower = super().migrate(setup)
         follower.readmitted_ids = self.readmitted_ids | self._where.keys() | self._unrouted.keys()
         if not self.options.rates and all(model in self._models for model in follower._models):
@@ -137,7 +137,7 @@ class Nexus(Policy):
         return follower
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
-        """Route it, and let its worker begin if it is idle."""
+        """Route the request to a worker, and dispatch the worker's next batch if it is idle."""
         request = event.request
         if not self.is_readmitted(request) and not self._rates:
             self._observe(event.now_ns, request)
@@ -146,7 +146,7 @@ class Nexus(Policy):
         return self._accept(event.now_ns, request)
 
     def on_request_cancelled(self, event: RequestCancelled) -> Commands:
-        """Take it out of its queue, unless no worker took it."""
+        """Remove the request from its queue, or from those without a worker."""
         self._unrouted.pop(event.request_id, None)
         where = self._where.pop(event.request_id, None)
         if where:
@@ -158,7 +158,7 @@ class Nexus(Policy):
         return ()
 
     def on_worker_ready(self, event: WorkerReady) -> Commands:
-        """The worker goes on with its next queue."""
+        """Dispatch the batch of the worker's next queue."""
         backend = self._backends.get(event.worker_id)
         if backend is None:
             return ()
@@ -184,7 +184,7 @@ class Nexus(Policy):
         return commands
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
-        """Batches are timed by it; the plan stays."""
+        """Use the profile for the duration of batches; the plan stays."""
         self._profiles[event.profile.key] = event.profile
         return ()
 

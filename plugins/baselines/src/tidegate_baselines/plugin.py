@@ -13,7 +13,7 @@ from tidegate_baselines.triton import Triton
 
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
-    """Offer every baseline by its name."""
+    """Return every baseline policy."""
     return [
         PolicySpec("fifs", "First idle, first served: eager batches, no deadlines", Fifs, ({}, {"max_rows": 1})),
         PolicySpec(

@@ -53,7 +53,7 @@ class ShepherdOptions(PolicyOptions):
 
 
 class Shepherd(EarlyDrop):
-    """One candidate per queue, as large as its oldest request allows; a worker that frees takes the largest.
+    """Shepherd: one candidate for each queue, as large as its oldest request allows; a free worker takes the largest.
 
     When none is idle, a queue's candidate that is `preempt_ratio` times as large as a batch that runs takes its worker;
     if that batch is of the same queue, the candidate includes it. What was done of it is lost, its requests wait again.
@@ -80,15 +80,15 @@ class Shepherd(EarlyDrop):
         """The ids of the requests that made way, the latest last: they do so once."""
 
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> FormedBatch | None:
-        """The most requests that the deadline of the oldest allows."""
+        """Return the most requests that the deadline of the oldest allows."""
         return NEXUS_BATCH_FORMATION.keep_head(queue, profile, now_ns)
 
     def rank(self, candidate: FormedBatch, profile: Profile) -> int:
-        """The largest candidate comes first."""
+        """Return the rank: the largest candidate comes first."""
         return -candidate.rows
 
     def serve(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> None:
-        """Give the queue an idle worker, or one that runs a batch small enough to make way."""
+        """Dispatch the queue to an idle worker, or preempt a batch that is small enough."""
         super().serve(now_ns, queue, commands)
         if queue and queue.key not in self._served:
             for worker_id in sorted(self._perhaps_worth(now_ns, queue)):
@@ -115,24 +115,24 @@ class Shepherd(EarlyDrop):
         return dispatch
 
     def on_stage_finished(self, event: StageFinished) -> Commands:
-        """The batch is done, perhaps before it could be preempted."""
+        """Forget the batch, which may have ended before its preemption."""
         self._ended(event.worker_id)
         self._taken(event.worker_id)
         return ()
 
     def on_batch_failed(self, event: BatchFailed) -> Commands:
-        """The batch is done, perhaps because it was preempted."""
+        """Forget the batch, which may have been preempted."""
         self._ended(event.worker_id)
         return ()
 
     def on_worker_ready(self, event: WorkerReady) -> Commands:
-        """Give the worker away; one that was preempted only when the requests it ran are back, right after this."""
+        """Dispatch to the worker; after a preemption only when the preempted requests are queued again."""
         if event.worker_id in self._preempted:
             return [SetTimer(event.worker_id, event.now_ns)]
         return super().on_worker_ready(event)
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
-        """A preempted worker is given away; every other timer is a queue's."""
+        """Dispatch to a preempted worker; other timers belong to queues."""
         if not isinstance(event.key, int):
             return super().on_timer_fired(event)
         if not self._taken(event.key):
@@ -146,7 +146,7 @@ class Shepherd(EarlyDrop):
         return super().on_worker_lost(event)
 
     def forget_plans(self, partitions: Collection[str], shape: str | None = None) -> None:
-        """Look at all batches that run anew: what was too late to begin again may not be any more."""
+        """Reconsider all running batches: one that was too late to restart may not be any more."""
         super().forget_plans(partitions, shape)
         self._small.reconsider(
             (worker_id, running)
@@ -155,12 +155,11 @@ class Shepherd(EarlyDrop):
         )
 
     def drop_hopeless(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> Commands:
-        """Drop the head if it is hopeless; as published, not before the youngest is, whatever stands
-        before it."""
+        """Drop the oldest request if it is hopeless; as published, only when the youngest is."""
         return () if self._stalls(now_ns, queue, fastest) else super().drop_hopeless(now_ns, queue, fastest)
 
     def wake_ns(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> int:
-        """The instant at which the head is hopeless; as published, at which the youngest is."""
+        """Return when the oldest request becomes hopeless, in ns; as published, when the youngest does."""
         youngest = self._stalls(now_ns, queue, fastest)
         if youngest is None:
             return super().wake_ns(now_ns, queue, fastest)

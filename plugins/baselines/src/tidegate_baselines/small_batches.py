@@ -11,7 +11,7 @@ ByRows = dict[int, set[int]]
 
 @dataclass(frozen=True, slots=True)
 class RunningBatch:
-    """A batch on its worker."""
+    """A running batch and its worker."""
 
     batch_id: int
     key: QueueKey
@@ -34,7 +34,7 @@ class SmallBatches:
         """The batches of `_own` that were not seen to be too late to begin anew."""
 
     def add(self, worker_id: int, running: RunningBatch) -> None:
-        """A batch runs."""
+        """Add a running batch."""
         for by_rows in self._where(running.key):
             by_rows.setdefault(running.rows, set()).add(worker_id)
 
@@ -49,7 +49,7 @@ class SmallBatches:
             del self._own[running.key], self._on_time[running.key]
 
     def of_others(self, key: QueueKey, most_rows: float) -> list[int]:
-        """Workers that run at most so many rows of other queues: O(batch sizes) where there are none."""
+        """Return workers that run at most `most_rows` rows of other queues: O(batch sizes) if there are none."""
         own = self._own.get(key, {})
         found: list[int] = []
         for rows, workers in self._all.items():
@@ -58,7 +58,7 @@ class SmallBatches:
         return found
 
     def of_own(self, key: QueueKey, most_rows: float, late: Callable[[int], bool]) -> list[int]:
-        """Workers that run at most so many rows of this queue; those that are too late are not asked about again."""
+        """Return workers that run at most `most_rows` rows of this queue; those too late are not checked again."""
         found: list[int] = []
         by_rows = self._on_time.get(key, {})
         for rows in [rows for rows in by_rows if rows <= most_rows]:
@@ -69,7 +69,7 @@ class SmallBatches:
         return found
 
     def reconsider(self, running: Iterable[tuple[int, RunningBatch]]) -> None:
-        """Expectations moved: of all these, any may be on time again."""
+        """Check these batches again after a change of profiles."""
         for worker_id, batch in running:
             self.add(worker_id, batch)
 

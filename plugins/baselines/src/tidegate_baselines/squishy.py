@@ -44,7 +44,7 @@ class _Node:
 
 
 class PlanSearch:
-    """The search for the plan for the largest multiple of the expected rates (rows per ns) that fits on these workers.
+    """Search for the plan with the largest multiple of the expected rates (rows per ns) that fits on these workers.
 
     Nexus rents as many workers as the load needs; here they are given, and all of them are used. Where not even a
     trickle of every model fits within the SLOs, every worker serves all that it hosts.
@@ -78,11 +78,11 @@ class PlanSearch:
 
     @property
     def pairs(self) -> int:
-        """How many models and workers there are, multiplied: what a step takes grows with it."""
+        """Return the number of models times workers; the cost of a step grows with it."""
         return len(self._models) * len(self._workers)
 
     def run(self, steps: int = BISECTION_STEPS) -> bool:
-        """Halve the range of multiples that may be the largest so many times; True once the plan is found."""
+        """Halve the range of multiples `steps` times; return True once the plan is found."""
         for _ in range(min(steps, self._steps)):
             middle = (self._low + self._high) / 2
             if plan := self._pack(middle):
@@ -94,7 +94,7 @@ class PlanSearch:
 
     @property
     def plan(self) -> Plan:
-        """The best plan so far."""
+        """Return the best plan so far."""
         if self._best is None:
             return {worker.id: self._whole_each(worker) for worker in self._workers} if self._models else {}
         plan = dict(self._best)
@@ -186,7 +186,7 @@ class PlanSearch:
 
 
 def largest_batch(model: Model, profile: Profile) -> int:
-    """The largest batch of which one can run while the next one waits: `2*l(b) <= SLO`; at least 1."""
+    """Return the largest batch that can run while the next one waits: `2*l(b) <= SLO`; at least 1."""
     if model.slo_ns is None:
         return model.merged_rows
     return max(1, min(model.merged_rows, profile.largest_rows_within(model.slo_ns // 2)))

@@ -19,7 +19,7 @@ class TimeoutOptions(EagerOptions):
 
 
 class Timeout(Eager):
-    """`exec = max(now, oldest arrival + k)`; a full batch does not wait."""
+    """Timeout batching: `exec = max(now, oldest arrival + k)`; a full batch does not wait."""
 
     Options = TimeoutOptions
 
@@ -31,12 +31,12 @@ class Timeout(Eager):
         }
 
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> FormedBatch | None:
-        """The longest run that is on time, once its oldest request has waited or it is full."""
+        """Return the longest run that is on time, once its oldest request has waited or it is full."""
         batch = super().candidate(now_ns, queue, profile)
         return batch if batch and now_ns >= self._exec_ns(queue, batch) else None
 
     def wake_ns(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> int:
-        """Once the head has waited, if a worker may be idle then; or when it is hopeless."""
+        """Return when the oldest request has waited, if a worker may be idle then, or is hopeless, in ns."""
         hopeless_ns = super().wake_ns(now_ns, queue, fastest)
         batch = super().candidate(now_ns, queue, fastest)
         exec_ns = self._exec_ns(queue, batch) if batch else now_ns

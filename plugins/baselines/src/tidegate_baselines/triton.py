@@ -38,7 +38,7 @@ from tidegate_baselines.dynamic_batcher import BatcherConfig, DynamicBatcher
 
 
 class BatchingOptions(PolicyOptions):
-    """How a model's requests become batches: `dynamic_batching` of its config.pbtxt."""
+    """Batching options of a model: `dynamic_batching` of its config.pbtxt."""
 
     preferred_batch_size: tuple[int, ...] = Field(
         default=(), description="A batch of such a size does not wait; without any, only the largest does not"
@@ -73,13 +73,13 @@ class TritonOptions(BatchingOptions):
     )
 
     def of(self, model: str) -> BatchingOptions:
-        """How one model is batched."""
+        """Return the batching options of one model."""
         own = self.models.get(model)
         return self if own is None else self.model_copy(update=own.model_dump(exclude_unset=True))
 
 
 class Triton(Policy):
-    """A queue and a batcher per model; whichever instance is free takes the next batch.
+    """Triton's scheduler: a queue and a dynamic batcher for each model; a free instance takes the next batch.
 
     It knows neither deadlines nor latencies. A worker that hosts several models runs one batch at a time, as Triton
     does under a rate limiter with one resource; `turns` says whose.
@@ -101,7 +101,7 @@ class Triton(Policy):
         """How many batches each worker has run of each model."""
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
-        """Queue it, unless the queue is full."""
+        """Add the request to the queue, or drop it if the queue is full."""
         request = event.request
         if not self._batchers[request.model].push(request):
             return [Drop(request.id, "queue full")]
@@ -109,37 +109,37 @@ class Triton(Policy):
         return self._advance(event.now_ns, request.model)
 
     def on_request_cancelled(self, event: RequestCancelled) -> Commands:
-        """Take it out of its queue."""
+        """Remove the request from its queue."""
         model = self._model_of.pop(event.request_id)
         self._batchers[model].remove(event.request_id)
         return self._advance(event.now_ns, model)
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
-        """A batch has waited long enough, or a request too long."""
+        """Dispatch a batch that has waited long enough, or drop requests that timed out."""
         return self._advance(event.now_ns, str(event.key))
 
     def on_worker_ready(self, event: WorkerReady) -> Commands:
-        """An instance is free, or about to be."""
+        """Dispatch the next batch to the instance."""
         worker = self._idle.note(event)
         return self._freed(event.now_ns, worker) if worker else ()
 
     def on_worker_delayed(self, event: WorkerDelayed) -> Commands:
-        """An instance is busy after all."""
+        """Mark the instance as busy."""
         self._idle.occupy(event.worker_id)
         return ()
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
-        """An instance is free."""
+        """Add an idle instance."""
         self._idle.join(event.worker)
         return self._freed(event.now_ns, event.worker)
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """Give it nothing more."""
+        """Remove the instance."""
         self._idle.leave(event.worker_id)
         return ()
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
-        """It only says how long a batch is expected to take."""
+        """Use the profile for the planned duration of batches."""
         self._profiles[event.profile.key] = event.profile
         return ()
 

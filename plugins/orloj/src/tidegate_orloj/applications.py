@@ -71,7 +71,7 @@ class WorkBudget:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationGroups:
-    """Applications that are taken for one, on a kind of worker; group 0 is those of which nothing is known."""
+    """Groups of similar applications on a device class; group 0 has those of which nothing is known."""
 
     group_of: NDArray[np.intp]
     """The group of each application, by its number."""
@@ -90,7 +90,7 @@ class ApplicationGroups:
 
 @dataclass(frozen=True, slots=True)
 class BatchCurves:
-    """Batches of a size on a kind of worker: one for each group that may be the slowest of theirs."""
+    """Priority curves of batches of one size on a device class: one for each group that may be their slowest."""
 
     version: int
     """The version of the applications for which it was made."""
@@ -101,7 +101,7 @@ class BatchCurves:
 
 
 class Applications:
-    """The applications of one model and shape, by number.
+    """Applications of one model and shape, by number.
 
     Number 0 is all requests whose application has no distribution of its own: those are told apart by their shape, for
     which there is a profile. What follows from laws and shares is computed when it is asked for, a few curves for each
@@ -150,7 +150,7 @@ class Applications:
 
     @property
     def b(self) -> float:
-        """How soon a request that is not run now is expected to, per ms."""
+        """Rate at which a request that does not run now is expected to run later, per ms."""
         if self._b is None:
             self._b = USUAL_DELAY / min(self._mean_ms(kind) for kind in self._profiles)
         return self._b
@@ -173,11 +173,11 @@ class Applications:
         self._forget()
 
     def number_of(self, request: Request) -> int:
-        """The number of a request's application."""
+        """Return the number of a request's application."""
         return self._numbers.get(request.app, 0)
 
     def count(self, request: Request) -> None:
-        """A request arrived; old ones weigh ever less."""
+        """Count an arrival; older ones lose weight."""
         number = self.number_of(request)
         if request.app and not self._is_named:
             self._is_named = True
@@ -191,7 +191,7 @@ class Applications:
             self._counts /= 2
 
     def inherit(self, other: "Applications") -> None:
-        """Begin with how often those that both know came to another one."""
+        """Take over the counts of applications that the other one knows, too."""
         for name, number in self._numbers.items():
             if name in other._numbers:
                 self._counts[number] = other._counts[other._numbers[name]]
@@ -199,13 +199,13 @@ class Applications:
         self._take_stock()
 
     def groups(self, kind: str) -> ApplicationGroups:
-        """The groups of applications on a kind of worker."""
+        """Return the groups of applications on a device class."""
         if self._grouped.get(kind) != self._version:
             self._regroup(kind)
         return self._groups[kind]
 
     def curves(self, sizes: Sequence[BatchKind]) -> dict[BatchKind, BatchCurves]:
-        """The curves of these sizes of one kind of worker, without those that are yet to be drawn.
+        """Return the curves of batches of these sizes on a device class, without those not computed yet.
 
         As many are drawn as the work for an event allows: those of single requests first, then those that are missing,
         of these the largest, then those of the oldest version.
@@ -225,7 +225,7 @@ class Applications:
         return {size: known[size] for size in sizes if size in known}
 
     def latency(self, size: BatchKind) -> BatchLatency:
-        """How long batches of a size take, by the slowest group in them and that of the request asked about."""
+        """Return the latency of batches of a size, by their slowest group and that of the request in question."""
         groups = self.groups(size.kind)
         mixtures = groups.mixtures if size.others else groups.shares[None, :]
         return BatchLatency(groups.laws, mixtures, size.rows, size.others)

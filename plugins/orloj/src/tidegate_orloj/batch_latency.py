@@ -25,7 +25,7 @@ Knots = tuple[Floats, Floats]
 
 
 class BatchLaw(NamedTuple):
-    """How long a batch takes whose longest request is one of an application's."""
+    """Law of batches whose longest request is of one application."""
 
     knots: Callable[[int], Knots]
     """The distribution of what it takes by its rows, without noise."""
@@ -35,7 +35,7 @@ class BatchLaw(NamedTuple):
     """The mean of `knots`, where that is known without them."""
 
     def mean_ms(self, rows: int) -> float:
-        """The mean of what a request of so many rows takes alone."""
+        """Return the mean stand-alone latency in ms of a request of `rows` rows."""
         if self.means_ms:
             return self.means_ms(rows)
         edges_ms, shares = self.knots(rows)
@@ -62,12 +62,12 @@ _NORMAL: Floats = np.array(
 
 
 def law_of_times(times: LatencyDistribution) -> BatchLaw:
-    """The law of an application whose stand-alone times are known as a distribution."""
+    """Return the law of an application with a known stand-alone distribution."""
     return law_of_several([times], [1.0])
 
 
 def law_of_several(times: Sequence[LatencyDistribution], shares: Sequence[float]) -> BatchLaw:
-    """The law of applications that are taken for one. `shares`: how often each of them comes."""
+    """Return the law of several similar applications. `shares`: their relative frequencies."""
     weights = np.asarray(shares) / sum(shares)
     fixed_ms = float(weights @ [each.fixed_ns for each in times]) / NS_PER_MS
     # What a row adds: alone each takes what it did, whatever its own fixed cost is.
@@ -97,10 +97,10 @@ def law_of_several(times: Sequence[LatencyDistribution], shares: Sequence[float]
 
 
 def law_of_profile(profile: Profile, quantile: float, noise_cv: float | None = None) -> BatchLaw:
-    """The law of requests that are told apart by their shape alone: about what is expected, as far as is planned.
+    """Return the law of requests that differ by shape only: around the expected latency, up to the upper one.
 
-    `quantile`: of what batches take, that the profile plans with. `noise_cv`: how much of that margin is noise, which
-    applications have shown; None: half of it, as nothing tells.
+    `quantile`: that the upper latency covers. `noise_cv`: noise of batches, as applications have shown; None: half of
+    the margin.
     """
     most = profile.max_rows
     margin_cv = (profile.upper_ns(most) / profile.expected_ns(most) - 1) / NormalDist().inv_cdf(quantile)
@@ -124,7 +124,7 @@ def law_of_profile(profile: Profile, quantile: float, noise_cv: float | None = N
 
 
 class BatchLatency:
-    """How long a batch takes, given that a request of an application is in it and that the others are of any.
+    """Latency distribution of a batch that contains a request of an application, the others being of any.
 
     `edges_ms`: of the bins, strictly rising. `density[..., a, i]`: the probability per millisecond of bin i, for a
     request of application a. `mean_ms[..., a]`: what the batch is expected to take.

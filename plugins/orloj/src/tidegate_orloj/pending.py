@@ -34,7 +34,7 @@ class _Lines:
 
 
 class PendingQueue(RequestQueue):
-    """A queue whose n requests have places 0 to n-1 in arrays; the last one takes the place of one that leaves."""
+    """Queue of n requests at places 0 to n-1 of arrays; the last request fills the place of one that leaves."""
 
     __slots__ = (
         "_app",
@@ -83,7 +83,7 @@ class PendingQueue(RequestQueue):
 
     @property
     def app(self) -> NDArray[np.intp]:
-        """The number of each request's application."""
+        """Return the application number of each request."""
         return self._app[: len(self)]
 
     @property
@@ -98,20 +98,20 @@ class PendingQueue(RequestQueue):
 
     @property
     def due_ns(self) -> Ints:
-        """The last instant at which the answer to each is worth anything; NEVER_NS: at any."""
+        """Return the last useful response time of each request, in ns; NEVER_NS: always useful."""
         return self._due_ns[: len(self)]
 
     @property
     def rows_each(self) -> Ints:
-        """The rows of each request."""
+        """Return the rows of each request."""
         return self._rows[: len(self)]
 
     def request_at(self, place: int) -> Request:
-        """The request of a place."""
+        """Return the request at a place."""
         return self._requests[int(self._ids[place])]
 
     def push(self, request: Request) -> None:
-        """Queue a request: O(1)."""
+        """Add a request: O(1)."""
         super().push(request)
         place = self._place[request.id] = len(self._place)
         if place == len(self._ids):
@@ -132,7 +132,7 @@ class PendingQueue(RequestQueue):
             lines.milestone_ms[place] = -np.inf
 
     def remove(self, request_id: int) -> None:
-        """Take one request out, wherever it stands: O(1)."""
+        """Remove a request at any position: O(1)."""
         super().remove(request_id)
         place = self._place.pop(request_id, None)
         last = len(self._place)
@@ -143,7 +143,7 @@ class PendingQueue(RequestQueue):
             array[..., place] = array[..., last]
 
     def pop(self, count: int, start: int = 0) -> list[Request]:
-        """Take `count` requests, the oldest first, after the oldest `start`."""
+        """Remove and return `count` requests, oldest first, after the oldest `start`."""
         taken = list(self)[start : start + count]
         for request in taken:
             self.remove(request.id)
@@ -161,13 +161,13 @@ class PendingQueue(RequestQueue):
         return alone_ns
 
     def groups(self, kind: str) -> NDArray[np.intp]:
-        """The group of each request on a kind of worker, by what its application takes."""
+        """Return the group of each request on a device class, by its application."""
         return self.applications.groups(kind).group_of[self.app]
 
     def scores(self, size: BatchKind, curve: PriorityCurve, now_ns: int) -> Floats:
-        """The priority of each request in batches of this size (Equation 2); infinite where patience is at an end.
+        """Return the priority of each request in batches of this size (Equation 2); infinite once patience has ended.
 
-        `curve`: of such batches. In line i they hold no slower group than the i-th.
+        `curve`: of such batches. Line i holds for batches whose slowest group is at most the i-th.
         """
         count = len(self)
         if curve.b * (now_ns - self._base_ns) / NS_PER_MS > MAX_EXPONENT:
@@ -191,7 +191,7 @@ class PendingQueue(RequestQueue):
         return scores
 
     def best(self, scores: Floats, among: Mask, most_rows: int) -> NDArray[np.intp]:
-        """The places of the highest scores, of equal ones the oldest, whose requests fit into so many rows."""
+        """Return the places of the highest scores, older requests first, that fit into `most_rows` rows."""
         places = np.flatnonzero(among)
         if len(places) > most_rows:  # each has a row at least
             least = np.partition(scores[places], len(places) - most_rows)[len(places) - most_rows]

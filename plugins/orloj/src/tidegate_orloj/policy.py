@@ -80,7 +80,7 @@ class OrlojOptions(PolicyOptions):
 
 @dataclass(frozen=True, slots=True)
 class BatchCandidate:
-    """Batch that a queue would run on a worker."""
+    """Batch that a queue would run on one worker."""
 
     places: NDArray[np.intp]
     """Its requests, by their places in the queue."""
@@ -101,7 +101,7 @@ class _Found:
 
 
 class Orloj(QueueingPolicy[PendingQueue]):
-    """An idle worker takes at once the requests that it is worth most to run, in a batch size that leaves them time.
+    """Orloj: an idle worker takes the most valuable requests at once, in a batch size that meets their deadlines.
 
     A request is dropped once it is expected to be late even alone on the quickest worker.
     """

@@ -16,7 +16,7 @@ MAX_EXPONENT = 600.0
 
 
 class PriorityCurve:
-    """The priority of requests in batches of one size, for a unit of cost, as a function of the time that is left.
+    """Priority of requests in batches of one size, per unit of cost, by the time that is left.
 
     With `rem = D - t` in bin j, of lower edge `l_j` and density `h_j`, Equation 2 sums to
     `p = (S_j - h_j) / (E[L]*b) * exp(b*(l_j - rem)) + h_j / (E[L]*b)`, where `S_j` is the sum over the bins below of
@@ -44,7 +44,7 @@ class PriorityCurve:
         self._next_ms: Floats = np.concatenate(([-np.inf], self.edges_ms))
 
     def lines(self, app: NDArray[np.intp], due_ms: Floats, now_ms: float) -> tuple[Floats, Floats, Floats]:
-        """`alpha, beta, milestone`: the priority is `alpha * exp(b*t) + beta` from now until the milestone.
+        """Return `alpha, beta, milestone`: the priority is `alpha * exp(b*t) + beta` from now until the milestone.
 
         `app`, `due_ms`: application and deadline of each request; all instants in ms from one base. Where the latency
         is that of several batches, so are alpha and beta (`alpha[..., request]`).
@@ -58,7 +58,7 @@ class PriorityCurve:
     def lines_of_steps(
         self, app: NDArray[np.intp], steps: Sequence[tuple[Floats, float]], now_ms: float
     ) -> tuple[Floats, Floats, Floats]:
-        """The same of a cost that rises in steps: a sum of single steps (Appendix B), each its instants and cost."""
+        """Return the same for a cost that rises in steps, each with its times and cost: a sum (Appendix B)."""
         (due_ms, cost), *others = steps
         alpha, beta, milestone = self.lines(app, due_ms, now_ms)
         alpha *= cost

@@ -98,7 +98,7 @@ class _Sums:
 
 
 class BatchLaw:
-    """The law of batches: least squares over `r * mean - (r - 1) * c0 = duration`, for each hypothesis about the noise.
+    """Law of batches: least squares over `r * mean - (r - 1) * c0 = duration`, for each hypothesis about the noise.
 
     The mean is that of the application which takes longest. Hypotheses count by the likelihood of what batches took.
     """

@@ -47,7 +47,7 @@ class _Tracked:
 
 
 class Expectations:
-    """The profiles by (partition, kind, shape), and a learner for each.
+    """Current profiles by (partition, class, shape), with a learner for each.
 
     Every (partition, kind) has one of the empty shape; a shape that is met for the first time gets its own from those
     that are known (`meet`).
@@ -149,10 +149,10 @@ class Expectations:
         return new
 
     def stage_started(self, now_ns: int, batch: Batch, stage: int, kind: str, shape: str) -> ProfileKey | None:
-        """A stage of a batch of requests of this shape runs from now on, on a worker of this kind.
+        """Record that a stage of a batch of this shape runs on a worker of this class.
 
-        If it is the probe of a doubted expectation: returns the key of which what was expected before is to be
-        expected again until it has ended, once the policy is told (`recall`).
+        For a probe of a doubted profile it returns the key whose old profile is restored until the probe ends
+        (`recall`).
         """
         key = (batch.stages[stage].partition, kind, shape)
         tracked = self._tracked.get(key)
@@ -178,10 +178,10 @@ class Expectations:
             self._tracked[key].active_ns = now_ns
 
     def observe(self, partition: str, worker: Worker, shape: str, rows: int, duration_ns: int) -> Profile | None:
-        """A stage took this long; returns the profile that is expected from now on, where that has moved.
+        """Add the duration of a stage; return the new profile if it has moved.
 
-        The first stage of a partition on a worker warms it up, which may take many times as long and passes: it is
-        hearsay, and no request is given up for that.
+        The first stage of a partition on a worker warms it up and may take many times as long; no request is given up
+        for that.
         """
         key = (partition, worker.device_class, shape)
         tracked = self._tracked.get(key)
@@ -216,12 +216,10 @@ class Expectations:
         self._warm.pop(worker_id, None)
 
     def doubt(self, now_ns: int, dropped: Request, idle: Callable[[str, str], Sequence[Worker]]) -> list[ProfileKey]:
-        """The keys of which too long an expectation may be why a request is dropped.
+        """Return the keys of profiles that may be too long and so be why a request is dropped.
 
-        Something else is expected of them once the policy is told (`expect_after_doubt`): until then it plans with what
-        it knows.
-
-        `idle(partition, kind)` gives the workers that could run a stage now.
+        Their profiles change once the policy gets them (`expect_after_doubt`). `idle(partition, class)` returns the
+        workers that could run a stage now.
         """
         keys = self._keys_of.get((dropped.model, dropped.shape), {})
         budget_ns = dropped.deadline_ns - dropped.arrival_ns

@@ -31,7 +31,7 @@ MIN_SPREAD_SHARE = 1e-6
 
 
 class LatencySpread:
-    """The mean absolute deviation of stages by what they are expected to take: `same_ns + share * expected_ns`.
+    """Mean absolute deviation of stages from their expected latency: `same_ns + share * expected_ns`.
 
     A delay of the host or of a network is the same at any size; a GPU that others disturb strays in proportion.
     """
@@ -93,7 +93,7 @@ does."""
 
 
 class ProfileCorrection:
-    """`slope * rows / max_rows + offset` in ns: what is added to a base profile.
+    """Correction of a profile in ns: `slope * rows / max_rows + offset`, added to the base profile.
 
     Where the sizes of batches do not tell, as where all had one, what the base says of rows stands: so larger batches
     are tried, and smaller ones are not believed to take much less. How much sizes have to tell depends on how far
@@ -278,10 +278,10 @@ class ProfileLearner:
         return learned
 
     def observe_warming(self, rows: int, duration_ns: int) -> Profile | None:
-        """Take in the first stage on a worker; returns what is expected for it where nothing better is known.
+        """Add the first stage on a worker; return the profile if nothing better is known.
 
-        It may take many times as long as those that follow, but no less: where several workers have shown that the base
-        is far too short, the quickest of them is believed until the first stage on a warm worker decides.
+        It may take many times as long as later ones, but not less: if several workers show that the base is far too
+        short, the fastest of them counts until a stage on a warm worker decides.
         """
         if self._seen or (self._published is not self._base and not self.is_hearsay):
             return None

@@ -108,7 +108,7 @@ def profile_of_new(shape: str, base: Profile, known: Sequence[Profile]) -> Profi
 
 
 def least_of_new(guess: Profile, known: Sequence[Profile]) -> Profile:
-    """The least that a new shape may take, of which `profile_of_new` guesses more from the same that are known.
+    """Return a lower bound for a new shape, below the guess of `profile_of_new` from the same profiles.
 
     A smaller shape than the nearest may take as much less as it has fewer elements, a larger one no more than that one;
     where sizes do not tell, a shape may be as quick as the quickest.

@@ -97,10 +97,10 @@ class StandaloneLatency:
         return tuple(seen.told for seen in self._seen.values() if seen.told)
 
     def observe(self, request: Request, kind: str, duration_ns: int, profile: Profile) -> LatencyDistribution | None:
-        """A request of an application ran alone on a worker of this kind; returns the distribution where it has moved.
+        """Add a request that ran alone; return the application's distribution if it has moved.
 
-        `profile`: what is expected of its partition there, from which the law of batches follows. One of several rows
-        counts as what a row of it would take.
+        `profile`: profile of its partition there, from which the law of batches follows. A request of several rows
+        counts by its time per row.
         """
         seen = self._see((request.model, request.app, kind))
         if seen is None:
@@ -133,10 +133,9 @@ class StandaloneLatency:
         return times
 
     def observe_batch(self, requests: Sequence[Request], kind: str, duration_ns: int) -> Sequence[LatencyDistribution]:
-        """Several requests of applications ran together.
+        """Add a batch of several requests; return their distributions that have moved with the law of batches.
 
-        Returns the distributions of theirs that have moved by what batches share: of a model that is busy no request
-        may ever run alone again.
+        In a busy model no request may ever run alone again.
         """
         model = requests[0].model
         law = self._law_of(model, kind)

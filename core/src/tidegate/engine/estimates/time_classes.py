@@ -25,7 +25,7 @@ MIN_CHANGE_FRACTION = 0.1
 
 
 class TimeClasses:
-    """The classes of the applications of each model.
+    """Latency classes of the applications of each model.
 
     The application that was known first is the center of its model's middle class, which has no name of its own: what
     takes about as long shares batches with it, and with all of which nothing is known. So a model whose applications

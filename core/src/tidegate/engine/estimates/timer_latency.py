@@ -15,7 +15,7 @@ TOO_SHORT_NS, TOO_LONG = 20_000, 0.1
 
 
 class TimerLatency:
-    """Learns the slack: how much later than asked for a wake-up may come.
+    """Learns the timer latency: how much later than requested a wake-up may come.
 
     It is a high quantile of the latest wake-ups, and never the longest of them: a single stall of the host teaches
     nothing. It rises with the second one that was later, since what is late is lost; too much of it costs little, but

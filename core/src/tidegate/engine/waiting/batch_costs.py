@@ -10,7 +10,7 @@ from tidegate.engine.estimates.expectations import Expectations
 
 @dataclass(frozen=True, slots=True)
 class WidestRoute:
-    """Where a model runs: along the widest of its pipelines that workers host."""
+    """Route of a model: the pipeline with the largest batches that workers host."""
 
     workers: frozenset[int]
     """The workers that run its first stage."""
@@ -60,12 +60,12 @@ class BatchCosts:
         return request.deadline_ns != NEVER_NS and not self._is_best_effort(request.model)
 
     def hopeless_ns(self, request: Request) -> int:
-        """The instant from which on a request is late even alone, however little that takes (`Profile.least_ns`)."""
+        """Return the time from which a request is late even alone, in ns (`Profile.lower_bound_ns`)."""
         along = self._cost_of(request.model, request.shape).along
         return request.deadline_ns - along.lower_bound_ns(min(request.rows, along.max_rows)) + 1
 
     def stale_ns(self, request: Request) -> int:
-        """The instant from which on a request is in no batch of the size that the load needs."""
+        """Return the time, in ns, from which a request fits into no batch of the size that the load needs."""
         return request.deadline_ns - self._full_ns(request)
 
     def is_late(self, now_ns: int, request: Request) -> bool:

@@ -50,11 +50,11 @@ class FairQueue:
 
     @property
     def next_wake_ns(self) -> int:
-        """When something that is held cannot be on time any more; NEVER_NS where nothing is."""
+        """Return when a throttled request becomes hopeless, in ns; NEVER_NS if none does."""
         return min((shared.hopeless.next_ns for shared in self._contended), default=NEVER_NS)
 
     def admits(self, now_ns: int, request: Request) -> bool:
-        """A request waits from now on: whether the policy may see it at once; else it is held until its turn."""
+        """Add a waiting request; return whether the policy may see it at once."""
         shared = self._shared_by[request.model]
         if shared.admits(request):
             return True
@@ -70,11 +70,11 @@ class FairQueue:
         return [request for shared in self._contended for request in shared.excess(now_ns, self._queued.values())]
 
     def call_back(self, request: Request) -> None:
-        """Hold a request that the policy sees no more, behind all that is held."""
+        """Throttle a request withdrawn from the policy, behind all others."""
         self._shared_by[request.model].call_back(request)
 
     def next(self, now_ns: int) -> Request | None:
-        """The request that the policy is to see next, if it is the turn of one."""
+        """Return the next request for the policy; None if none is due."""
         quiet = False
         for shared in self._contended:
             if request := shared.next(now_ns):
@@ -89,7 +89,7 @@ class FairQueue:
         return [request for shared in self._contended for request in shared.pop_hopeless(now_ns)]
 
     def hopeless_ns(self, request: Request) -> int | None:
-        """The instant from which on a request would be late even alone; None where it is run or waits all the same."""
+        """Return when a request is late even alone, in ns; None if it is served anyway."""
         return self._shared_by[request.model].hopeless_ns(request)
 
     def reprieve(self, request: Request) -> None:
@@ -97,7 +97,7 @@ class FairQueue:
         self._shared_by[request.model].reprieve(request)
 
     def start(self, model: str, requests: list[Request], rows: int, duration_ns: int) -> None:
-        """A batch of these starts, that many rows, and is planned to take its workers so long."""
+        """Record the start of a batch of these requests; `duration_ns`: planned time of its workers."""
         if requests[0].is_late:
             requests = [request for request in requests if not request.is_late]
             if not requests:
@@ -105,22 +105,22 @@ class FairQueue:
         self._shared_by[model].start(requests, rows, duration_ns)
 
     def leave(self, request: Request) -> None:
-        """A request waits no more, held or not, though it did not start."""
+        """Remove a request that did not start, throttled or not."""
         if not request.is_late:
             self._shared_by[request.model].leave(request)
 
     def get(self, request_id: int) -> Request | None:
-        """A request that is held, by its id."""
+        """Return a throttled request by id."""
         return next((found for shared in self._contended if (found := shared.get(request_id))), None)
 
     def release_all(self) -> list[Request]:
-        """Hold nothing any more. Returns what was held; to be followed by `workers_changed`."""
+        """Release all throttled requests and return them; call `workers_changed` next."""
         held = self.held
         self._contended = []
         return held
 
     def workers_changed(self, now_ns: int) -> None:
-        """Other models share workers now; the policy sees all that waits, or is about to."""
+        """Restart after a change of shared workers; the policy sees all waiting requests."""
         self._group()
         waiting = defaultdict(list)
         for request in self._queued.values():

@@ -27,7 +27,7 @@ NO_REQUESTS: Mapping[QueueKey, int] = {}
 
 
 class VisibleRequests:
-    """Counts what is shown to the policy: requests by flow, rows by kind of batch."""
+    """Counts of requests shown to the policy: by flow, and rows by queue key."""
 
     def __init__(self, costs: BatchCosts) -> None:
         self._costs = costs
@@ -42,11 +42,11 @@ class VisibleRequests:
 
     @property
     def models(self) -> Mapping[str, Mapping[QueueKey, int]]:
-        """The rows, by model and key, of what can still be in a batch of full size."""
+        """Return the rows, by model and key, that can still be in a full batch."""
         return self._rows
 
     def rows_of(self, model: str) -> Mapping[QueueKey, int]:
-        """The rows by key of what can still be in a batch of full size."""
+        """Return the rows by key that can still be in a full batch."""
         return self._rows.get(model, NO_REQUESTS)
 
     def shows(self, flow: ClientFlow, model: str) -> bool:
@@ -54,7 +54,7 @@ class VisibleRequests:
         return (flow.number, model) in self._shown
 
     def show(self, now_ns: int, request: Request, flow: ClientFlow) -> None:
-        """The policy sees a request from now on."""
+        """Count a request that the policy sees from now on."""
         model = request.model
         shown = (flow.number, model)
         self._shown[shown] = self._shown.get(shown, 0) + 1
@@ -71,7 +71,7 @@ class VisibleRequests:
         rows[key] = rows.get(key, 0) + request.rows
 
     def hide(self, request: Request, flow: ClientFlow) -> None:
-        """The policy sees it no more."""
+        """Stop counting a request that the policy sees no more."""
         shown = (flow.number, request.model)
         count = self._shown[shown] - 1
         if count:
@@ -111,7 +111,7 @@ OPEN_BATCHES = 2
 
 
 class FairQueueGroup:
-    """The waiting requests of models that share workers."""
+    """Waiting requests of models that share workers, with fair queueing among their clients."""
 
     def __init__(
         self,
@@ -162,20 +162,20 @@ class FairQueueGroup:
         return True
 
     def begin(self, now_ns: int, requests: Sequence[Request]) -> None:
-        """Take in all that waits: the policy sees it."""
+        """Add all waiting requests; the policy sees them."""
         if not all(self.admits(request) for request in requests):
             self.waiting = len(requests)
             self.begin_to_contend(now_ns, requests)
 
     def begin_to_contend(self, now_ns: int, seen: Iterable[Request]) -> None:
-        """Somebody else is about to wait, too: keep the books of all from now on. The policy sees what waits."""
+        """Start fair queueing when a second client is about to wait; the policy sees all waiting requests."""
         self.contended = True
         for request in seen:
             self._flows.join(request)
             self._view.show(now_ns, request, self._flows.of(request.id))
 
     def contend(self, request: Request) -> None:
-        """Take in a request that `admits` did not; it is held until `next` says otherwise."""
+        """Add a request that `admits` rejected; it is throttled until `next` returns it."""
         self._flows.join(request)
         self.waiting += 1
         if self._held or self._newcomer:
@@ -201,7 +201,7 @@ class FairQueueGroup:
         return excess
 
     def call_back(self, request: Request) -> None:
-        """Hold a request that the policy saw, behind all that are held."""
+        """Throttle a request that the policy saw, behind all others."""
         self._hold_newcomer()
         self._view.hide(request, self._flows.of(request.id))
         self._hold(request)
@@ -220,7 +220,7 @@ class FairQueueGroup:
             self.hopeless.set(request.id, self._costs.hopeless_ns(request))
 
     def leave(self, request: Request) -> None:
-        """A request waits no more, held or not, though it did not start."""
+        """Remove a request that did not start, throttled or not."""
         self.waiting -= 1
         if self.contended:
             self._hold_newcomer()
@@ -234,7 +234,7 @@ class FairQueueGroup:
                 self._forget()
 
     def start(self, requests: list[Request], rows: int, duration_ns: int) -> None:
-        """A batch of these starts, that many rows, and is planned to take its workers so long."""
+        """Record the start of a batch of these requests; `duration_ns`: planned time of its workers."""
         self.waiting -= len(requests)
         if self.contended:
             for request in requests:
@@ -264,22 +264,22 @@ class FairQueueGroup:
         return popped
 
     def hopeless_ns(self, request: Request) -> int | None:
-        """The instant from which on a request would be late even alone; None where it is run or waits all the same."""
+        """Return when a request is late even alone, in ns; None if it is served anyway."""
         return self._costs.hopeless_ns(request) if self._costs.counts_time_of(request) else None
 
     def reprieve(self, request: Request) -> None:
-        """Hold on to a request that was hopeless, by what is expected now."""
+        """Keep a request that was hopeless by outdated profiles."""
         self.hopeless.set(request.id, self._costs.hopeless_ns(request))
 
     @property
     def held(self) -> list[Request]:
-        """Everything that is held."""
+        """Return all throttled requests."""
         if newcomer := self._newcomer:
             return [newcomer]
         return [request for held in self._held.values() for request in held]
 
     def get(self, request_id: int) -> Request | None:
-        """A held request by its id."""
+        """Return a throttled request by id."""
         if newcomer := self._newcomer:
             return newcomer if newcomer.id == request_id else None
         return next((found for held in self._held.values() if (found := held.get(request_id))), None)
@@ -287,7 +287,7 @@ class FairQueueGroup:
     # Turns -------------------------------------------------------------------------------------------------------
 
     def next(self, now_ns: int) -> Request | None:
-        """The held request that the policy is to see next, which is held no more; None when it is nobody's turn."""
+        """Remove and return the next throttled request for the policy; None if none is due."""
         if newcomer := self._newcomer:
             self._view.pass_time(now_ns)
             flow = self._flows.of(newcomer.id)
