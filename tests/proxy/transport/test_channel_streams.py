@@ -25,7 +25,7 @@ def served(loop: LoopThread) -> Iterator[Callable[[Handler], Channel]]:
 
     def made(handler: Handler) -> Channel:
         server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.max_receive_message_length", -1)])
-        handlers = {"AsyncStream": grpc.stream_stream_rpc_method_handler(handler)}
+        handlers = {"Stream": grpc.stream_stream_rpc_method_handler(handler)}
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Service", handlers)])
         servers.append(server)
         port = server.add_insecure_port("127.0.0.1:0")
@@ -231,7 +231,7 @@ def test_a_server_that_stops_ends_its_streams(loop: LoopThread) -> None:
         yield from messages
 
     server = grpc.server(ThreadPoolExecutor(4))
-    handlers = {"AsyncStream": grpc.stream_stream_rpc_method_handler(handler)}
+    handlers = {"Stream": grpc.stream_stream_rpc_method_handler(handler)}
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("test.Service", handlers)])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
