@@ -120,7 +120,8 @@ def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -
 def emulated_cluster(scenario: Scenario, choice: PolicyChoice, seed: int, work: Path) -> Iterator[EmulatedCluster]:
     """Run the scenario's cluster under a policy until the block is left. `work`: folder for its files.
 
-    Raises LoadTestError if a process fails to start.
+    Raises LoadTestError if a process fails to start. `choice`: the policy; `seed`: seed of the random variation of
+    latencies.
     """
     event_log = work / "events.jsonl"
     own_batcher = choice.name == TRITON_POLICY

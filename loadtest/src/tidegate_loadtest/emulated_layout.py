@@ -77,7 +77,10 @@ def check_layout_can_be_emulated(scenario: Scenario) -> None:
 
 
 def write_emulated_deployment(folder: Path, scenario: Scenario, choice: PolicyChoice, seed: int, record: Path) -> None:
-    """Write the deployment for `tidegate up`: a repository per worker, and the proxy with the policy and event log."""
+    """Write the deployment for `tidegate up`: a repository per worker, and the proxy with the policy and event log.
+
+    `record`: path of the event log; `seed`: seed of the random variation of latencies.
+    """
     layout = layout_of(scenario)
     steps, times = _steps(layout), true_times(scenario)
     parts = {part.name: part for part in layout.partitions}

@@ -86,7 +86,7 @@ class FileRequests:
         """Query the server for the inputs, and read the folder.
 
         Raises LoadTestError for an unknown model, a file that does not fit it or cannot be read, an empty folder, and
-        more rows than the model takes.
+        more rows than the model takes. `rows`: rows per request; `seed`: seed of the draws.
         """
         most = (await connection.model_config(model)).max_batch_size
         if rows > max(most, 1):
@@ -125,6 +125,7 @@ def read_inputs(
     """Read every image and array of a folder, ordered by file name, in the form that a model takes.
 
     `declared`: (Triton data type, shape without rows, -1 where it is dynamic) by input name. Raises LoadTestError.
+    `optional`: names of inputs that a file may lack.
     """
     if not folder.is_dir():
         raise LoadTestError(f"--inputs {model}={folder}: there is no such folder")

@@ -58,7 +58,8 @@ async def send_scenario(
     """Send the requests of the warm-up and of the window; return when the last is answered or has failed.
 
     Raises LoadTestError, before any of them is sent, if the server is unreachable, a model is missing or takes fewer
-    rows, or its shapes cannot be drawn.
+    rows, or its shapes cannot be drawn. `target`: HOST:PORT of the server; `seed`: seed of the tensors; `progress`:
+    progress callback.
     """
     warmup_ns, window_ns = (round(seconds * NS_PER_S) for seconds in (scenario.warmup_s, scenario.duration_s))
     async with Connection(target, channels=sending.channels, tls=sending.tls) as connection:

@@ -24,6 +24,7 @@ async def run_open_loop(
 
     The arrivals, in order, span `warmup_ns + window_ns`; those of the warm-up are sent but leave no row in the result.
     A request is abandoned `timeout_s` after it was sent. Raises LoadTestError if no arrival falls into the window.
+    `lateness_limit_ms`: see `RunResult`; `progress`: progress callback.
     """
     stubs = connection.stubs
     # What is imported and drawn stays: a collection that walked it would make whoever is due late by tens of ms.

@@ -138,7 +138,8 @@ async def measure_profiles(
     The measurements are interleaved, so that a temporary disturbance affects all of them alike. `shapes`: for each, the
     dimensions of the inputs with dynamic dimensions. `files`: real inputs for each shape, by its text; without them
     tensors are random. `kind`: device class of the workers. Raises LoadTestError for an unknown model or dimensions
-    that do not fit, and for a request that fails.
+    that do not fit, and for a request that fails. `sizes`: batch sizes in rows; `seed`: seed of random tensors;
+    `progress`: progress callback.
     """
     texts = [await shape_to_measure(connection, model, dimensions) for dimensions in shapes]
     values = RandomValues.DRAWN if files else await accepted_values(connection, model, shapes[0])

@@ -41,7 +41,10 @@ class ModelProfiling:
     def is_known(
         self, profiles: Collection[ModelProfile], device_class: str, samples: int, hardware: Hardware | None
     ) -> bool:
-        """Return whether these profiles already cover all measurements of this model, on the same hardware."""
+        """Return whether these profiles already cover all measurements of this model, on the same hardware.
+
+        `samples`: requests per measurement.
+        """
         known = {
             profile.shape: {point.rows for point in profile.points if point.samples >= samples}
             for profile in profiles
@@ -82,7 +85,10 @@ async def plan_campaign(
     sizes: Sequence[int] | None,
     inputs: InputFolders = InputFolders(),
 ) -> None:
-    """Add the measurement of these models, or of all that can be measured if there are none. Raises LoadTestError."""
+    """Add the measurement of these models, or of all that can be measured if there are none. Raises LoadTestError.
+
+    `asked`: returns the requested shapes; `sizes`: batch sizes in rows, or None; `inputs`: folders of real inputs.
+    """
     for model in models or await connection.ready_models():
         if not models and (why := why_not_measurable(await connection.model_config(model))):
             campaign.left_out[model] = why
@@ -138,7 +144,10 @@ def skip_known(
     samples: int,
     hardware: Hardware | None,
 ) -> None:
-    """Remove measurements that an earlier run has done."""
+    """Remove measurements that an earlier run has done.
+
+    `profiles`: earlier results, which count if device class, `samples` and `hardware` are equal.
+    """
     campaign.known = [job.model for job in campaign.jobs if job.is_known(profiles, device_class, samples, hardware)]
     campaign.jobs = [job for job in campaign.jobs if job.model not in campaign.known]
 

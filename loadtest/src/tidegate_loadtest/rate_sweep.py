@@ -71,7 +71,8 @@ def run_rate_sweep(
 ) -> RateSweep:
     """Run each of the runs at each of the rates, ascending; servers are started once.
 
-    Raises what `run_live` raises.
+    Raises what `run_live` raises. `limit`: fraction of requests that may fail or miss their SLO; `shown`: progress
+    callback.
     """
     scenario_rps = mean_rate_rps(scenario)
     lives: list[LiveResult] = []

@@ -68,7 +68,8 @@ def plan_runs(
     """Return the runs for policies given by name or label; default: the scenario's, or the target unmodified.
 
     `target`: HOST:PORT, or NAME=HOST:PORT, where NAME labels the results. Raises PluginError (policy or controller not
-    installed, or wrong options), and LoadTestError for a scenario that cannot be emulated.
+    installed, or wrong options), and LoadTestError for a scenario that cannot be emulated. `seeds`: one run for each;
+    `gantt_s`: see `LiveRun`.
     """
     if target is not None:
         choice, target = _of_target(scenario, policies, target)

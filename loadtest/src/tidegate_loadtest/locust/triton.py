@@ -227,7 +227,10 @@ class HttpConnection(TritonConnection):
 
 
 def connect(target: str, protocol: str, *, timeout_s: float, channels: int) -> TritonConnection:
-    """Connect to a server. Raises LoadTestError if no live server answers."""
+    """Connect to a server. Raises LoadTestError if no live server answers.
+
+    `protocol`: `grpc` or `http`; `timeout_s`: request timeout; `channels`: TCP connections for gRPC.
+    """
     connection: TritonConnection
     if protocol == "grpc":
         connection = GrpcConnection(target, timeout_s, channels)

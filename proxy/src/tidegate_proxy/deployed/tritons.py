@@ -127,7 +127,8 @@ class RunningTritons:
     def start(self, worker_id: int, worker: LayoutWorker, layout: Layout, within_s: float) -> TritonAddress:
         """Start another worker and wait until its models are ready.
 
-        Raises WorkerNotStarted, with nothing left behind.
+        Raises WorkerNotStarted, with nothing left behind. `layout`: the one that the worker belongs to; `within_s`:
+        time limit in seconds.
         """
         name = worker.name
         log = self._folder / RUN_FOLDER / f"{worker_id}-{plain(name)}.log"

@@ -70,7 +70,7 @@ def due(
     """Return the deadline of a request that arrives now. `model`: None if it is not served any more.
 
     `heeds_timeout`: its Triton applies the parameter `timeout`. Otherwise Tidegate applies it if the model or the
-    request has an SLO.
+    request has an SLO. `times`: its parameters; `grpc_remaining_s`: seconds until the client's own deadline, or None.
     """
     slo_ns = times.slo_ns if times.slo_ns is not None or model is None else model.slo_ns
     limit_ns = NEVER_NS

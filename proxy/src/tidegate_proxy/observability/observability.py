@@ -143,7 +143,10 @@ class ModelStatistics:
         counts.output_ns += output_ns
 
     def failed(self, model: str, version: str, reason: str, total_ns: int) -> None:
-        """Count a rejected or failed request; `reason` is one of FAILURE_REASONS."""
+        """Count a rejected or failed request; `reason` is one of FAILURE_REASONS.
+
+        `total_ns`: time since its arrival.
+        """
         if counts := self._find(model, version):
             counts.failures[reason] += 1
             counts.failure_ns += total_ns
@@ -154,7 +157,10 @@ class ModelStatistics:
             counts.executions += 1
 
     def passed_through(self, model: str, version: str, *, ok: bool, at_ms: int, total_ns: int, rows: int = 1) -> None:
-        """Count a bypassed request that is answered: all of its time counts as inference."""
+        """Count a bypassed request that is answered: all of its time counts as inference.
+
+        `at_ms`: milliseconds since the epoch; `total_ns`: its latency; `ok`: whether it succeeded.
+        """
         self.executed(model, version)
         if not ok:
             self.failed(model, version, "BACKEND", total_ns)
@@ -585,7 +591,10 @@ class Observability:
     def batch_started(
         self, clients: Sequence[PendingRequest], effect: StartStage, worker: str, at_ns: int
     ) -> BatchSpan | None:
-        """Record that a stage is sent to a Triton; pass the result to `batch_ended`."""
+        """Record that a stage is sent to a Triton; pass the result to `batch_ended`.
+
+        `worker`: its name; `at_ns`: instant of sending.
+        """
         heading, rows = clients[0].envelope.heading, effect.rows
         if effect.stage == 0:
             started_ns = self.metrics.sent_ns(effect.batch.id) or at_ns
@@ -648,7 +657,10 @@ class Observability:
 
     @isolated
     def passed_through(self, model: str, version: str, *, rows: int, sent_ns: int, ok: bool) -> None:
-        """Record the response to a request that could not be scheduled."""
+        """Record the response to a request that could not be scheduled.
+
+        `sent_ns`: instant of sending; `ok`: whether it succeeded.
+        """
         total_ns = time.monotonic_ns() - sent_ns
         self.statistics.passed_through(
             model, version, ok=ok, at_ms=time.time_ns() // 1_000_000, total_ns=total_ns, rows=rows

@@ -48,7 +48,10 @@ class RequestTracer:
     def request_arrived(
         self, metadata: Iterable[tuple[str, str | bytes]], *, model: str, version: str, rows: int, at_ns: int
     ) -> Span:
-        """Begin the span of a request that came with this metadata (names in any case)."""
+        """Begin the span of a request that came with this metadata (names in any case).
+
+        `at_ns`: instant of its arrival.
+        """
         carrier = {
             name.lower(): value if isinstance(value, str) else value.decode("latin-1")
             for name, value in metadata
@@ -68,7 +71,7 @@ class RequestTracer:
         """Begin the span of a batch of these requests.
 
         A merged batch gets a span of its own, linked to that of every request; it is in the trace of the first sampled
-        one, because a new trace might not be sampled.
+        one, because a new trace might not be sampled. `worker`: its name; `at_ns`: instant of sending.
         """
         sampled = [span for span in requests if span.is_recording()]
         if len(requests) < 2 or not sampled:

@@ -102,7 +102,10 @@ class Canary(OutcomeListener, Collector):
                 self._comparison.answered(came_ns, model, ended_ns - came_ns, slo_ns, scheduled=True)
 
     def passed(self, model: str, sent_ns: int, took_ns: int, ok: bool) -> None:
-        """Record the response to a bypassed request."""
+        """Record the response to a bypassed request.
+
+        `sent_ns`: instant of sending; `took_ns`: its latency; `ok`: whether it succeeded.
+        """
         if self.is_on and ok:
             self._comparison.answered(sent_ns, model, took_ns, self._slo_ns(model), scheduled=False)
 

@@ -142,7 +142,10 @@ class Comparison:
             counts.requests += 1
 
     def answered(self, at_ns: int, model: str, took_ns: int, slo_ns: int | None, *, scheduled: bool) -> None:
-        """Record the response to a request that arrived at an instant, unless its block has settled."""
+        """Record the response to a request that arrived at an instant, unless its block has settled.
+
+        `at_ns`: that instant; `took_ns`: its latency; `slo_ns`: the model's SLO, or None; `scheduled`: its group.
+        """
         if counts := self._counts(at_ns, model, scheduled):
             counts.on_time += slo_ns is not None and took_ns <= slo_ns
             counts.took.append(round(math.log(max(1, took_ns), LATENCY_CLASS_RATIO)))

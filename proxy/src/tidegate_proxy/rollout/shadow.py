@@ -135,7 +135,10 @@ class Shadow(Collector):
             self._counts["left_out"] += 1
 
     def ended(self, model: str, sent_ns: int, took_ns: int, ok: bool) -> None:
-        """Record the response to a bypassed request; ignored for models that cannot be scheduled."""
+        """Record the response to a bypassed request; ignored for models that cannot be scheduled.
+
+        `sent_ns`: instant of sending; `took_ns`: its latency; `ok`: whether it succeeded.
+        """
         if self.is_on and len(self._ended) < MAX_REQUESTS and model in self._directory.catalog.models:
             self._ended.append((sent_ns, model, took_ns, ok))
 

@@ -109,7 +109,7 @@ class Driver:
     def admit(self, client: PendingRequest, arrival_ns: int, due: ResponseDeadline, app: str = "") -> Request | None:
         """Admit a client's request; return it in the engine's form, or None if it was rejected and the client notified.
 
-        A request whose model has changed is bypassed to a Triton.
+        A request whose model has changed is bypassed to a Triton. `due`: its deadline; `app`: its application, or "".
         """
         envelope, settings = client.envelope, self._in_force.settings
         client.arrival_ns, client.due_ns, client.until_ns = arrival_ns, due.deadline_ns, max(due)

@@ -188,6 +188,7 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
         """Return the merged statistics, summed by model; the first failure if none answers.
 
         `counted`: statistics that Tidegate keeps for scheduled models; None: pass on what a single Triton reports.
+        `hidden`: models to leave out; `split`: models that only `counted` has.
         """
         codec, answers = self._codec, await self.all_of(question)
         given = [answer for answer in answers if codec.succeeded(answer)]

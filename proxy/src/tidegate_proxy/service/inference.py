@@ -137,7 +137,8 @@ class Inference:
     async def infer(self, message: bytes, remaining_s: float | None, metadata: Metadata = (), owner: str = "") -> bytes:
         """Schedule a client's HTTP request and return its response, a serialized ModelInferResponse.
 
-        Raises NotSchedulable and RequestFailed. Cancel it when the client leaves.
+        Raises NotSchedulable and RequestFailed. Cancel it when the client leaves. `remaining_s`: seconds until the
+        client's deadline, or None; `owner`: the client.
         """
         arrival_ns = time.monotonic_ns()
         if self.takes_long(message):

@@ -146,7 +146,10 @@ class Routing:
     async def ask(
         self, backend: Backend, method: str, message: bytes, metadata: Metadata, remaining_s: float | None
     ) -> bytes:
-        """Send a client's call to one Triton and return the response. Raises RequestFailed."""
+        """Send a client's call to one Triton and return the response. Raises RequestFailed.
+
+        `metadata`: that of the client; `remaining_s`: seconds until its deadline, or None.
+        """
         try:
             return await backend.ask(method, message, self.forwarded(metadata), remaining_s, for_client=True)
         except CallFailed as error:
@@ -155,8 +158,8 @@ class Routing:
     async def failure(self, backend: Backend, code: grpc.StatusCode, details: str, owner: str | None) -> RequestFailed:
         """Return the client's error for a failed call to a Triton, and mark a lost Triton.
 
-        `owner`: whose inference it was, which speaks against the Triton; None for any other call: to those any client
-        can have Triton answer INTERNAL, and with five of them it would have a Triton ejected that does well.
+        `owner`: client of an inference, whose failure counts against the Triton; None for any other call, because any
+        client can make Triton answer INTERNAL to those, and five of them would eject a healthy Triton.
         """
         if code is grpc.StatusCode.CANCELLED and not backend.alive:  # it was given up, and the call with it
             words = f"Triton at {backend.address} does not answer"

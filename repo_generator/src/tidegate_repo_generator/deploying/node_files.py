@@ -44,7 +44,10 @@ def write_node_files(
     policy: str,
     layout_text: str,
 ) -> list[str]:
-    """Write `mig`, `mps`, `compose` and `kubernetes` into a deployment; return notices for the user."""
+    """Write `mig`, `mps`, `compose` and `kubernetes` into a deployment; return notices for the user.
+
+    `layout_text`: the text of `layout.json`.
+    """
     nodes: dict[str, list[LayoutWorker]] = {}
     for worker in layout.workers:
         nodes.setdefault(worker.device.node, []).append(worker)

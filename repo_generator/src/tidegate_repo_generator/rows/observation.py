@@ -34,7 +34,10 @@ class RowsObservation:
 def observe(
     flow: Dataflow, folder: Path, feeds: Iterable[Arrays], shapes: Iterable[str], values: Iterable[str]
 ) -> list[RowsObservation]:
-    """Run a model on each feed; record the shapes and the contents of the named values. Raises RunError."""
+    """Run a model on each feed; record the shapes and the contents of the named values. Raises RunError.
+
+    `feeds`: inputs of each run; `shapes`, `values`: names of values whose shape or contents are recorded.
+    """
     shapes, values = list(shapes), list(values)
     session = open_session(_instrumented(flow, shapes, values), folder) if shapes or values else None
     seen = []
@@ -64,7 +67,8 @@ def at_other_rows(
 ) -> list[RowsObservation]:
     """Evaluate the values computed from shapes at `OTHER_ROWS` rows, without running the whole model.
 
-    `seen`: runs, with the values of `shape_sources`. Raises RunError if sizes are not linear in the rows.
+    `seen`: runs, with the values of `shape_sources`. Raises RunError if sizes are not linear in the rows. `wanted`:
+    names of the values.
     """
     wanted = [name for name in wanted if flow.nature_of(name) is Nature.SHAPE]
     sources = shape_sources(flow)

@@ -106,7 +106,7 @@ def find_samplers(
 ) -> list[Sampler]:
     """Find up to `most` samplers, of different sizes, whose rows the model accepts. Raises RunError if it accepts none.
 
-    If rows are `given`, only these are tried.
+    If rows are `given`, only these are tried. `limits`: exclusive upper bounds of integer inputs.
     """
     if given:
         sampler = Sampler(inputs, limits=limits, given=given)

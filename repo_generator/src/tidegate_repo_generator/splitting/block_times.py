@@ -51,7 +51,8 @@ def measure_blocks(
 ) -> BlockProfile:
     """Run each block on the outputs of the blocks before it, from random inputs; return the median latencies.
 
-    Raises SplitError.
+    Raises SplitError. `batches`: batch sizes in rows; `share`: see `MeasurementSetting`; `repeats`: runs per
+    measurement; `step`: progress callback.
     """
     if provider not in ort.get_available_providers():
         raise SplitError(

@@ -50,7 +50,8 @@ def import_profile(
 ) -> BlockProfile:
     """Read profiles of one batch size: `FILE` of the whole model, or `BLOCK=FILE` for each of the blocks.
 
-    Raises SplitError that names what is missing or ambiguous.
+    Raises SplitError that names what is missing or ambiguous. `share`: see `MeasurementSetting`; `rows`: the batch
+    size.
     """
     blocks = [block.name for block in manifest.blocks]
     of_block, whole = _sort(files, blocks)

@@ -25,7 +25,10 @@ _MOST_UNKNOWN: Final = 0.02
 def measure_nodes(
     flow: Dataflow, folder: Path, feed: Arrays, step: Callable[[], None] = lambda: None, runs: int = _RUNS
 ) -> list[float]:
-    """Return the microseconds of each node of the main graph: medians of warm, unoptimized runs on the CPU."""
+    """Return the microseconds of each node of the main graph: medians of warm, unoptimized runs on the CPU.
+
+    `feed`: inputs of the runs; `runs`: their number; `step`: progress callback.
+    """
     with TemporaryDirectory(prefix="tidegate-") as scratch:
         session = open_session(
             _named_by_index(flow),

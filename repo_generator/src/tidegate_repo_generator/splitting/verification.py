@@ -52,7 +52,8 @@ def compose(models: Iterable[Any], folder: Path, expected: Reference, step: Call
     """Run the blocks one after another; return the largest relative difference of an output of the model.
 
     Tensors between blocks are compared too, because an output may be saturated, unless they are cast. Every block also
-    runs on its first row alone, because rows may meet others in the next one. Raises SplitError.
+    runs on its first row alone, because rows may meet others in the next one. Raises SplitError. `models`: the blocks
+    as ModelProtos, in order; `step`: progress callback.
     """
     live, alone = dict(expected.feed), part(expected.feed, 0, 1)
     for number, model in enumerate(models):

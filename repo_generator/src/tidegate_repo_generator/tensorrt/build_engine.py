@@ -146,7 +146,10 @@ def _differing_sizes(entry: Spec, sizes: list[list[int]]) -> list[str]:
 
 
 def bring_about(path: Path, trt: Any, *, force: bool, only_check: bool) -> str:  # noqa: ANN401
-    """Build or check the engine of one `engine.json`; return a sentence on what was done. Raises EngineError."""
+    """Build or check the engine of one `engine.json`; return a sentence on what was done. Raises EngineError.
+
+    `trt`: the module `tensorrt`; `force`: build even if the engine matches; `only_check`: do not build.
+    """
     spec = read_spec(path)
     onnx, plan = path.parent / spec["onnx"], path.parent / spec["plan"]
     wrong = ["it is not there"] if not plan.is_file() else [] if force else differences(plan.read_bytes(), spec, trt)

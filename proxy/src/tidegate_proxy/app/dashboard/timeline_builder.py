@@ -25,7 +25,10 @@ def telling(
     workers: Sequence[Worker],
     ms: Callable[[int], float],
 ) -> Iterator[LatencyExplanation | None]:
-    """Work a little with each step; the last item is the timeline, or None if no stimulus contains the arrival."""
+    """Work a little with each step; the last item is the timeline, or None if no stimulus contains the arrival.
+
+    `models`, `workers`: those of the engine; `ms`: converts instants to dashboard time.
+    """
     arrival = None
     for number in range(len(moments) - 1, -1, -1):
         event = moments[number].event

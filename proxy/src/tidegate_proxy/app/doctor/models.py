@@ -122,7 +122,10 @@ def _must_be_followed(said: ModelConfig) -> bool:
 
 
 def why_refused(config: ServeConfig, plugins: Plugins, catalog: Catalog, measured: ProfileFile) -> str:
-    """Return why the policy rejects these models and workers, or "" if it accepts them."""
+    """Return why the policy rejects these models and workers, or "" if it accepts them.
+
+    `catalog`: models and workers of all Tritons; `measured`: measured latency profiles.
+    """
     models, workers = tuple(catalog.models.values()), tuple(catalog.workers)
     profiles = starting_profiles(catalog, measured)
     try:
@@ -141,7 +144,8 @@ async def why_refused_by_shards(
 ) -> str:
     """Return why the policy of the first shard that fails rejects its own Tritons' models, or "".
 
-    Raises BackendError if they cannot be queried, and DocumentError.
+    Raises BackendError if they cannot be queried, and DocumentError. `backends`: Tritons of all shards; `gpus`: those
+    of this machine; `measured`: measured latency profiles.
     """
     for number in range(len(config.shards)):
         own = of_shard(config, number, len(config.shards))

@@ -85,7 +85,10 @@ async def start_server(
     bounds: ClientBounds | None = None,
     served: Served = "http",
 ) -> HttpServer:
-    """Listen on a bound socket. `served`: key under which its connections are counted in `bounds`."""
+    """Listen on a bound socket. `served`: key under which its connections are counted in `bounds`.
+
+    `limits`, `bounds`: limits on clients; None: no limits.
+    """
     limits = limits or HttpLimits()
     connections = HttpConnections(limits, bounds or ClientBounds(), served)
     config = uvicorn.Config(
