@@ -125,7 +125,8 @@ def _lines_of_text(requests: int) -> RecommendQuery:
                     "share": 4,
                     "profile": {"alpha_ms": 3, "beta_ms": 12, "max_batch": 16},
                     "shapes": [
-                        {"shape": f"x:{width}", "share": share, "times": width / 320} for width, share in widths.items()
+                        {"shape": f"x:{width}", "share": share, "latency_factor": width / 320}
+                        for width, share in widths.items()
                     ],
                 },
             ],

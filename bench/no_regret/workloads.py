@@ -140,7 +140,11 @@ def scenario_of(workload: Workload, seed: int, requests: int = REQUESTS) -> Scen
                 "shapes": []
                 if workload.shapes == 1
                 else [
-                    {"shape": f"x:3,48,{width}", "times": width / 100, "told": workload.profiles != "none"}
+                    {
+                        "shape": f"x:3,48,{width}",
+                        "latency_factor": width / 100,
+                        "known_to_policy": workload.profiles != "none",
+                    }
                     for width in widths
                 ],
             }

@@ -42,7 +42,7 @@ from tidegate.workload import PolicyChoice
 SEED: Final = 1
 COMPARED: Final = tuple(PolicyChoice(name=name) for name in (*SYSTEMS, "symphony"))
 READINGS: Final = tuple(
-    PolicyChoice(name="orloj", options={"choice": choice}, label=choice)
+    PolicyChoice(name="orloj", options={"batch_selection": choice}, label=choice)
     for choice in ("alike", "worth", "earliest", "latest")
 )
 TOLD: Final = PolicyChoice(name="orloj", label="told")

@@ -95,7 +95,7 @@ class Workload:
             # What those expect who know only the mean.
             "profile": {"alpha_ms": self.scale * mean_ms, "beta_ms": fixed_ms, "max_batch": MAX_BATCH},
             "apps": [
-                {"name": name, "told": self.told, "time_ms": _times(each, self.scale)}
+                {"name": name, "known_to_policy": self.told, "time_ms": _times(each, self.scale)}
                 for name, each in zip(names, times, strict=True)
             ],
         }

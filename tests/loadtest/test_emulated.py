@@ -99,7 +99,11 @@ def test_tidegate_starts_from_the_profiles_that_simulated_policies_are_told(tmp_
 
 
 def test_it_starts_from_every_shape_that_they_are_told_as_requests_have_it(tmp_path: Path) -> None:
-    shapes = [{"shape": "y:8;x:8", "times": 3}, {"shape": "x:16;y:8"}, {"shape": "x:32;y:8", "told": False}]
+    shapes = [
+        {"shape": "y:8;x:8", "latency_factor": 3},
+        {"shape": "x:16;y:8"},
+        {"shape": "x:32;y:8", "known_to_policy": False},
+    ]
     shaped = scenario(models=[{"name": "m", "profile": POINTS, "shapes": shapes}])
     written = {each.shape: each for each in read_profiles(write_profiles(tmp_path / "file.json", shaped, 1)).profiles}
     told = {profile.shape: profile for profile in setup_of(shaped, 1).profiles}

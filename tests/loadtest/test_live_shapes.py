@@ -28,7 +28,9 @@ DOCUMENT: dict[str, Any] = {
         {
             "name": "m",
             "profile": {"alpha_ms": 20, "beta_ms": 2, "max_batch": 4},
-            "shapes": [{"shape": shape, "times": times, "told": False} for shape, times in TIMES.items()],
+            "shapes": [
+                {"shape": shape, "latency_factor": times, "known_to_policy": False} for shape, times in TIMES.items()
+            ],
         }
     ],
     "arrivals": {"rate_rps": 30},

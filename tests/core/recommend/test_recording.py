@@ -48,7 +48,10 @@ def test_what_was_observed_counts_more_than_a_guess() -> None:
 
 def test_what_ran_in_one_size_grows_with_its_rows_as_a_similar_shape_does() -> None:
     """Width 16 came so rarely that it never shared a batch."""
-    shapes = [{"shape": "x:8", "share": 100}, {"shape": "x:16", "share": 4, "times": 2, "told": False}]
+    shapes = [
+        {"shape": "x:8", "share": 100},
+        {"shape": "x:16", "share": 4, "latency_factor": 2, "known_to_policy": False},
+    ]
     _, scenario = recorded(shapes=shapes, slo_ms=40)
     rare = next(shape for shape in scenario.models[0].shapes if shape.shape == "x:16").profiles["T4"].points_ms or {}
     assert rare[1] == pytest.approx(2 * TRUE_MS[1], abs=0.01)
@@ -59,8 +62,8 @@ def test_shapes_are_recorded_with_their_times() -> None:
     """Nobody was told of the second shape; the third is too rare to have been measured."""
     shapes = [
         {"shape": "x:8", "share": 60},
-        {"shape": "x:16", "share": 40, "times": 2, "told": False},
-        {"shape": "x:17", "share": 0.2, "times": 2, "told": False},
+        {"shape": "x:16", "share": 40, "latency_factor": 2, "known_to_policy": False},
+        {"shape": "x:17", "share": 0.2, "latency_factor": 2, "known_to_policy": False},
     ]
     recording, scenario = recorded(shapes=shapes)
     (model,) = scenario.models

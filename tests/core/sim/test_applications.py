@@ -10,8 +10,13 @@ from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 
 FIXED_MS = 20.0
-QUICK = {"name": "quick", "weight": 3, "time_ms": {"distribution": "table", "values": [5, 15]}, "told": True}
-SLOW = {"name": "slow", "weight": 1, "time_ms": {"distribution": "normal", "mean": 50, "std": 5}, "told": True}
+QUICK = {"name": "quick", "weight": 3, "time_ms": {"distribution": "table", "values": [5, 15]}, "known_to_policy": True}
+SLOW = {
+    "name": "slow",
+    "weight": 1,
+    "time_ms": {"distribution": "normal", "mean": 50, "std": 5},
+    "known_to_policy": True,
+}
 
 
 def scenario(*apps: dict[str, Any], rows: int = 4) -> Scenario:
@@ -38,7 +43,7 @@ def scenario(*apps: dict[str, Any], rows: int = 4) -> Scenario:
 
 
 def test_policies_are_told_the_distributions_of_those_that_they_are_to_be_told_of() -> None:
-    hidden = {**SLOW, "told": False}
+    hidden = {**SLOW, "known_to_policy": False}
     (told,) = setup_of(scenario(QUICK, hidden), 0).latency_distributions
     assert (told.model, told.app, told.device_class) == ("m", "quick", "default")
     assert setup_of(scenario(hidden), 0).latency_distributions == ()

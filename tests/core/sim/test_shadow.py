@@ -176,7 +176,7 @@ def test_of_models_that_share_a_worker_that_of_the_fewest_turns_is_next() -> Non
     setup = Setup(models=(SETUP.models[0], other), workers=(Worker(0, "w", ("m", "n")),), profiles=profiles)
     attainment = {}
     for turns in ("oldest", "fewest"):
-        begin = ShadowSetup(setup, "symphony", {}, {"turns": turns}, ())
+        begin = ShadowSetup(setup, "symphony", {}, {"queue_order": turns}, ())
         seen = sorted(
             (BypassedRequest(each.at_ns + of * MS, "mn"[of], 1, "", "") for each in _passed(70) for of in (0, 1)),
             key=lambda request: request.at_ns,

@@ -14,7 +14,7 @@ from tidegate.workload.simulated import JitterSpec, StallSpec
 
 SHAPES = [
     {"shape": "x:3,48,320", "share": 3},
-    {"shape": "x:3,48,640", "times": 2, "told": False},
+    {"shape": "x:3,48,640", "latency_factor": 2, "known_to_policy": False},
     {"shape": "x:3,48,960", "profile": {"alpha_ms": 4, "beta_ms": 1}},
 ]
 DOCUMENT: dict[str, Any] = {
@@ -56,7 +56,7 @@ def test_batches_take_as_long_as_their_shape() -> None:
 
 
 def test_more_shapes_than_are_told_apart_are_still_true() -> None:
-    many = [{"shape": f"x:{width}", "times": width / 100} for width in range(100, 200)]
+    many = [{"shape": f"x:{width}", "latency_factor": width / 100} for width in range(100, 200)]
     crowded = scenario(
         models=[{**DOCUMENT["models"][0], "shapes": many}], arrivals={"process": "uniform", "rate_rps": 10}
     )
@@ -82,10 +82,10 @@ def test_a_stall_is_drawn_for_each_stage_by_itself() -> None:
 @pytest.mark.parametrize(
     ("shapes", "says"),
     [
-        ([{"shape": "a", "times": 2, "profile": {"alpha_ms": 1, "beta_ms": 1}}], "give times, profile"),
+        ([{"shape": "a", "latency_factor": 2, "profile": {"alpha_ms": 1, "beta_ms": 1}}], "give times, profile"),
         ([{"shape": "a"}, {"shape": "a"}], "shapes: two have one name"),
         ([{"shape": "a", "share": 0}], "shapes: all of them have the share 0"),
-        ([{"shape": "a", "times": 0}], "greater than 0"),
+        ([{"shape": "a", "latency_factor": 0}], "greater than 0"),
         ([{"name": "a"}], "shape"),
     ],
 )

@@ -82,7 +82,7 @@ def test_shapes_take_as_long_as_was_measured_of_them(tmp_path: Path) -> None:
     """Of no shape nothing was measured: that is as slow as the slowest."""
     measure(tmp_path, "default", 4.0, 6.0, shape="x:320")
     measure(tmp_path, "default", 8.0, 9.0, shape="x:640")
-    shapes = [{"shape": "x:320"}, {"shape": "x:640", "times": 3}, {"shape": "x:960"}]
+    shapes = [{"shape": "x:320"}, {"shape": "x:640", "latency_factor": 3}, {"shape": "x:960"}]
     scenario = read(tmp_path, workers=[{"count": 1, "gpu": "T4"}], models=[{"name": "m", "shapes": shapes}])
     assert expected_ms(scenario) == {
         ("T4", ""): [8.0, 9.0],

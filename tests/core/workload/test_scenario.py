@@ -118,7 +118,7 @@ MODEL = SMALL["models"][0]
         ({"models.0.rows": 0}, r"models\.0", "a request has 1 to max_batch"),
         ({"models.0.apps": [{"name": "a", "rows": 99}]}, r"models\.0", r"apps\.a\.rows"),
         ({"models.0.apps": [{"name": "a"}, {"name": "a"}]}, r"models\.0", "two have one name"),
-        ({"models.0.apps": [{"name": "a", "told": True}]}, "models", "told.*combine: padded in simulation.service"),
+        ({"models.0.apps": [{"name": "a", "known_to_policy": True}]}, "models", "combine: padded in"),
         ({"models_from": {"csv": "zoo.csv", "max_batch": 4}}, r"\S*/zoo\.csv", "No such file"),
         ({"models_from": {"csv": "zoo.csv", "max_batsh": 4}}, r"models_from\.max_batsh", "did you mean max_batch"),
         ({"models_from": 3}, "models_from", "must be fields with values, not 3"),

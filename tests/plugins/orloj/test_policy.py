@@ -292,7 +292,7 @@ def test_a_successor_knows_what_was_told_since_and_how_often_applications_come()
     few(["worth", "earliest", "latest"]),
 )
 def test_every_reading_of_the_algorithm_conforms(choice: str) -> None:
-    check_policy(PolicySpec("orloj", "Orloj", Orloj), worlds=12, options={"choice": choice})
+    check_policy(PolicySpec("orloj", "Orloj", Orloj), worlds=12, options={"batch_selection": choice})
 
 
 class TestOrloj(PolicyConformance):

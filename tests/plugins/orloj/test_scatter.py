@@ -16,7 +16,11 @@ def scenario(*, told: bool, cv: float, rows: int = 1) -> Scenario:
     mean_ms = 105.0 * rows
     fixed_ms = (1 - SCALE) * mean_ms
     apps: list[dict[str, Any]] = [
-        {"name": name, "told": told, "time_ms": {"distribution": "normal", "mean": SCALE * each, "std": SCALE * 10}}
+        {
+            "name": name,
+            "known_to_policy": told,
+            "time_ms": {"distribution": "normal", "mean": SCALE * each, "std": SCALE * 10},
+        }
         for name, each in (("short", 40.0), ("long", 170.0))
     ]
     profile = {"alpha_ms": SCALE * 105, "beta_ms": fixed_ms, "max_batch": 16 * rows}

@@ -79,7 +79,7 @@ def _told_times(scenario: Scenario, profiles: Iterable[Profile]) -> Iterator[Lat
     row adds: the profile's slope and what it carries. Told are c1 = 1 - c0 / (mean stand-alone time) and times of
     which c1 is what the rows add: stretched about the mean, so that the law of `LatencyDistribution` is exact.
     """
-    apps = {model.name: (model, [app for app in model.apps if app.told]) for model in scenario.models}
+    apps = {model.name: (model, [app for app in model.apps if app.known_to_policy]) for model in scenario.models}
     for profile in true_profiles(scenario, profiles):
         model, told = apps.get(profile.partition, (None, []))
         if model is None or not told:
@@ -107,7 +107,7 @@ def with_shapes(scenario: Scenario, profiles: Iterable[Profile], *, told: bool) 
     for profile in profiles:
         yield profile
         for shape in shapes.get(profile.partition, ()):
-            if shape.told or not told:
+            if shape.known_to_policy or not told:
                 yield shape.profile_from(profile)
 
 

@@ -85,7 +85,7 @@ def _with_tables(model: dict[str, Any], sizes: Mapping[str, Sequence[int]], file
 
 
 def _shape(shape: Any, tables: Mapping[str, dict[str, Any]]) -> Any:  # noqa: ANN401 - not checked yet
-    if not isinstance(shape, dict) or any(shape.get(name) for name in ("times", "profile", "profiles")):
+    if not isinstance(shape, dict) or any(shape.get(name) for name in ("latency_factor", "profile", "profiles")):
         return shape
     return {**shape, **_section(tables.get(str(shape.get("shape")), {}))}
 

@@ -49,7 +49,9 @@ class AppSpec(ScenarioSection):
     weight: float = Field(default=1.0, ge=0)
     rows: AnyDistribution | None = Field(default=None, description="Rows per request; default: the model's")
     time_ms: AnyDistribution | None = Field(default=None, description="Carried milliseconds; default: the model's")
-    told: bool = Field(default=False, description="Policies are told how its stand-alone times are distributed")
+    known_to_policy: bool = Field(
+        default=False, description="Policies are told how its stand-alone times are distributed"
+    )
 
 
 class ModelSpec(ScenarioSection):
@@ -313,10 +315,10 @@ class Scenario(ScenarioSection):
         self.simulation.check_sharing(placed)
         for model in self.models:
             service = self.simulation.service.get(model.name)
-            if any(app.told for app in model.apps) and (service is None or service.combine != "padded"):
+            if any(app.known_to_policy for app in model.apps) and (service is None or service.combine != "padded"):
                 raise ValueError(
-                    f"models: apps: told: batches of {model.name!r} are not padded to their longest request: say so "
-                    "with combine: padded in simulation.service"
+                    f"models: apps: known_to_policy: batches of {model.name!r} are not padded to their longest: "
+                    "say so with combine: padded in simulation.service"
                 )
         return self
 

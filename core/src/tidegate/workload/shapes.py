@@ -17,14 +17,18 @@ class ShapeSpec(ScenarioSection):
         description="As the proxy reads it: inputs that vary with their dimensions, rows not counted: x:3,48,320"
     )
     share: float = Field(default=1.0, ge=0, description="Of the model's requests, relative to its other shapes'")
-    times: float | None = Field(default=None, gt=0, lt=1e6, description="So many times as long as the model's profile")
+    latency_factor: float | None = Field(
+        default=None, gt=0, lt=1e6, description="So many times as long as the model's profile"
+    )
     profile: ProfileSpec | None = Field(default=None, description="... or its own latency, on every kind of worker")
     profiles: dict[str, ProfileSpec] = Field(default_factory=dict, description="... or by kind of worker")
-    told: bool = Field(default=True, description="false: policies are not told how long it takes; they have to learn")
+    known_to_policy: bool = Field(
+        default=True, description="false: policies are not told how long it takes; they have to learn"
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        if (self.times is not None) + (self.profile is not None) + bool(self.profiles) > 1:
+        if (self.latency_factor is not None) + (self.profile is not None) + bool(self.profiles) > 1:
             raise ValueError("give times, profile (for every kind of worker) or profiles (by kind): one of them")
         return self
 
@@ -38,4 +42,4 @@ class ShapeSpec(ScenarioSection):
         own = self.profile or of_kind(self.profiles, base.device_class)
         if own is not None:
             return own.build(base.partition, base.device_class, base.max_rows).of_shape(self.shape)
-        return base.scaled(1.0 if self.times is None else self.times).of_shape(self.shape)
+        return base.scaled(1.0 if self.latency_factor is None else self.latency_factor).of_shape(self.shape)

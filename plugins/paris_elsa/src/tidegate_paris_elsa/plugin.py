@@ -19,7 +19,7 @@ from tidegate_paris_elsa.problem_from_demand import problem_of
 def tidegate_policies() -> list[PolicySpec]:
     """Return the policy `elsa`."""
     return [
-        PolicySpec("elsa", "Each request on the smallest slice on which it is on time", Elsa, ({}, {"merge": True}))
+        PolicySpec("elsa", "Each request on the smallest slice on which it is on time", Elsa, ({}, {"allow_batching": True}))
     ]
 
 
