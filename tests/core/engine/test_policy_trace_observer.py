@@ -19,7 +19,7 @@ class Looks(PolicyTraceObserver):
         self.events: list[str] = []
         self.heard: list[tuple[AnyEvent, Sequence[AnyCommand]]] = []
 
-    def told(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+    def on_policy_event(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
         if self.breaks == "told":
             raise RuntimeError("of no meaning")
         self.heard.append((event, commands))

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.sim.shadow_messages import BypassedResponse, TritonStatistics
-from tidegate.sim.triton_batch_stats import NOTHING_TOLD, TritonBatchStats, told
+from tidegate.sim.triton_batch_stats import NOTHING_TOLD, TritonBatchStats, batch_stats_between
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -21,10 +21,14 @@ def _says(triton: str, ones: int, twos: int) -> dict[str, TritonStatistics]:
 
 def test_told_is_what_was_executed_between_two_instants() -> None:
     first, last = _says("a", 10, 0), _says("a", 20, 10)
-    assert told([(0, first), (10 * S, last)], ENDED) == TritonBatchStats(
+    assert batch_stats_between([(0, first), (10 * S, last)], ENDED) == TritonBatchStats(
         2 * MS, {1: (10, 24.0 * MS), 2: (10, 29.0 * MS)}, 10
     )
-    assert told([(0, first)], ENDED) == told([(0, last), (10 * S, first)], ENDED) == NOTHING_TOLD
+    assert (
+        batch_stats_between([(0, first)], ENDED)
+        == batch_stats_between([(0, last), (10 * S, first)], ENDED)
+        == NOTHING_TOLD
+    )
 
 
 def test_a_triton_that_begins_anew_or_does_not_answer_once_is_left_out_of_that_time() -> None:
@@ -36,13 +40,16 @@ def test_a_triton_that_begins_anew_or_does_not_answer_once_is_left_out_of_that_t
         [_says("b", ones, 0) for ones in (900, 920, 5, 5)],
         [_says("b", 900, 0), _says("b", 920, 0), {}, _says("b", 930, 0)],
     ):
-        assert told([(at, {**a, **b}) for at, a, b in zip(instants, of_a, of_b, strict=True)], ENDED) == expected
+        assert (
+            batch_stats_between([(at, {**a, **b}) for at, a, b in zip(instants, of_a, of_b, strict=True)], ENDED)
+            == expected
+        )
 
 
 def test_requests_of_a_time_of_which_nothing_is_known_are_left_out_too() -> None:
     slow = [BypassedResponse(at_s * S, "m", 500 * MS, ok=True) for at_s in range(11, 19)]
     said = [(0, _says("a", 10, 0)), (10 * S, _says("a", 20, 0)), (20 * S, _says("a", 3, 0)), (30 * S, _says("a", 9, 0))]
-    assert told(said, [*ENDED, *slow]) == TritonBatchStats(2 * MS, {1: (16, 24.0 * MS)}, 10)
+    assert batch_stats_between(said, [*ENDED, *slow]) == TritonBatchStats(2 * MS, {1: (16, 24.0 * MS)}, 10)
 
 
 @given(
@@ -68,7 +75,7 @@ def test_nothing_is_told_that_no_triton_executed(steps: list[dict[str, tuple[int
             if answers:
                 says |= _says(name, *executed[name])
         said.append((number * S, says))
-    found = told(said, ENDED)
+    found = batch_stats_between(said, ENDED)
     assert found.ways_ns in (0, 2 * MS)
     for rows, (count, mean_ns) in found.batches.items():
         assert 0 < count <= all_of[rows]

@@ -80,7 +80,7 @@ def test_a_share_is_scheduled_and_both_are_answered_alike_and_compared(
         ("as it passes", found["passed"]["requests"]),
         ("scheduled by fifs", found["scheduled"]["requests"]),
     ]
-    words = canary.in_words("fifs", half.serving.trial.canary._compared[0])
+    words = canary.describe("fifs", half.serving.trial.canary._compared[0])
     assert words.startswith("echo: by fifs ")
     assert "gained -" in words
 

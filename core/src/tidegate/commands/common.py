@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "console_for_tables",
+    "describe_error",
     "errors_explained",
     "in_ms",
     "origin",
-    "said_of",
     "title_of",
     "with_progress",
     "write_results",
@@ -35,7 +35,7 @@ SIM_EXTRA_MODULES = {"numpy", "joblib", "yaml"}
 """Modules that the extra `sim` installs."""
 
 
-def said_of(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Return the text of an error; for one of the operating system with the file first."""
     if isinstance(error, OSError) and error.filename:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
@@ -56,7 +56,7 @@ def errors_explained() -> Iterator[None]:
         try:
             yield
         except known as error:
-            console.print(f"[red]error:[/] {escape(said_of(error))}")
+            console.print(f"[red]error:[/] {escape(describe_error(error))}")
             raise typer.Exit(1) from error
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in SIM_EXTRA_MODULES:

@@ -17,7 +17,7 @@ def new_policy(
 
     Write a distribution to begin with: a small policy of this name with its entry point, README and tests.
     """
-    from tidegate.commands.common import said_of
+    from tidegate.commands.common import describe_error
     from tidegate.commands.scaffold import write_distribution
     from tidegate.host import Plugins
 
@@ -29,7 +29,7 @@ def new_policy(
     except FileExistsError:
         _refuse(f"{folder} exists already: name another folder with --into")
     except (ValueError, OSError) as error:
-        _refuse(said_of(error))
+        _refuse(describe_error(error))
     here = shlex.quote(str(folder))
     policy = next(path for path in written if path.name == "policy.py")
     typer.echo(f"Wrote {folder}: the policy is in {folder / policy}. Next:\n")

@@ -45,7 +45,7 @@ def plan(
     from rich.table import Table
 
     from tidegate.api import PlanningError
-    from tidegate.commands.common import console_for_tables, said_of
+    from tidegate.commands.common import console_for_tables, describe_error
     from tidegate.host import PluginError, Plugins
     from tidegate.schemas import DocumentError, read_document, write_document
 
@@ -65,7 +65,7 @@ def plan(
         if layout is not None and planner.layout is not None:
             write_document(layout, planner.layout(given, found))
     except (PluginError, DocumentError, PlanningError, OSError) as error:
-        errors.print(f"error: {said_of(error)}", style="red")
+        errors.print(f"error: {describe_error(error)}", style="red")
         raise typer.Exit(1) from error
     if as_json:
         typer.echo(found.model_dump_json(indent=2))

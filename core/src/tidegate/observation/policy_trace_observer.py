@@ -15,5 +15,5 @@ class PolicyTraceObserver(Observer):
     """
 
     @abstractmethod
-    def told(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+    def on_policy_event(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
         """Handle an event that the policy got because of the current stimulus, with its applied commands."""

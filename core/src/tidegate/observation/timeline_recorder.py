@@ -48,7 +48,7 @@ from tidegate.observation.timeline import RequestTimeline, Why, in_ms, name_of, 
 class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
     """Keeps the timelines of an engine's requests: of those that were asked for, or of the latest.
 
-    An engine that has it tells it besides what it tells the policy (`told`).
+    An engine that has it tells it besides what it tells the policy (`on_policy_event`).
     """
 
     def __init__(self, *, only: Collection[int] | None = None, most: int = 1000) -> None:
@@ -83,7 +83,7 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
         self._models = {model.name: model for model in setup.models}
         self._workers = {worker.id: worker for worker in setup.workers}
 
-    def told(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+    def on_policy_event(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
         """Record an event that the policy got, with its applied commands."""
         self._told.append((event, commands))
 

@@ -29,7 +29,7 @@ from tidegate.sim.shadow_messages import (
     TritonStatistics,
 )
 from tidegate.sim.shadow_replay import replay_under_policy
-from tidegate.sim.triton_batch_stats import NOTHING_TOLD, TritonBatchStats, told
+from tidegate.sim.triton_batch_stats import NOTHING_TOLD, TritonBatchStats, batch_stats_between
 from tidegate.workload.arrivals import NS_PER_S
 
 WINDOW_NS: Final = 60 * NS_PER_S
@@ -187,7 +187,7 @@ class ShadowWindow:
         if len({request.shape for request in seen if request.model == model}) > 1:
             return NOTHING_TOLD
         said = [(now_ns, of_models.get(model, {})) for now_ns, of_models in self._executed]
-        return told(said, [answer for answer in ended if answer.model == model])
+        return batch_stats_between(said, [answer for answer in ended if answer.model == model])
 
 
 def _interval(blocks: list[list[int]], column: int, error: float, measured: float) -> tuple[float, float]:

@@ -47,7 +47,7 @@ class TritonBatchStats(NamedTuple):
 NOTHING_TOLD: Final = TritonBatchStats()
 
 
-def told(
+def batch_stats_between(
     said: Sequence[tuple[int, Mapping[str, TritonStatistics]]], ended: Iterable[BypassedResponse]
 ) -> TritonBatchStats:
     """Return the batches of one model executed between these times, by its counters; otherwise `NOTHING_TOLD`.

@@ -76,7 +76,7 @@ def fit_interference(
 
     from rich.console import Console
 
-    from tidegate.commands.common import console_for_tables, said_of
+    from tidegate.commands.common import console_for_tables, describe_error
     from tidegate.schemas import write_document
     from tidegate_loadtest.interference.fit import constant_factors, fit, transfers, unseen_models, with_compute
     from tidegate_loadtest.interference.held_out import (
@@ -119,7 +119,7 @@ def fit_interference(
             final = final.model_copy(update={"held_out": beside["interference model"][""].document()})
         write_document(output, final)
     except (RunsError, OSError) as error:
-        errors.print(f"error: {said_of(error)}", style="red")
+        errors.print(f"error: {describe_error(error)}", style="red")
         raise typer.Exit(1) from error
     if unseen := unseen_models(chosen):
         errors.print(

@@ -62,7 +62,7 @@ def profile_shares(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from tidegate.commands.common import said_of
+    from tidegate.commands.common import describe_error
     from tidegate.schemas import Tenant
     from tidegate_loadtest.connection import Connection, LoadTestError
     from tidegate_loadtest.interference.measure import SharedGpu, check_alone
@@ -115,7 +115,7 @@ def profile_shares(
         write_solo(solo, gpu, measured_alone)
         write_co_runs(co_runs, gpu, measured_together)
     except (LoadTestError, OSError) as error:
-        errors.print(f"error: {said_of(error)}", style="red")
+        errors.print(f"error: {describe_error(error)}", style="red")
         raise typer.Exit(1) from error
     typer.echo(f"{len(measured_alone)} runs alone: {solo}\n{len(measured_together)} beside each other: {co_runs}")
 

@@ -112,12 +112,14 @@ class Applications:
         self,
         model: str,
         shape: str,
-        b: float | None = None,
+        delay_rate: float | None = None,
         *,
         quantile: float = Policy.quantile,
         budget: WorkBudget | None = None,
     ) -> None:
-        """`b`: see `PriorityCurve`; None: USUAL_DELAY over the mean time of a request alone. `quantile`: see Policy.
+        """`delay_rate`: see `PriorityCurve`; None: USUAL_DELAY over the mean time of a request alone.
+
+        `quantile`: see Policy.
 
         `budget`: of the work that is done for an event; None: its own.
         """
@@ -127,7 +129,7 @@ class Applications:
         self._budget = budget or WorkBudget()
         self._version = 0
         """Another number whenever a law or a share has moved."""
-        self._given_b = b
+        self._given_b = delay_rate
         self._numbers: dict[str, int] = {}
         self._profiles: dict[str, Profile] = {}
         self._times: dict[str, dict[int, LatencyDistribution]] = {}
@@ -146,10 +148,10 @@ class Applications:
         """The versions of the groups, by kind of worker."""
         self._alone_ns: dict[tuple[str, int], NDArray[np.int64]] = {}
         self._curves: dict[BatchKind, BatchCurves] = {}
-        self._b: float | None = b
+        self._b: float | None = delay_rate
 
     @property
-    def b(self) -> float:
+    def delay_rate(self) -> float:
         """Rate at which a request that does not run now is expected to run later, per ms."""
         if self._b is None:
             self._b = USUAL_DELAY / min(self._mean_ms(kind) for kind in self._profiles)
@@ -221,7 +223,7 @@ class Applications:
             if not self._budget.allows_curves(groups):
                 break
             latency = self.latency(size)
-            known[size] = BatchCurves(self._version, latency.mean_ns, PriorityCurve(latency, self.b))
+            known[size] = BatchCurves(self._version, latency.mean_ns, PriorityCurve(latency, self.delay_rate))
         return {size: known[size] for size in sizes if size in known}
 
     def latency(self, size: BatchKind) -> BatchLatency:

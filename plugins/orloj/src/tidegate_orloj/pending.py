@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 FIRST_CAPACITY = 16
 MAX_EXPONENT = 100.0
-"""The base of instants is reset when `b * (t - base)` has reached this: exp() overflows at 709."""
+"""The base of instants is reset when `b * (t - base)` (b: `delay_rate`) has reached this: exp() overflows at 709."""
 
 
 @dataclass(slots=True)
@@ -170,7 +170,7 @@ class PendingQueue(RequestQueue):
         `curve`: of such batches. Line i holds for batches whose slowest group is at most the i-th.
         """
         count = len(self)
-        if curve.b * (now_ns - self._base_ns) / NS_PER_MS > MAX_EXPONENT:
+        if curve.delay_rate * (now_ns - self._base_ns) / NS_PER_MS > MAX_EXPONENT:
             self._base_ns = now_ns
             self._lines.clear()
         lines = self._lines.get(size)
@@ -184,7 +184,7 @@ class PendingQueue(RequestQueue):
         past = np.flatnonzero(lines.milestone_ms[:count] <= now_ms)
         if len(past):
             self._update(lines, size.kind, past, now_ms)
-        scores: Floats = lines.alpha[:, :count] * exp(curve.b * now_ms) + lines.beta[:, :count]
+        scores: Floats = lines.alpha[:, :count] * exp(curve.delay_rate * now_ms) + lines.beta[:, :count]
         if self._due_ns[:count].max() == NEVER_NS:
             patient = (self._due_ns[:count] == NEVER_NS) & (self._steps_ns[-1, :count] <= now_ns)
             scores[:, patient] = np.inf

@@ -23,20 +23,20 @@ class PriorityCurve:
     `h_i * (exp(b*(l2_i - l_j)) - exp(b*(l1_i - l_j)))`. No exponent in this is positive, so that nothing overflows.
     """
 
-    def __init__(self, latency: BatchLatency, b: float) -> None:
-        """`b`: of the exponential distribution of the anticipated delay, per millisecond."""
-        self.b = b
+    def __init__(self, latency: BatchLatency, delay_rate: float) -> None:
+        """`delay_rate`: of the exponential distribution of the anticipated delay, per millisecond."""
+        self.delay_rate = delay_rate
         self.edges_ms = latency.edges_ms
         self.batches = len(latency.density) if latency.density.ndim > 2 else 1
         """How many batches of a size, by what they hold, the latency is of."""
-        factor = 1 / (latency.mean_ms * b)[..., None]
+        factor = 1 / (latency.mean_ms * delay_rate)[..., None]
         density, bins = latency.density, len(self.edges_ms) - 1
         # Column 0 is of those whose time is below every edge: they have no chance left.
         self._slope: Floats = np.zeros((*density.shape[:-1], bins + 2))
         self._constant: Floats = np.zeros((*density.shape[:-1], bins + 2))
         # In a narrow bin exp(-b*w) is nearly 1: taken from 1, it would leave rounding errors alone.
-        gains = np.multiply(density, -np.expm1(-b * np.diff(self.edges_ms)), out=self._slope[..., 2:])
-        _fade(gains, b * self.edges_ms)
+        gains = np.multiply(density, -np.expm1(-delay_rate * np.diff(self.edges_ms)), out=self._slope[..., 2:])
+        _fade(gains, delay_rate * self.edges_ms)
         self._slope[..., 1:-1] -= density
         self._slope *= factor
         np.multiply(density, factor, out=self._constant[..., 1:-1])
@@ -51,7 +51,7 @@ class PriorityCurve:
         """
         at = np.searchsorted(self.edges_ms, due_ms - now_ms, side="right")
         lower_ms = self._lower_ms[at]
-        alpha: Floats = self._slope[..., app, at] * np.exp(self.b * np.minimum(lower_ms - due_ms, -now_ms))
+        alpha: Floats = self._slope[..., app, at] * np.exp(self.delay_rate * np.minimum(lower_ms - due_ms, -now_ms))
         milestone: Floats = due_ms - self._next_ms[at]
         return alpha, self._constant[..., app, at], milestone
 

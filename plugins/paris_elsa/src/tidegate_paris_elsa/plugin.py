@@ -19,7 +19,9 @@ from tidegate_paris_elsa.problem_from_demand import problem_of
 def tidegate_policies() -> list[PolicySpec]:
     """Return the policy `elsa`."""
     return [
-        PolicySpec("elsa", "Each request on the smallest slice on which it is on time", Elsa, ({}, {"allow_batching": True}))
+        PolicySpec(
+            "elsa", "Each request on the smallest slice on which it is on time", Elsa, ({}, {"allow_batching": True})
+        )
     ]
 
 

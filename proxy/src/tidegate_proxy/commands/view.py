@@ -26,7 +26,7 @@ def view(
 
     from rich.console import Console
 
-    from tidegate.commands.common import said_of
+    from tidegate.commands.common import describe_error
     from tidegate_proxy.app.dashboard.serving import show
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
@@ -35,7 +35,7 @@ def view(
     except KeyboardInterrupt:
         return
     except OSError as error:  # of the file, or of the port
-        errors.print(f"error: {said_of(error)}", style="red")
+        errors.print(f"error: {describe_error(error)}", style="red")
         raise typer.Exit(1) from error
     except ValueError as error:
         errors.print(f"error: {log}: {error}", style="red")

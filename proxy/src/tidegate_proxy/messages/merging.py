@@ -145,14 +145,14 @@ def scatter(
         return [said.answer(envelopes[0], tensors)]
     rows = [envelope.rows for envelope in envelopes]
     pieces = [_divide(output, tensor, rows) for output, tensor in zip(header.outputs, tensors, strict=True)]
-    said_of: dict[tuple[object, ...], _Said] = {}
+    describe_error: dict[tuple[object, ...], _Said] = {}
     answers = []
     for index, envelope in enumerate(envelopes):
         heading = envelope.heading
         alike = heading.rows, heading.wanted, heading.padded and heading.padded.cuts
-        if alike not in said_of:
-            said_of[alike] = _said_to(heading, header)
-        answers.append(said_of[alike].answer(envelope, [several[index] for several in pieces]))
+        if alike not in describe_error:
+            describe_error[alike] = _said_to(heading, header)
+        answers.append(describe_error[alike].answer(envelope, [several[index] for several in pieces]))
     return answers
 
 

@@ -137,7 +137,7 @@ class Canary(OutcomeListener, Collector):
             folds += 1
             if self.is_on and folds % SAY_EVERY == 0:
                 for compared in self._compared:
-                    log.info("canary comparison", extra={"detail": in_words(self.policy, compared)})
+                    log.info("canary comparison", extra={"detail": describe(self.policy, compared)})
 
     def fold(self, now_ns: int) -> bool:
         """Fold the requests recorded since the last call; return whether the comparison changed."""
@@ -200,7 +200,7 @@ def gauges(compared: Sequence[ModelComparison]) -> Iterator[GaugeMetricFamily]:
     yield from (attainment, gain, latency)
 
 
-def in_words(policy: str, compared: ModelComparison) -> str:
+def describe(policy: str, compared: ModelComparison) -> str:
     """Describe a comparison in one line."""
     scheduled, passed = _words_of(compared.scheduled), _words_of(compared.passed)
     both = f"{compared.model}: by {policy} {scheduled}; passed as they are {passed}"

@@ -13,7 +13,7 @@ def test_the_latest_are_told_in_order_and_the_others_counted() -> None:
     for number in range(3 * MAX_DECISIONS_PER_TICK):
         event = RequestArrived(number * MS, Request(number, "m", 1, number * MS))
         batch = Batch(number, "m", (number,), (Stage(0, "m", number * MS, MS),))
-        moments.told(event, [Dispatch(batch)] if number % 2 else ())
+        moments.on_policy_event(event, [Dispatch(batch)] if number % 2 else ())
         moments.handled(event, (), ())
     found, more = latest_decisions(reversed(moments.latest), moments.answers, lambda ns: ns / MS, {0: "gpu0"})
     asked = [decision.request for decision in found]
@@ -26,7 +26,7 @@ def test_of_one_moment_from_which_more_comes_than_can_be_shown_the_latest_are_to
     moments = EventBuffer(most=1000, longest_ns=10**12)
     event = RequestArrived(MS, Request(0, "m", 1, MS))
     for number in range(MAX_DECISIONS_PER_TICK + 5):
-        moments.told(event, [Drop(number, "deadline_unreachable")])
+        moments.on_policy_event(event, [Drop(number, "deadline_unreachable")])
     moments.handled(event, (), ())
     found, more = latest_decisions(reversed(moments.latest), moments.answers, lambda ns: ns / MS, {})
     assert [decision.request for decision in found] == list(range(5, MAX_DECISIONS_PER_TICK + 5))
@@ -37,8 +37,8 @@ def test_what_comes_of_a_moment_is_told_in_its_order() -> None:
     """First what happened, then what the policy made of it, then what followed."""
     moments = EventBuffer(most=1000, longest_ns=10**12)
     event = WorkerLost(MS, 0)
-    moments.told(event, [Drop(1, "lost"), Drop(2, "lost")])
-    moments.told(event, [Drop(3, "lost")])
+    moments.on_policy_event(event, [Drop(1, "lost"), Drop(2, "lost")])
+    moments.on_policy_event(event, [Drop(3, "lost")])
     moments.handled(event, (), [Fail(4, "lost")])
     found, _ = latest_decisions(reversed(moments.latest), moments.answers, lambda ns: ns / MS, {})
     told = [(decision.what, decision.request) for decision in found]

@@ -73,7 +73,7 @@ class PolicyRunner:
             self._replace(fault, len(state.commands) - before)
         if self.witness is not None:
             try:
-                self.witness.told(event, state.commands[before:] if len(state.commands) > before else ())
+                self.witness.on_policy_event(event, state.commands[before:] if len(state.commands) > before else ())
             except Exception as fault:
                 if self._strict:
                     raise

@@ -59,7 +59,7 @@ class EventBuffer(PolicyTraceObserver):
         self._longest_ns = longest_ns
         self._told: deque[tuple[AnyEvent, tuple[AnyCommand, ...]]] = deque(maxlen=MAX_TOLD)
 
-    def told(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+    def on_policy_event(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
         """Record a notification of the policy."""
         if commands:
             self._told.append((event, tuple(commands)))

@@ -18,7 +18,7 @@ from tidegate_proxy.app.dashboard.rollout_section import section_of
 from tidegate_proxy.app.dashboard.snapshot import DashboardSnapshot
 from tidegate_proxy.app.dashboard.source import PageHello
 from tidegate_proxy.app.dashboard.tick_buffer import TickBuffer
-from tidegate_proxy.app.dashboard.timeline_builder import telling, told
+from tidegate_proxy.app.dashboard.timeline_builder import build_timeline, telling
 from tidegate_proxy.app.dashboard.what_if import what_if
 from tidegate_proxy.rollout.mode import RolloutMode
 from tidegate_proxy.scheduling.driver import Driver
@@ -119,7 +119,7 @@ class LiveView:
         """Return the timeline of a request, or None if it is unknown or forgotten."""
         catalog = self._directory.catalog
         models, workers = list(catalog.models.values()), [worker for worker, _ in self._workers()]
-        return await told(telling(request_id, list(self._moments.latest), models, workers, self._figures.ms))
+        return await build_timeline(telling(request_id, list(self._moments.latest), models, workers, self._figures.ms))
 
     async def what_if(self, at_ms: int | None) -> object:
         """Simulate the latest requests with other settings. Raises ValueError if that is impossible."""

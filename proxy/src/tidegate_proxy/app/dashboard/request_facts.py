@@ -98,7 +98,7 @@ class RequestFacts(OutcomeListener):
             event = moment.event
             self.now_ns = event.now_ns
             for heard, answer in moment.told:
-                self._timelines.told(heard, answer)
+                self._timelines.on_policy_event(heard, answer)
                 if type(heard) is TimerFired and self.request is not None and not self.outcome:
                     self.woke_late_ns = max(self.woke_late_ns, event.now_ns - heard.now_ns)
             self._timelines.handled(event, moment.commands, moment.effects)

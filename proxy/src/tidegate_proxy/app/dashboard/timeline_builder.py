@@ -55,7 +55,7 @@ def telling(
     yield explain(facts, names_of(workers), ms)
 
 
-async def told(steps: Iterator[LatencyExplanation | None]) -> LatencyExplanation | None:
+async def build_timeline(steps: Iterator[LatencyExplanation | None]) -> LatencyExplanation | None:
     """Run the steps, yielding to other tasks in between; return the timeline."""
     timeline = None
     for found in steps:

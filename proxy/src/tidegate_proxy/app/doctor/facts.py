@@ -165,7 +165,7 @@ class DoctorFacts:
     has_nvml: bool = True
     """Whether the package is installed that detects the GPUs of this machine."""
 
-    def told(self, name: str) -> ModelConfig:
+    def config_of(self, name: str) -> ModelConfig:
         """Return the configuration of a model."""
         return self.config.models.get(name, ModelConfig())
 

@@ -87,7 +87,7 @@ def slos_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
     for service in facts.services.values():
         if service.model is not None:
             continue
-        said = facts.told(service.name)
+        said = facts.config_of(service.name)
         for field, given in (("slo_ms", said.slo_ms), ("on_deadline_miss", said.on_deadline_miss)):
             if given:
                 yield Finding(

@@ -207,7 +207,7 @@ _HARMFUL: Final = frozenset({"preserve_ordering", "max_queue_size", "default_tim
 def words_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
     """Find the settings `batch` and `merge.pad` that a model's config does not allow."""
     for service in facts.services.values():
-        word = facts.told(service.name).scheduling
+        word = facts.config_of(service.name).scheduling
         if word is None and SCHEDULING_PARAMETER in service.config.parameters:
             word = service.config.parameters[SCHEDULING_PARAMETER].string_value
         if service.consent.scheduling == "bypass" and word not in (None, "bypass"):
@@ -265,7 +265,7 @@ def merged_by_nobody(facts: DoctorFacts) -> Iterator[Finding]:
         config = service.config
         if (
             service.consent.scheduling != "unbatched"
-            or facts.told(service.name).scheduling
+            or facts.config_of(service.name).scheduling
             or SCHEDULING_PARAMETER in config.parameters
         ):
             continue
