@@ -80,7 +80,7 @@ def main(
     channels: Annotated[int, typer.Option(min=1, help="TCP connections to spread the requests over.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, and no table.")] = False,
 ) -> None:
-    """Put load on a model behind Triton or Tidegate, and report what its clients see."""
+    """Send load to a model behind Triton or Tidegate, and report the latency and outcomes that clients see."""
     if (rate is None) == (concurrency is None):
         raise typer.BadParameter("give either --rate (open loop) or --concurrency (closed loop)")
     job = _Job(

@@ -168,21 +168,19 @@ def generate(
 ) -> None:
     """Write a Triton model repository from ONNX or a layout.
 
-    Write a model into a Triton model repository, from an ONNX file; or all that a layout needs.
-
-    Names, types and shapes come from the file, and so does the answer to
-    whether requests may share a batch: where the first dimension of every
-    input and output is dynamic, rows are answered alone and in company, and
-    the graph is followed. Where in doubt, requests run one at a time.
-    Triton's clients find the model under its NAME; Tidegate reads the SLO from
-    its config.pbtxt.
+    Names, types and shapes come from the ONNX file. Whether requests may share
+    a batch is tested where the first dimension of every input and output is
+    dynamic: rows are run alone and in a batch, and the graph is analyzed. In
+    doubt, requests run one at a time. Triton's clients find the model under its
+    NAME; Tidegate reads the SLO from its config.pbtxt.
 
     Example, a text recognizer that answers within 70 ms, on two instances:
 
         tidegate generate recognize.onnx -o models --instances 2 --slo-ms 70
 
-    From a layout and the blocks of its models: a model repository and a launch
-    file for each worker, the proxy's configuration; `tidegate up` starts them:
+    From a layout and the blocks of its models the command writes a repository
+    and a launch file for each worker, and the proxy's configuration, which
+    `tidegate up` starts:
 
         tidegate generate layout.json --blocks recognize=blocks -o deployment
     """

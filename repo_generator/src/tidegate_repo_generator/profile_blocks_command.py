@@ -58,11 +58,11 @@ def profile_blocks(
 ) -> None:
     """Measure the latency of each block of a split model.
 
-    Measurements are added to PROFILE.json, so that one file comes to hold every
-    device class, share and batch size; run this on each device class. Shares of a
-    GPU need NVIDIA MPS to be running; on the CPU they are shares of the cores.
+    Measurements are added to PROFILE.json, so that one file has every device
+    class, share and batch size; run this on each device class. Shares of a GPU
+    need NVIDIA MPS; on the CPU they are shares of the cores.
 
-    Examples, two kinds of GPUs, then a profile that trtexec made of each block:
+    Examples, two device classes, then a profile that trtexec made of each block:
 
         tidegate profile-blocks blocks -o profile.json --device-class l4 --provider CUDAExecutionProvider
 

@@ -73,13 +73,13 @@ def split(
 
     Blocks are runs of nodes of about equal run time, in the order of the file.
     DIR receives 00.onnx, 01.onnx, ..., the whole model, and blocks.json, which
-    says what crosses each cut and how many bytes a row has there. Only tensors
-    with the batch first cross; weights and shape arithmetic are repeated where
-    they are needed. Rows must be independent, for they meet others from block
-    to block. The blocks in a row are compared with the model before anything is
-    written.
+    describes the tensors that cross each cut and their bytes per row. Only
+    tensors with the batch first cross; weights and shape arithmetic are repeated
+    where they are needed. Rows must be independent, because they meet other rows
+    from block to block. The chained blocks are compared with the model before
+    anything is written.
 
-    Examples, a text recognizer for pictures of 48 x 320, then one cut by hand:
+    Examples, a text recognizer for images of 48 x 320, then one cut by hand:
 
         tidegate split recognize.onnx -o blocks --shape x:3,48,320
 

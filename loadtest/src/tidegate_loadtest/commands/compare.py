@@ -73,14 +73,14 @@ def compare(
 ) -> None:
     """Compare servers under the same load, with intervals.
 
-    Put the same load on several servers, one after the other, in rounds; say which is better, and how sure that is.
+    Sends the same load to several servers, one after the other, in rounds; reports which is better, with confidence.
 
-    In each round every target gets the same requests at the same instants, and another one is first; round number i has
-    the seed of the first plus i. Differences are taken within the rounds, with 95 % confidence intervals (Student's t,
-    cut to what the figure can be). Everything is checked before any load is sent. Exit status 1: it could not begin, or
-    ended before its last round.
+    In each round every target gets the same requests at the same instants, and another one is first; round number i
+    has the seed of the first plus i. Differences are taken within the rounds, with 95 % confidence intervals
+    (Student's t, cut to possible values). Everything is checked before any load is sent. Exit status 1: the
+    comparison could not begin, or ended before its last round.
 
-    With --tls and its like all targets are asked so, but for those that are written NAME=grpc://HOST:PORT.
+    --tls and the related options apply to all targets except those written as NAME=grpc://HOST:PORT.
 
     Without --targets each policy of the scenario gets a cluster of emulated GPUs on this machine, as in `tidegate
     loadtest`. Examples:

@@ -62,10 +62,10 @@ def fit_interference(
 ) -> None:
     """Fit how models on one GPU slow each other down.
 
-    Fit how models slow each other down on shares of a GPU (InSS, section 4), and say how far off it is.
+    Fits an interference model of shares of a GPU (InSS, section 4) to measured runs, and reports its errors.
 
-    The errors are those on the co-runs held out, beside two controls: one factor for each model, and no interference
-    at all. What is written is fitted to all co-runs. Examples:
+    The errors are those on co-runs that were held out, beside two controls: a constant factor for each model, and no
+    interference at all. The file that is written is fitted to all co-runs. Examples:
 
     tidegate fit-interference --gpu V100 --solo solo.csv --co-runs pairs.csv -o v100.json
 

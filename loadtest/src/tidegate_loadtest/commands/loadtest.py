@@ -71,12 +71,12 @@ def loadtest(
 ) -> None:
     """Run a scenario live against Triton or Tidegate.
 
-    Run a scenario live: the very requests of `tidegate simulate`, at their instants; the same columns and report.
+    Sends the same requests as `tidegate simulate`, at the same instants, and reports the same figures.
 
-    Without --target the scenario's cluster is emulated on this machine: real tritonservers whose models take the time
-    of its profiles, and `tidegate serve` in front of them with each policy (policy `triton`: Triton's own dynamic
-    batcher, and no Tidegate). With --target whatever runs there is measured, once for each seed; the results call
-    it NAME, else as --policy says, else by its address. Examples:
+    Without --target the scenario's cluster is emulated on this machine: real tritonservers whose models have the
+    latency of its profiles, with `tidegate serve` in front of them for each policy (policy `triton`: Triton's own
+    dynamic batcher, without Tidegate). With --target the server at that address is measured, once for each seed;
+    the results name it NAME, or as --policy says, or by its address. Examples:
 
     tidegate loadtest scenario.yaml --policy symphony --policy triton --html live.html
 

@@ -82,10 +82,9 @@ def profile(
 ) -> None:
     """Measure the latency of models by batch size and shape.
 
-    Measure the latency of models against the shape and the rows of a batch, through their Triton.
-
-    Run it while nothing else loads the Triton. Each model is written to the file as soon as it is measured, with the
-    hardware of this machine if the Triton is on it. Examples:
+    Sends requests of each shape and batch size through the models' Triton. Run it while the Triton has no other load.
+    Each model is written to the file as soon as it is measured, with the hardware of this machine if the Triton runs on
+    it. Examples:
 
     tidegate profile --triton localhost:8001 -o profiles.json
 

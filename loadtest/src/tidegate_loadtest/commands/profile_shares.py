@@ -45,11 +45,11 @@ def profile_shares(
 ) -> None:
     """Measure models on GPU shares, alone and co-located.
 
-    Run models on shares of a GPU, alone and beside each other, and write what batches took.
+    Runs models on shares of a GPU, alone and together, and writes the latency of their batches.
 
-    A share belongs to a Triton (MPS): start one for each, all on one GPU and with the same models, one instance each
-    and no dynamic batching; two with the same share for models that are to have equal ones. Nothing else may load the
-    GPU meanwhile. Example:
+    A share belongs to a Triton (MPS): start one for each share, all on one GPU and with the same models, one
+    instance each and no dynamic batching; start two with the same share to measure models with equal shares. The
+    GPU must have no other load. Example:
 
     tidegate profile-shares resnet50 vgg19 --gpu V100 --triton 20=localhost:8001 --triton 40=localhost:8011 --triton
     60=localhost:8021 --triton 80=localhost:8031 --solo solo.csv --co-runs co_runs.csv

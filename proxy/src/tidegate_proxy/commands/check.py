@@ -28,7 +28,7 @@ def check(
 ) -> None:
     """Check a configuration of `tidegate serve`.
 
-    Prints every error at once and exits with status 1, or one line that says the file is valid. Serves nothing.
+    Prints every error and exits with status 1, or prints one line that says the file is valid. Serves nothing.
     Example:
 
     tidegate check tidegate.yaml --online

@@ -34,10 +34,10 @@ def doctor(
 ) -> None:
     """Diagnose Tritons, their models and the configuration.
 
-    Ask the Tritons what they serve, say what happens to every model and why, and what deserves attention.
+    Queries the Tritons, and reports for every model whether and why it is scheduled, with problems and remedies.
 
-    Errors keep Tidegate from serving, or requests from being answered: the exit status is then 1. Warnings cost
-    something, advice could gain something. Nothing is served, and nothing is changed. Examples:
+    Errors stop Tidegate from serving, or make requests fail: the exit status is then 1. Warnings cost something, advice
+    could gain something. The command serves nothing and changes nothing. Examples:
 
     tidegate doctor tidegate.yaml
 

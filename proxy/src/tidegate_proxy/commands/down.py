@@ -19,9 +19,8 @@ def down(
 ) -> None:
     """Stop a deployment that `tidegate up` started.
 
-    Stop a deployment that is up: the proxy once it has answered what is under way, then its Tritons.
-
-    Where nothing is up, or what was up has ended by itself, it says so and that is no error. Example:
+    Stops the proxy once its requests in flight are answered, then its Tritons. If no deployment runs, or it has
+    ended by itself, the command says so and succeeds. Example:
 
     tidegate down deployment
     """

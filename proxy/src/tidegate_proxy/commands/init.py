@@ -25,8 +25,8 @@ def init(
 ) -> None:
     """Write a commented configuration of `tidegate serve`.
 
-    It is ready to be served: nothing is refused that Triton would answer. What happens to each model stands there in a
-    line, and what can be said of it in comments. Examples:
+    Queries the Tritons for their models. The configuration can be served unmodified: no request is rejected that Triton
+    would answer. A comment on each model says whether and why its requests are scheduled. Examples:
 
     tidegate init --triton localhost:8001 && tidegate serve tidegate.yaml
 

@@ -53,28 +53,24 @@ def mig(
     ] = None,
     unused: Annotated[
         bool,
-        typer.Option(
-            "--unused", help="Leave instances that are in use as they are, and change the rest (diff, apply)."
-        ),
+        typer.Option("--unused", help="Keep instances that are in use, and change only the others (diff, apply)."),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Make the changes (apply).")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON (show, plan, diff).")] = False,
 ) -> None:
     """Show, compare and apply the MIG instances of a layout.
 
-    Show the MIG instances of this machine, and bring about those that a layout wants.
+    show: print the GPUs of this machine and their MIG instances, from NVML.
 
-    show: what NVML tells of the GPUs here.
+    plan LAYOUT: print the instances that a layout needs on each GPU.
 
-    plan LAYOUT: what a layout wants of which GPU, whatever is here.
+    diff LAYOUT: print the changes needed on this machine, or why they are impossible.
 
-    diff LAYOUT: what would change here, or why it cannot.
+    apply LAYOUT: the same; with --yes make the changes, all of them or none.
 
-    apply LAYOUT: the same, and with --yes it is done: all of it or nothing.
+    uuid DIR WORKER: print the UUID of a worker's device, for its launch file.
 
-    uuid DIR WORKER: the UUID of a worker's device, for its launch file.
-
-    env DIR: those of all MIG instances here, for Docker Compose.
+    env DIR: print the UUIDs of all MIG instances of this machine, for Docker Compose.
 
     The MIG mode itself is never changed: that takes a reset of the GPU
     (`nvidia-smi -mig 1`). Example:

@@ -25,8 +25,8 @@ def triton(
 ) -> None:
     """Run the tritonserver of the nvidia-pytriton wheel.
 
-    Prints the addresses and the models once they are ready and runs until SIGINT or SIGTERM. A server that ends by
-    itself is started again on the same ports. Exits with 1 and the reason when the server does not start at first.
+    Prints the addresses and the models once they are ready, and runs until SIGINT or SIGTERM. A server that exits by
+    itself is restarted on the same ports. Exits with status 1 and the reason if the first start fails.
     """
     import signal
 

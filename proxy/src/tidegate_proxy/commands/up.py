@@ -71,18 +71,18 @@ def up(
 ) -> None:
     """Start a generated deployment: Tritons and the proxy.
 
-    Start a deployment on this machine: an embedded Triton for each worker, and the proxy before them.
+    Starts an embedded Triton for each worker on this machine, and the proxy in front of them.
 
-    Returns once clients are served, and prints the addresses that they use; `tidegate down DIR` stops it all. What runs
-    is in DIR/run/state.json, the logs are beside it. Where one worker does not start nothing is left running, and the
-    error says which and why. Example:
+    Returns once clients are served, and prints the addresses for them; `tidegate down DIR` stops everything. The
+    running processes are listed in DIR/run/state.json, with the logs beside it. If one worker fails to start,
+    nothing is left running, and the error names the worker and the cause. Example:
 
     tidegate generate layout.json --blocks recognize=blocks -o deployment
 
     tidegate up deployment
 
-    With --ray the Tritons, shards and frontends are placed on the nodes of a cluster, and elsewhere when a node goes;
-    its nodes need the same Tidegate, and nothing of DIR. Example:
+    With --ray the Tritons, shards and frontends are placed on the nodes of a Ray cluster, and moved when a node is
+    lost; the nodes need the same version of Tidegate, but not DIR. Example:
 
     tidegate up deployment --ray auto --shards 2 --takes GPU=1
     """

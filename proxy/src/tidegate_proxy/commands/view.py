@@ -15,10 +15,10 @@ def view(
 ) -> None:
     """Show a recorded run in the browser dashboard.
 
-    Look into a recorded run with a browser: the page that a running Tidegate has at /live, at any instant.
+    Serves the dashboard of a running Tidegate for any instant of an event log.
 
-    The page is for this machine alone, and for whoever has its address, in which there is a token. It needs no network,
-    opens at once whatever the size of the file, and is there until Ctrl-C. Example:
+    It is reachable from this machine only, at an address that contains a token. It needs no network, opens at once
+    for a file of any size, and runs until Ctrl-C. Example:
 
     tidegate view run.jsonl
     """
