@@ -124,7 +124,7 @@ def test_values_that_a_model_takes_are_found(triton: "FakeTriton", model: str, v
 def test_a_model_that_takes_none_says_what_it_said_of_the_first(
     triton: "FakeTriton", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate_loadtest.profiler.Values", [RandomValues.DRAWN, RandomValues.ONES])
+    monkeypatch.setattr("tidegate_loadtest.profiler.RandomValues", [RandomValues.DRAWN, RandomValues.ONES])
 
     async def find(model: str) -> RandomValues:
         async with Connection(triton.target) as connection:

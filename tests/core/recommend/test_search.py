@@ -88,7 +88,7 @@ def test_what_was_run_to_its_end_is_run_for_no_goal_again(monkeypatch: pytest.Mo
         ran.append(trial.goal)
         return SimulationOutcome(0.5, {"m": 0.5}, missed=trial.goal is not None and trial.goal > 0.5)
 
-    monkeypatch.setattr(trials_module, "run_trial", run_trial)
+    monkeypatch.setattr(trials_module, "simulate_run", run_trial)
     scenario = Scenario.model_validate(
         {
             "models": [{"name": "m", "slo_ms": 9, "profile": {"alpha_ms": 1, "beta_ms": 1, "max_batch": 2}}],

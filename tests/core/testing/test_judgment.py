@@ -21,7 +21,7 @@ EASY = "times vary by 35 %"
 def short_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorter ones: every judgment takes eighteen runs and more."""
     short = {name: {**world, "warmup_s": 0.05, "duration_s": 0.3} for name, world in JUDGED_SCENARIOS.items()}
-    monkeypatch.setattr("tidegate.testing.judgment.WORLDS", short)
+    monkeypatch.setattr("tidegate.testing.judgment.JUDGED_SCENARIOS", short)
 
 
 class Idler(FirstComeFirstServed):
@@ -95,7 +95,7 @@ def test_the_command_says_what_breaks_and_what_is_below(tmp_path: Path, monkeypa
     plugins = Plugins.installed()
     plugins.register(Offer(), "idler")
     monkeypatch.setattr(Plugins, "installed", classmethod(lambda _: plugins))
-    monkeypatch.setattr("tidegate.testing.judgment.WORLDS", {"usual": JUDGED_SCENARIOS["usual"]})
+    monkeypatch.setattr("tidegate.testing.judgment.JUDGED_SCENARIOS", {"usual": JUDGED_SCENARIOS["usual"]})
     results = tmp_path / "judged.json"
     command = ["check-policy", "idler", "--worlds", "2", "--seeds", "2", "--jobs", "1", "--json", str(results)]
     result = CliRunner().invoke(build_app(plugins), command)

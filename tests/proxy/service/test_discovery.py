@@ -126,7 +126,7 @@ def test_a_look_asks_for_some_configs_and_all_are_asked_in_their_turn(
         loaded.append(type(model)(copy, model.versions))
     monkeypatch.setattr(backend, "config", config)
     monkeypatch.setitem(proxy.serving._directory.catalog.loaded, backend, loaded)
-    monkeypatch.setattr("tidegate_proxy.service.discovery.LOOKS", 1)
+    monkeypatch.setattr("tidegate_proxy.service.discovery.LOOKS_PER_REFRESH", 1)
     for _ in range(4):
         proxy.run(discovery._compare_configs(backend))
     assert asked == ["a", "b", "c", "d", "e", "a", "b"]
