@@ -104,7 +104,7 @@ def start_world(start_fake: Make, serve_here: Make, fake_http: str, tmp_path: Pa
     def start(triton: Refusing) -> Any:  # noqa: ANN401
         listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
         tritons = [{"grpc": start_fake(triton).address, "http": fake_http}]
-        return serve_here([], tritons=tritons, listen=listen, record=tmp_path / "events.jsonl")
+        return serve_here([], tritons=tritons, listen=listen, event_log=tmp_path / "events.jsonl")
 
     return start
 

@@ -105,7 +105,7 @@ def test_everything_that_it_names_is_tried(tmp_path: Path) -> None:
         policy={"name": "symphony", "options": {"nope": 1, "deadline_margin_ms": -5}},
         observers=["nope"],
         profiles="nonsense",
-        record="nowhere/log",
+        event_log="nowhere/log",
         tls={"cert": "cert", "key": "key"},
         authentication={"tokens_file": "empty"},
         restricted=[{"apis": ["trace"], "header": {"name": "x", "value_file": "empty"}}],
@@ -119,12 +119,12 @@ def test_everything_that_it_names_is_tried(tmp_path: Path) -> None:
             "policy.options.deadline_margin_ms",
             "observers.0.name",
             "profiles",
-            "record",
+            "event_log",
         ),
         *("tls", "authentication", "restricted.0"),
     }
     assert said["policy.options.nope"].startswith("there is no such field; there are: ")
-    assert said["record"] == f"there is no folder {tmp_path / 'nowhere'}"
+    assert said["event_log"] == f"there is no folder {tmp_path / 'nowhere'}"
     status, _, errors = _run(path)
     assert status == 1
     assert errors.startswith(f"error: {path}: policy.options.")

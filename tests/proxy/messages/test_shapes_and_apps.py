@@ -154,7 +154,7 @@ def test_what_clients_say_reaches_policy_recording_metrics_and_page(
         tritons=[{"grpc": start_fake(echo).address, "http": fake_http}],
         listen={"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"},
         app={"parameter": "app"},
-        record=tmp_path / "log",
+        event_log=tmp_path / "log",
     )
     for columns, app in ((3, "ocr"), (3, "asr"), (48, "ocr")):
         message = request_of("echo", {"X": np.ones((1, columns), np.float32)})
@@ -199,7 +199,7 @@ def test_a_header_tells_the_application_over_both_protocols(
         tritons=[{"grpc": start_fake(echo).address, "http": fake_http}],
         listen={"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"},
         app={"header": "X-App"},
-        record=tmp_path / "log",
+        event_log=tmp_path / "log",
     )
     message = request_of("echo", {"X": np.ones((1, 3), np.float32)})
     assert call(proxy, "ModelInfer", message, metadata=(("x-app", "ocr"),))[0] is grpc.StatusCode.OK

@@ -175,7 +175,7 @@ def run(
     path = tmp_path / "log"
     listen = {"grpc": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
     models = {MODEL: {"slo_ms": 40.0}, "mixer": {"slo_ms": 1000.0}}
-    proxy = serve_here([triton], policy="symphony", record=path, models=models, listen=listen)
+    proxy = serve_here([triton], policy="symphony", event_log=path, models=models, listen=listen)
     client = connect(proxy)
     passed = _successes(client)  # what other tests asked of models that pass, as their Triton tells
 

@@ -72,7 +72,7 @@ def test_a_batch_without_clients_is_cancelled_and_keeps_its_worker_as_planned(
     tmp_path: Path,
 ) -> None:
     record = tmp_path / "events.jsonl"
-    proxy = serve_here([triton], profiles=profiles, record=record)
+    proxy = serve_here([triton], profiles=profiles, event_log=record)
     alone = start_call(proxy, "ModelInfer", request_of("watchful", {"X": ROW}))
     eventually(gate.somebody_waits, "the model to run")
     # These form the next batch.

@@ -73,7 +73,7 @@ def test_a_neighbor_is_in_one_of_the_next_batches(
     eventually: Make,
     tmp_path: Path,
 ) -> None:
-    proxy = serve_here([triton], policy=policy, clients=clients, record=tmp_path / "log")
+    proxy = serve_here([triton], policy=policy, clients=clients, event_log=tmp_path / "log")
     one = new_connection(proxy)
     other = new_connection(proxy) if connections > 1 else one
     message = request_of("gated", {"X": ROW}).SerializeToString()
@@ -268,7 +268,7 @@ def test_owners_of_http_requests_are_those_of_their_headers_and_are_recorded(
         tritons=[{"grpc": triton.grpc_address, "http": triton.http_address}],
         listen={"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"},
         clients=TENANTS,
-        record=tmp_path / "log",
+        event_log=tmp_path / "log",
     )
     body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]})
     for headers in ({"Tenant-ID": "over http"}, {}):

@@ -67,7 +67,7 @@ def test_applications_are_learned_and_run_apart(
         policy=policy,
         app={"parameter": "app"},
         models={"echo": {"slo_ms": 100_000}},
-        record=log,
+        event_log=log,
     )
 
     def asked(app: str, number_ms: float | None = None) -> Any:  # noqa: ANN401
