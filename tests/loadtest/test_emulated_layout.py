@@ -96,7 +96,7 @@ def test_partitions_take_the_true_time_of_their_gpu_and_send_their_bytes(tmp_pat
     seeds = {config_of(folder, "whole").parameters["seed"].string_value for folder in (fast, slow, other)}
     assert len(seeds) == 3, "jitter must not be the same on all workers"
     assert read_document(folder / "layout.json", Layout) == layout_of(scenario())
-    assert json.loads((folder / "tidegate.yaml").read_text())["record"] == str(record)
+    assert json.loads((folder / "tidegate.yaml").read_text())["event_log"] == str(record)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_each_policy_serves_its_models_and_the_run_can_be_replayed(
     parts = {"models": ["ap*"], "policy": "symphony"}, {"models": ["*"], "policy": "timeout"}
     config = _configured(tmp_path, [triton, other], *parts)
     record = tmp_path / "log"
-    tidegate = start_tidegate([], config=config, record=record, slo=["apart=2000", "echo=2000"])
+    tidegate = start_tidegate([], config=config, event_log=record, slo=["apart=2000", "echo=2000"])
     client = connect(tidegate)
     for model in ("apart", "echo", "picky") * 2:
         asked = [{"inputs": tensors({"X": np.full((1, 3), index, np.float32)})} for index in range(30)]

@@ -69,7 +69,7 @@ def test_a_recorded_run_replayed_gives_the_same_commands(
         pytest.skip("each shard has a record of its own")
     path = tmp_path / "log"
     # Some SLOs are met and some are not, profiles are learned, timers fire.
-    tidegate = start_tidegate([triton], policy=policy, record=path, slo=["echo=30", "mixer=1000"], seed=5)
+    tidegate = start_tidegate([triton], policy=policy, event_log=path, slo=["echo=30", "mixer=1000"], seed=5)
     client = connect(tidegate)
     for _ in range(3):
         infer_all(client, "echo", _asked(tensors, 100))

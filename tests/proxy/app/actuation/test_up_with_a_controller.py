@@ -55,7 +55,7 @@ def test_symphonys_advice_joins_workers_and_releases_them(up: Up, tmp_path: Path
     options = {"layout": "every.json"}
     record = tmp_path / "events.jsonl"
     write_deployment(
-        folder, few, policy=SYMPHONY, controller={**ADVISED, "options": options}, record=str(record), seed=3
+        folder, few, policy=SYMPHONY, controller={**ADVISED, "options": options}, event_log=str(record), seed=3
     )
     write_document(folder / "every.json", every)
     state = up(folder)
