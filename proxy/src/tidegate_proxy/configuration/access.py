@@ -11,9 +11,13 @@ from tidegate_proxy.configuration.section import ConfigSection, HeaderName, Inpu
 class AuthenticationConfig(ConfigSection):
     """Credentials of callers: one of the two files, or both; then either credential suffices."""
 
-    tokens_file: InputFile | None = Field(default=None, description="Tokens, sent as `Authorization: Bearer TOKEN`")
-    api_keys_file: InputFile | None = Field(default=None, description="API keys, sent in `header`")
-    header: HeaderName = Field(default="x-api-key", description="Header, or gRPC metadata key, of API keys")
+    tokens_file: InputFile | None = Field(
+        default=None, description="File with bearer tokens, which clients send as `Authorization: Bearer TOKEN`"
+    )
+    api_keys_file: InputFile | None = Field(
+        default=None, description="File with API keys, which clients send in `header`"
+    )
+    header: HeaderName = Field(default="x-api-key", description="HTTP header, or gRPC metadata key, with the API key")
     open: tuple[Api, ...] = Field(default=("health", "metrics"), description="APIs that need no credential")
 
     @model_validator(mode="after")
@@ -27,8 +31,10 @@ class HeaderKey(ConfigSection):
     """Header that opens a restricted API. Over gRPC its name is `triton-grpc-protocol-NAME`, as with Triton."""
 
     name: HeaderName = Field(description="Name of the header")
-    value: SecretStr | None = Field(default=None, description="Its value")
-    value_file: InputFile | None = Field(default=None, description="Or a file that holds the value")
+    value: SecretStr | None = Field(default=None, description="Value of the header")
+    value_file: InputFile | None = Field(
+        default=None, description="File with the value of the header, instead of `value`"
+    )
 
     @model_validator(mode="after")
     def _one_value(self) -> Self:
@@ -43,11 +49,15 @@ class HeaderKey(ConfigSection):
 class ApiRestriction(ConfigSection):
     """Restricted APIs and the header that opens them."""
 
-    apis: tuple[Api, ...] = Field(min_length=1, description="Which; the names are Triton's, and `metrics`")
-    protocols: tuple[Protocol, ...] = Field(default=RESTRICTABLE_PROTOCOLS, min_length=1, description="Over which")
-    header: HeaderKey | None = Field(default=None, description="Only with this header")
-    closed: bool = Field(default=False, description="For nobody")
-    open: bool = Field(default=False, description="For everybody who may call, though a Triton restricts them")
+    apis: tuple[Api, ...] = Field(min_length=1, description="APIs to restrict, by Triton's names, and `metrics`")
+    protocols: tuple[Protocol, ...] = Field(
+        default=RESTRICTABLE_PROTOCOLS, min_length=1, description="Protocols over which they are restricted"
+    )
+    header: HeaderKey | None = Field(default=None, description="Header that a request must carry")
+    closed: bool = Field(default=False, description="Reject all requests")
+    open: bool = Field(
+        default=False, description="Accept all authenticated requests, even if a Triton restricts the API"
+    )
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -61,11 +71,10 @@ class DashboardConfig(ConfigSection):
 
     enabled: bool = Field(
         default=True,
-        description="Whether there is one: where `listen.metrics` is an address of this machine alone, or a token is "
-        "asked for",
+        description="Whether to serve the dashboard, which requires `listen.metrics` on this machine only, or a token",
     )
     token_file: InputFile | None = Field(
         default=None,
-        description="Tokens, one a line, one of which the page asks for. Default: those of `authentication`, where "
-        "that is on",
+        description="File with tokens, one a line, one of which the dashboard asks for. Default: those of "
+        "`authentication`, if set",
     )

@@ -25,9 +25,10 @@ class ClientsConfig(ConfigSection):
     """Identification of clients for fair queueing among those that wait for the same workers."""
 
     by: Literal["connection", "token", "metadata"] = Field(
-        default="connection", description="One connection; one bearer token or API key; or one value of `key`"
+        default="connection",
+        description="What identifies a client: its connection; its bearer token or API key; or a value of `key`",
     )
-    key: HeaderName | None = Field(default=None, description="Name of the gRPC metadata, or HTTP header, of `metadata`")
+    key: HeaderName | None = Field(default=None, description="gRPC metadata key, or HTTP header, for `metadata`")
 
     @model_validator(mode="after")
     def _key_of_metadata(self) -> Self:
@@ -39,8 +40,12 @@ class ClientsConfig(ConfigSection):
 class AppConfig(ConfigSection):
     """Identification of a request's application, for policies that learn latency by application."""
 
-    parameter: Name | None = Field(default=None, description="Name of a request parameter; it hinders no merge")
-    header: HeaderName | None = Field(default=None, description="Or name of a gRPC metadata key, or HTTP header")
+    parameter: Name | None = Field(
+        default=None, description="Request parameter with the application; it does not prevent batching"
+    )
+    header: HeaderName | None = Field(
+        default=None, description="gRPC metadata key, or HTTP header, with the application"
+    )
 
     @model_validator(mode="after")
     def _one_at_most(self) -> Self:

@@ -55,63 +55,72 @@ class ShardConfig(ConfigSection):
     """Shard: an engine with its own Tritons, in a process of its own."""
 
     tritons: tuple[Annotated[TritonAddress, _short(TritonAddress, "grpc")], ...] = Field(
-        min_length=1, description="Its Tritons; a string is a gRPC address"
+        min_length=1, description="Tritons of the shard; a string is a gRPC address"
     )
     address: Address | None = Field(
         default=None,
-        description="HOST:PORT where frontends of other machines find it; default: it runs beside its frontends",
+        description="HOST:PORT where frontends on other machines reach the shard; default: it runs beside its "
+        "frontends",
     )
     listen: ListenAddress | None = Field(
-        default=None, description="Where it listens for them; default: on the port of `address`, of every interface"
+        default=None,
+        description="HOST:PORT to listen on for frontends; default: the port of `address` on all interfaces",
     )
     layout: InputFile | None = Field(
-        default=None, description="A planner's layout; each of its Tritons then is one of its workers. Default: none"
+        default=None, description="Layout of a planner, whose workers are the shard's Tritons. Default: none"
     )
 
 
 class ListenConfig(ConfigSection):
     """Addresses for clients. A protocol without an address is not served."""
 
-    grpc: ListenAddress = Field(description="HOST:PORT of the gRPC service; port 0 takes a free one")
+    grpc: ListenAddress = Field(description="HOST:PORT of the gRPC service; port 0 picks a free one")
     http: ListenAddress | None = Field(default=None, description="HOST:PORT of the HTTP service")
-    metrics: ListenAddress | None = Field(default=None, description="HOST:PORT of the metrics page")
+    metrics: ListenAddress | None = Field(default=None, description="HOST:PORT of the Prometheus metrics")
     reuse_port: bool = Field(
-        default=False, description="Another Tidegate may listen on the same ports, to take over: SO_REUSEPORT"
+        default=False,
+        description="Allow another Tidegate to listen on the same ports, for a hot restart (SO_REUSEPORT)",
     )
 
 
 class PolicyChoice(ConfigSection):
     """The scheduling policy and its options."""
 
-    name: Name = Field(default="symphony", description="`tidegate plugins` lists them")
-    options: dict[Name, Any] = Field(default_factory=dict, description="Options of that policy")
+    name: Name = Field(default="symphony", description="Name of the policy; `tidegate plugins` lists them")
+    options: dict[Name, Any] = Field(default_factory=dict, description="Options of the policy")
 
 
 class ObserverChoice(ConfigSection):
     """An observer of the engine, and its options."""
 
-    name: Name = Field(description="`tidegate plugins` lists them")
-    options: dict[Name, Any] = Field(default_factory=dict, description="Options of that observer")
+    name: Name = Field(description="Name of the observer; `tidegate plugins` lists them")
+    options: dict[Name, Any] = Field(default_factory=dict, description="Options of the observer")
 
 
 class ModelConfig(ConfigSection):
     """Settings of a model beyond its config.pbtxt."""
 
-    slo_ms: float | None = Field(default=None, gt=0, lt=1e12, description="Replaces `slo_ms` of its config.pbtxt")
+    slo_ms: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1e12,
+        description="SLO of the model in milliseconds. Overrides `slo_ms` of its config.pbtxt",
+    )
     scheduling: SchedulingMode | None = Field(
         default=None,
-        description="Its requests share batches (batched), run one by one (unbatched), or are not scheduled (bypass). "
-        "Replaces `tidegate_scheduling` of its config.pbtxt; default: batched only where Triton would batch",
+        description="Batch requests (batched), run them one by one (unbatched), or do not schedule them (bypass)."
+        " Overrides `tidegate_scheduling` of its config.pbtxt; default: batched only where Triton "
+        "would batch",
     )
     on_deadline_miss: DeadlineMissAction | None = Field(
         default=None,
-        description="Requests that cannot meet their deadline are refused (reject) or answered late (serve), with what "
-        "those on time leave over. Replaces `tidegate_on_deadline_miss` of its config.pbtxt; default: reject",
+        description="Reject requests that cannot meet their deadline (reject), or answer them late with spare "
+        "capacity (serve). Overrides `tidegate_on_deadline_miss` of its config.pbtxt; default: reject",
     )
-    merge: MergeConfig = Field(default=MergeConfig(), description="How its requests share batches")
+    merge: MergeConfig = Field(default=MergeConfig(), description="Batching of the model's requests")
     strip_queue_delay: bool = Field(
         default=False,
-        description="Have a Triton under explicit model control load it without `max_queue_delay_microseconds`",
+        description="Let a Triton under explicit model control load the model without `max_queue_delay_microseconds`",
     )
 
 
@@ -122,7 +131,8 @@ class SheddingConfig(ConfigSection):
     """Status and message for requests that miss their deadline or find the queue full."""
 
     status: Literal["UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"] = Field(
-        default="UNAVAILABLE", description="gRPC status (HTTP: 503, 429, 504). KServe retries the first three times"
+        default="UNAVAILABLE",
+        description="gRPC status of shed requests (HTTP: 503, 429, 504). KServe retries the first three times",
     )
 
 
@@ -130,31 +140,37 @@ class RetriesConfig(ConfigSection):
     """Retries of requests on a lost Triton, and of those whose batch failed because of another request."""
 
     max: int = Field(
-        default=1, ge=0, le=10, description="How often a request is tried elsewhere, its deadline allowing"
+        default=1, ge=0, le=10, description="Largest number of retries of a request, if its deadline allows"
     )
     budget: float = Field(
         default=1.0,
         ge=0,
         le=100,
-        description="Requests tried again because another poisoned their batch, at most, per request that comes",
+        description="Largest number of retries because of poison requests, per arriving request",
     )
 
 
 class OutlierDetection(ConfigSection):
     """Outlier detection: ejects Tritons that fail while others succeed, though they answer probes."""
 
-    consecutive_errors: int = Field(default=5, ge=0, description="So many failures in a row; 0: they do not matter")
-    error_rate: float = Field(default=0.5, gt=0, le=1, description="Or such a share of its calls within `window_s`")
-    min_requests: int = Field(default=20, ge=1, description="That share counts from so many calls on")
-    window_s: Seconds = Field(default=10.0, description="How long calls are counted for that share")
+    consecutive_errors: int = Field(
+        default=5, ge=0, description="Number of consecutive failures for an ejection; 0: any number"
+    )
+    error_rate: float = Field(
+        default=0.5, gt=0, le=1, description="Fraction of failed calls within `window_s` for an ejection"
+    )
+    min_requests: int = Field(
+        default=20, ge=1, description="Number of calls within `window_s` from which `error_rate` applies"
+    )
+    window_s: Seconds = Field(default=10.0, description="Length of the window for `error_rate`")
     base_ejection_time_s: Seconds = Field(
-        default=10.0, description="How long the first outlier_detection lasts; the second twice as long ..."
+        default=10.0, description="Duration of the first ejection; each further one lasts twice as long"
     )
     max_ejection_time_s: Seconds = Field(
-        default=300.0, description="The longest; after so long without one it begins anew"
+        default=300.0, description="Longest ejection; after this time without one the duration starts again"
     )
     max_ejection_fraction: float = Field(
-        default=0.5, ge=0, le=1, description="Of all Tritons, at most so many are ejected at a time; 0: none ever"
+        default=0.5, ge=0, le=1, description="Largest fraction of all Tritons that are ejected at a time; 0: none"
     )
 
 
@@ -165,32 +181,34 @@ class BatchVerification(ConfigSection):
         default=0.001,
         ge=0,
         le=1,
-        description="Fraction of a model's batches that are verified; its first ones more often, one a second at most, "
+        description="Fraction of a model's batches to verify; its first ones more often, at most one per second, "
         "while its Triton is idle; 0: none",
     )
     tolerance: float = Field(
         default=0.05,
         gt=0,
         le=1,
-        description="Floating-point answers agree within this fraction of their output's largest magnitude",
+        description="Largest difference of floating-point responses, as a fraction of their output's largest magnitude",
     )
 
 
 class ServerTls(ConfigSection):
     """TLS for clients, over gRPC and HTTP. The files are reloaded when they change."""
 
-    cert: InputFile = Field(description="PEM file: our certificate, then those that lead to the CA")
-    key: InputFile = Field(description="PEM file: its private key, not encrypted")
+    cert: InputFile = Field(description="PEM file with the server certificate, followed by the intermediate ones")
+    key: InputFile = Field(description="PEM file with its private key, not encrypted")
     client_ca: InputFile | None = Field(
-        default=None, description="PEM file: clients must show a certificate of these CAs (mutual TLS)"
+        default=None, description="PEM file with the CAs of client certificates, which are then required (mutual TLS)"
     )
 
 
 class LogConfig(ConfigSection):
     """Settings of the log on standard error."""
 
-    format: Literal["text", "json"] = Field(default="text", description="For people, or one JSON object a line")
-    level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The least that is written")
+    format: Literal["text", "json"] = Field(default="text", description="Text lines, or one JSON object per line")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Lowest level that is logged"
+    )
 
 
 class TracingConfig(ConfigSection):
@@ -202,84 +220,87 @@ class TracingConfig(ConfigSection):
 class ServeConfig(ConfigSection):
     """Complete configuration of `tidegate serve`."""
 
-    version: Literal[1] = Field(default=CONFIG_VERSION, description="Of this format")
+    version: Literal[1] = Field(default=CONFIG_VERSION, description="Version of the file format")
     tritons: tuple[Annotated[TritonAddress, _short(TritonAddress, "grpc")], ...] = Field(
-        min_length=1, description="The Tritons; a string is a gRPC address"
+        min_length=1, description="Tritons behind Tidegate; a string is a gRPC address"
     )
     listen: Annotated[ListenConfig, _short(ListenConfig, "grpc")] = Field(
         default=ListenConfig(grpc="0.0.0.0:8101", http="0.0.0.0:8100", metrics="0.0.0.0:8102"),
-        description="Where clients find Tidegate; a string is the gRPC address",
+        description="Addresses for clients; a string is the gRPC address",
     )
     policy: Annotated[PolicyChoice, _short(PolicyChoice, "name")] = Field(
-        default=PolicyChoice(), description="The scheduling policy; a string is its name"
+        default=PolicyChoice(), description="Scheduling policy; a string is its name"
     )
     controller: ControllerChoice | None = Field(
-        default=None, description="What changes the layout while it serves; default: nothing does"
+        default=None, description="Controller that changes the layout while serving; default: none"
     )
-    models: dict[Name, ModelConfig] = Field(default_factory=dict, description="By model")
+    models: dict[Name, ModelConfig] = Field(default_factory=dict, description="Settings by model")
     layout: InputFile | None = Field(
-        default=None, description="A planner's layout; every Triton then is one of its workers. Default: none"
+        default=None, description="Layout of a planner, whose workers are the Tritons. Default: none"
     )
     profiles: InputFile | None = Field(default=None, description="Profile file, written by `tidegate profile`")
     event_log: OutputFile | None = Field(
         default=None,
-        description="Write the event log to this file (JSON lines); one that is there is kept as FILE.1, ...",
+        description="File for the event log (JSON lines); an existing one is renamed to FILE.1, ...",
     )
     observers: tuple[Annotated[ObserverChoice, _short(ObserverChoice, "name")], ...] = Field(
-        default=(), description="Who watches the engine; a string is the name of an observer"
+        default=(), description="Observers of the engine; a string is the name of one"
     )
     shadow: bool = Field(
         default=False,
-        description="Every request passes as it is; what the policy would have done is simulated and told at /shadow",
+        description="Bypass all requests, and simulate what the policy would have done; results at /shadow",
     )
     canary: Annotated[float | None, BeforeValidator(_share)] = Field(
         default=None,
         ge=0,
         le=1,
-        description="For this share of the time all is scheduled, else all passes as it is, and /canary compares both: "
-        "`5%`, or 0.05; default: always",
+        description="Fraction of the time in which requests are scheduled; otherwise they are bypassed, and "
+        "/canary compares both: `5%`, or 0.05; default: always",
     )
-    seed: int = Field(default=0, ge=0, description="Of the policy's random generator")
+    seed: int = Field(default=0, ge=0, description="Seed of the policy's random generator")
     startup_timeout_s: Seconds = Field(
-        default=10.0, description="How long to wait at start for the Tritons to become ready"
+        default=10.0, description="Time to wait at start for the Tritons to become ready"
     )
-    clients: ClientsConfig = Field(default=ClientsConfig(), description="Who counts as one client")
-    app: AppConfig = Field(default=AppConfig(), description="What tells the application of a request; default: nothing")
-    limits: LimitsConfig = Field(default=LimitsConfig(), description="What is refused or given up")
-    shedding: SheddingConfig = Field(default=SheddingConfig(), description="How a request is refused")
-    retries: RetriesConfig = Field(default=RetriesConfig(), description="Requests on a Triton that is lost")
+    clients: ClientsConfig = Field(default=ClientsConfig(), description="Identification of clients")
+    app: AppConfig = Field(default=AppConfig(), description="Source of a request's application; default: none")
+    limits: LimitsConfig = Field(default=LimitsConfig(), description="Limits on clients")
+    shedding: SheddingConfig = Field(default=SheddingConfig(), description="Rejection of requests")
+    retries: RetriesConfig = Field(default=RetriesConfig(), description="Retries of requests on a lost Triton")
     outlier_detection: OutlierDetection = Field(
-        default=OutlierDetection(), description="Tritons that fail though they answer probes"
+        default=OutlierDetection(), description="Ejection of Tritons that fail though they answer health probes"
     )
     batch_verification: BatchVerification = Field(
-        default=BatchVerification(), description="Whether answers in a batch are those that a request has alone"
+        default=BatchVerification(), description="Verification that responses in a batch equal those of a request alone"
     )
     drain_timeout_s: float = Field(
-        default=20.0, ge=0, le=1e6, description="How long what is under way may take when Tidegate is asked to end"
+        default=20.0, ge=0, le=1e6, description="Time for requests in flight to end when Tidegate is stopped"
     )
     frontends: int = Field(
         default=0,
         ge=0,
         le=256,
-        description="Processes that clients are connected to, beside the one that schedules; 0: it has them itself",
+        description="Number of processes that hold clients' connections, beside the scheduler process; 0: the "
+        "scheduler holds them",
     )
     shards: tuple[ShardConfig, ...] = Field(
-        default=(), description="Engines with Tritons of their own behind the same frontends, in place of `tritons`"
+        default=(), description="Shards, each with its own Tritons, behind the same frontends; replaces `tritons`"
     )
     plan: InputFile | None = Field(
-        default=None, description="Which shard has which model: a plan of `tidegate plan subclusters`. Default: none"
+        default=None, description="Assignment of models to shards, from `tidegate plan subclusters`. Default: none"
     )
-    shard_links: LinksConfig = Field(default=LinksConfig(), description="Between frontends and shards")
-    tls: ServerTls | None = Field(default=None, description="TLS towards clients; default: none")
-    authentication: AuthenticationConfig | None = Field(default=None, description="Who may call; default: everybody")
-    restricted: tuple[ApiRestriction, ...] = Field(default=(), description="APIs that are not for everybody")
-    dashboard: DashboardConfig = Field(default=DashboardConfig(), description="The live page, beside the metrics")
+    shard_links: LinksConfig = Field(default=LinksConfig(), description="Links between frontends and shards")
+    tls: ServerTls | None = Field(default=None, description="TLS for clients; default: none")
+    authentication: AuthenticationConfig | None = Field(
+        default=None, description="Authentication of clients; default: none"
+    )
+    restricted: tuple[ApiRestriction, ...] = Field(default=(), description="Restricted APIs")
+    dashboard: DashboardConfig = Field(default=DashboardConfig(), description="Dashboard, served beside the metrics")
     shared_memory: Literal["pass-through", "refuse"] = Field(
         default="pass-through",
-        description="Requests with tensors in shared memory: to a Triton as they are, or refused",
+        description="Requests with tensors in shared memory: pass them through to a Triton, or refuse them",
     )
-    log: LogConfig = Field(default=LogConfig(), description="What is written to standard error")
-    tracing: TracingConfig | None = Field(default=None, description="OpenTelemetry; default: none")
+    log: LogConfig = Field(default=LogConfig(), description="Logs on standard error")
+    tracing: TracingConfig | None = Field(default=None, description="Traces by OpenTelemetry; default: none")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

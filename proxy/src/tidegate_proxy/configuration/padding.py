@@ -11,32 +11,34 @@ Size = Annotated[int, Field(ge=1, lt=1 << 31)]
 
 
 class FollowingSize(ConfigSection):
-    """Size of an output that follows a size of an input: `(times * size + plus) / per`, rounded up."""
+    """Size of an output that follows a size of an input: `(scale * size + offset) / stride`, rounded up."""
 
     axis: int | None = Field(
-        default=None, description="Which of its sizes, 0 being the rows; default: the one that its config leaves open"
+        default=None, description="Axis of the output, 0 being the rows; default: the dynamic one in the model's config"
     )
-    scale: Size = Field(default=1, description="For each element of the input so many of the output")
-    offset: int = Field(default=0, gt=-(1 << 31), lt=1 << 31, description="And so many more, or fewer")
-    stride: Size = Field(default=1, description="Each for so many elements of the input")
+    scale: Size = Field(default=1, description="Factor of the size of the input")
+    offset: int = Field(
+        default=0, gt=-(1 << 31), lt=1 << 31, description="Number added to the product, or subtracted if negative"
+    )
+    stride: Size = Field(default=1, description="Divisor of the sum")
 
 
 class PaddingConfig(ConfigSection):
     """Common sizes along one axis of one input."""
 
     sizes: tuple[Size, ...] = Field(
-        min_length=1, strict=False, description="The sizes, ascending: a request gets the next larger one"
+        min_length=1, strict=False, description="Sizes to pad to, ascending: a request gets the next larger one"
     )
     input: Name | None = Field(
-        default=None, description="Of which input; default: the only one with a size that its config leaves open"
+        default=None, description="Input to pad; default: the only one with a dynamic dimension in the model's config"
     )
     axis: int | None = Field(
-        default=None, description="Which of its sizes, 0 being the rows; default: the one that its config leaves open"
+        default=None, description="Axis to pad, 0 being the rows; default: the dynamic one in the model's config"
     )
-    value: float = Field(default=0, description="What the elements are that are added, at the end")
+    value: float = Field(default=0, description="Value of the elements that are added at the end")
     outputs: dict[Name, FollowingSize | None] = Field(
         default_factory=dict,
-        description="The outputs that have a size which follows, which is cut back; `null` for one that does not",
+        description="Outputs with a size that follows, which is cut back; `null` for one that does not",
     )
 
     @model_validator(mode="after")
@@ -64,6 +66,6 @@ class MergeConfig(ConfigSection):
     ] = Field(
         default=(),
         strict=False,  # the validator before it makes lists of what JSON calls arrays
-        description="Sizes that requests are padded to, so that near shapes share batches; a list of sizes is short "
-        "for `to`; default: only equal shapes share",
+        description="Sizes that requests are padded to, so that similar shapes share batches; a list of sizes is "
+        "short for `sizes`; default: only equal shapes share",
     )

@@ -28,10 +28,16 @@ Pattern = Annotated[str, Field(max_length=1000), AfterValidator(_compiles)]
 class TritonTls(ConfigSection):
     """TLS to the gRPC port of a Triton (`--grpc-use-ssl`); its other ports have none."""
 
-    ca: InputFile | None = Field(default=None, description="Certificates to trust; default: those of the system")
-    cert: InputFile | None = Field(default=None, description="Our own certificate, for a Triton that asks for one")
-    key: InputFile | None = Field(default=None, description="The private key of `cert`")
-    server_name: Name | None = Field(default=None, description="The name in Triton's certificate, if not its address's")
+    ca: InputFile | None = Field(
+        default=None, description="PEM file with the CAs to trust; default: those of the system"
+    )
+    cert: InputFile | None = Field(
+        default=None, description="PEM file with the own certificate, for a Triton that requires one"
+    )
+    key: InputFile | None = Field(default=None, description="PEM file with the private key of `cert`")
+    server_name: Name | None = Field(
+        default=None, description="Name in Triton's certificate, if it differs from the address"
+    )
 
     @model_validator(mode="after")
     def _pair(self) -> Self:
@@ -50,35 +56,35 @@ class TritonAddress(ConfigSection):
     http: Address | None = Field(default=None, description="HOST:PORT of its HTTP service")
     metrics: Address | None = Field(default=None, description="HOST:PORT of its metrics")
     tls: TritonTls | None = Field(default=None, description="TLS of its gRPC service; default: none")
-    worker: Name | None = Field(default=None, description="Which worker of the layout it is")
+    worker: Name | None = Field(default=None, description="Worker of the layout that it is")
     device_class: Name | None = Field(
         default=None,
-        description="Device class of its workers, by which profiles are kept. Default: from its GPU, else `default`",
+        description="Device class of its workers, for profiles. Default: from its GPU, else `default`",
     )
     serialize_models: bool | Literal["learned"] | None = Field(
         default=None,
-        description="Its models run in turn, one batch at a time on each of its instances, or concurrently, as in a "
-        "Triton alone. `learned`: in turn while that is found to be better; only for models that do not call each "
-        "other. Default: those in turn that need the same resource of its rate limiter",
+        description="Serialize the execution of its models, one batch at a time on each of its instances, or run them "
+        "concurrently, like Triton alone. `learned`: serialize while that is found to be better; only for models that "
+        "do not call each other. Default: serialize those that need the same resource of its rate limiter",
     )
     share_memory: bool | None = Field(
         default=None,
-        description="Hand it large tensors in system shared memory; default: if its address is of this machine",
+        description="Pass large tensors to it in system shared memory; default: if its address is on this machine",
     )
 
     headers: dict[HeaderName, InputFile] = Field(
         default={},
-        description="Headers that open what it restricts, each with the file that holds its value; over gRPC they are "
+        description="Headers that open its restricted APIs, each with the file of its value; over gRPC they are "
         "sent as `triton-grpc-protocol-NAME`",
     )
 
     http_header_forward_pattern: Pattern | None = Field(
         default=None,
-        description='Its --http-header-forward-pattern; `""`: it has none. Default: not known',
+        description='Value of its --http-header-forward-pattern; `""`: none. Default: unknown',
     )
     grpc_header_forward_pattern: Pattern | None = Field(
         default=None,
-        description='Its --grpc-header-forward-pattern; `""`: it has none. Default: not known',
+        description='Value of its --grpc-header-forward-pattern; `""`: none. Default: unknown',
     )
 
     @property
