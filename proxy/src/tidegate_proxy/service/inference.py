@@ -48,7 +48,7 @@ class Inference:
             self._left_to_streams[model] = signature
 
     def is_left_to_streams(self, message: bytes) -> bool:
-        """Return whether a stream request is for such a model."""
+        """Return whether a request is for a model that only a Triton's stream can answer (`leave_to_streams`)."""
         if not self._left_to_streams:
             return False
         model = first_string(message)

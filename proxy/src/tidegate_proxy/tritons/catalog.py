@@ -97,7 +97,7 @@ class Catalog:
         return signature is not None and envelope.fits(signature)
 
     def takers(self, model: str, header: service_pb2.ModelInferRequest | None) -> Sequence[Backend]:
-        """Return the Tritons that accept a request with this header; None: its tensors are unknown.
+        """Return the Tritons that accept a request with this header (None if its tensors are unknown).
 
         If the model's configurations differ and no live Triton accepts the request, the leading one decides.
         """

@@ -44,7 +44,7 @@ class NodeSpan:
     nodes: set[int] = field(default_factory=set)
     """Indices of all nodes, repeated ones included."""
     inputs: set[str] = field(default_factory=set)
-    """Data made before `start`."""
+    """Names of the values that it takes from before `start`."""
     rebuilt: dict[str, RebuiltShape] = field(default_factory=dict)
     weights: set[str] = field(default_factory=set)
 

@@ -70,7 +70,7 @@ class LogFile:
         return low
 
     def offset_of(self, request_id: int) -> int | None:
-        """Return the offset of a request's arrival, because ids ascend in the order of arrival, or None."""
+        """Return the offset of a request's arrival, or None; ids must ascend in the order of arrival."""
         low, high = self.begin, self.end
         while low < high:
             middle = self._line_of((low + high) // 2, low)
