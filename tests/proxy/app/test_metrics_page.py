@@ -44,7 +44,7 @@ def test_all_of_its_routes_are_closed_with_the_metrics(serve_here: Serve, start_
     fake = start_fake(lambda _request, _context: b"")
     serving = serve_here([fake], listen=listen, restricted=[{"apis": ["metrics"], "closed": True}]).serving
     assert {*MetricsPage.ROUTES} >= {b"/metrics", b"/models", b"/layout", b"/shadow", b"/canary"}
-    for path in (*map(bytes.decode, MetricsPage.ROUTES), "/live/hello"):
+    for path in (*map(bytes.decode, MetricsPage.ROUTES), "/dashboard/hello"):
         assert _status(serving.metrics_address, path) == 403, path
 
 

@@ -171,7 +171,7 @@ def test_a_triton_that_does_not_answer_is_left_out(pair: list[EmbeddedTriton]) -
 
 
 def test_a_metric_of_our_own_name_is_ours() -> None:
-    page = "# TYPE tidegate_queue_length gauge\ntidegate_queue_length 9\ntidegate_up 3\n"
+    page = "# TYPE tidegate_queue_length gauge\ntidegate_queue_length 9\ntidegate_triton_up 3\n"
     series = _parsed(merge(OWN, [], {"t": page}, []))
     assert series == {
         ("tidegate_queue_length", frozenset()): 0,
