@@ -87,7 +87,7 @@ class Options:
         return [self.policy] if self.policy else []
 
     def sending(self) -> SendingOptions:
-        """Return the sending options. Raises LoadTestError if a folder or file of theirs is invalid."""
+        """Return the sending options. Raises typer.BadParameter if a shape or a folder of inputs is invalid."""
         shapes, folders = parse_shapes(self.shape), parse_inputs(self.inputs)
         return SendingOptions(shapes, self.channels, self.timeout_s, self.lateness_limit_ms, inputs=folders)
 
