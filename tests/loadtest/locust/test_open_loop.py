@@ -198,7 +198,7 @@ WRONG: list[tuple[tuple[object, ...], str]] = [
 OPTIONS = """
 from argparse import Namespace
 from dataclasses import asdict
-from tidegate_loadtest.locust.options import PREFIX, Options, target_of
+from tidegate_loadtest.locust.options import OPTION_PREFIX, Options, target_of
 for given in (
     {"slo_ms": 5},
     {"model": "echo"},
@@ -212,7 +212,7 @@ for given in (
     {"model": "echo", "slo_ms": 5, "inputs": ["X"]},
 ):
     try:
-        parsed = Namespace(**{PREFIX + name: value for name, value in {**asdict(Options()), **given}.items()})
+        parsed = Namespace(**{OPTION_PREFIX + name: value for name, value in {**asdict(Options()), **given}.items()})
         print(Options.of(parsed).sending())
     except Exception as error:
         print(error)

@@ -184,8 +184,8 @@ def test_a_triton_that_starts_anew_maps_new_ones(
 HOLD = """
 import sys
 from pathlib import Path
-from tidegate_proxy.tritons.shared_memory import Lifeline
-print(Lifeline(Path("/dev/shm")).name, flush=True)
+from tidegate_proxy.tritons.shared_memory import ProcessLock
+print(ProcessLock(Path("/dev/shm")).name, flush=True)
 sys.stdin.read()
 """
 
