@@ -69,8 +69,8 @@ def test_a_share_is_scheduled_and_both_are_answered_alike_and_compared(
     assert min(found[side]["attainment"] for side in ("scheduled", "passed")) > 0.98
     assert found["gain"][0] < 0 < found["gain"][1]
     page = _document(half, "metrics")
-    assert 'tidegate_canary_attainment{model="echo",group="control"} 1.0' in page
-    assert 'tidegate_canary_request_duration_seconds{model="echo",group="treatment",quantile="0.99"}' in page
+    assert 'tidegate_canary_attainment{group="control",model="echo"} 1.0' in page
+    assert 'tidegate_canary_request_duration_seconds{group="treatment",model="echo",quantile="0.99"}' in page
     section = section_of(half.serving.trial)
     assert section is not None
     assert (section.mode, section.policy, section.share) == ("canary", "fifs", 0.5)
