@@ -17,6 +17,8 @@ FIRST: Final = {
     "results": ["no_regret.md", "gpu.md"],
 }
 """What comes first; the others follow in the order of their titles."""
+RELEASE: Final = "how-to/release.md"
+"""Page for maintainers, listed under Development."""
 
 REDIRECT: Final = (
     '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={0}/index.html">'
@@ -30,11 +32,11 @@ def navigation() -> list[dict[str, Any]]:
     plugins = [page_of(str(path)) for path in members() if path.parts[0] == "plugins"]
     others = [page_of(str(path)) for path in members() if path.parts[0] != "plugins"]
     api = {"API": ["reference/api.md", *(f"reference/api/{package}.md" for package in API)]}
-    changes = ["architecture.md", page_of("CONTRIBUTING.md"), page_of("CHANGELOG.md")]
+    changes = ["architecture.md", page_of("CONTRIBUTING.md"), RELEASE, page_of("CHANGELOG.md")]
     return [
         {"Home": ["index.md", "start.md", "concepts.md", "faq.md"]},
         {"Tutorials": _section("tutorials")},
-        {"How to": _section("how-to")},
+        {"How to": [page for page in _section("how-to") if page != RELEASE]},
         {"Reference": [*(page for page in _section("reference") if page != "reference/api.md"), api]},
         {"Plugins": ["plugins/README.md", *plugins]},
         {"Results": _section("results")},
