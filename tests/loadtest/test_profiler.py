@@ -66,7 +66,7 @@ def test_it_finds_what_the_model_was_given(triton: str, tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (("absent",), "absent"),
-        (("gpu",), "--shape INPUT0:..., or take it from recorded traffic: --shapes-from RECORDING"),
+        (("gpu",), "--shape INPUT0:..., or take it from recorded traffic: --shapes-from EVENT_LOG"),
         (("gpu", "--shape", "INPUT0:4", "--shape", "INPUT0:4,5"), "--shape INPUT0:4,5: input 'INPUT0' is -1 (rows not"),
         (("gpu", "--shape", "INPUT0=4"), "'INPUT0=4' is no shape: write NAME:3,48,320"),
         (("gpu", "--shape", "X:4"), "--shape X:4: model 'gpu' has no input 'X'; it has INPUT0"),

@@ -23,7 +23,7 @@ def print_profiles(measured: Sequence[ModelProfile], requests: Mapping[str, int 
     )
     for head in ("shape",) * by_shape + ("requests",) * counted:
         table.add_column(head, justify="left" if head == "shape" else "right")
-    for head in ("rows", "expected ms (median)", "p95 ms (p95)", "line ms", "rows/s"):
+    for head in ("rows", "median ms", "p95 ms", "line ms", "rows/s"):
         table.add_column(head, justify="right")
     console = console_for_tables()
     lines = []

@@ -62,7 +62,7 @@ async def shapes_to_measure(
         except LoadTestError as error:
             if asked:
                 raise LoadTestError(f"{each.source}: {error}") from error
-            raise LoadTestError(f"{error}, or take it from recorded traffic: --shapes-from RECORDING") from error
+            raise LoadTestError(f"{error}, or take it from recorded traffic: --shapes-from EVENT_LOG") from error
     return shapes
 
 

@@ -30,7 +30,7 @@ def explain(
 
     Tell what happened to a request and why: what it waited for, which batch it joined, why then, its answer.
 
-    The recording is replayed, with the policy that it was made with. Times count from the arrival of the request.
+    The event log is replayed, with the policy that it was made with. Times count from the arrival of the request.
     Example:
 
     tidegate explain run.jsonl 17

@@ -54,7 +54,7 @@ def profile(
     shapes_from: Annotated[
         Path | None,
         typer.Option(
-            metavar="RECORDING",
+            metavar="EVENT_LOG",
             exists=True,
             dir_okay=False,
             help="Event log (`tidegate serve --event-log`) whose shapes are measured.",

@@ -66,6 +66,6 @@ class MergeConfig(ConfigSection):
     ] = Field(
         default=(),
         strict=False,  # the validator before it makes lists of what JSON calls arrays
-        description="Sizes that requests are padded to, so that similar shapes share batches; a list of sizes is "
-        "short for `sizes`; default: only equal shapes share",
+        description="Sizes that requests are padded to, so that similar shapes share batches; a list is "
+        "short for `{sizes: [...]}`; default: only equal shapes share",
     )
