@@ -68,7 +68,7 @@ def test_what_is_said_of_an_slo_that_is_too_short_says_where_why_and_what_to_do(
     (finding,) = slos_too_short(facts)
     assert str(finding) == (
         "models.m.slo_ms: 4 ms are less than the 5 ms that one row takes (the profile for workers of kind 'default'), "
-        "so that nearly every request is refused; set it to 7 ms or more, twice that for batches to form"
+        "so that nearly every request is rejected; set it to 7 ms or more, twice that for batches to form"
     )
 
 
@@ -91,7 +91,7 @@ def test_an_slo_that_some_shapes_cannot_keep_names_them() -> None:
     facts = facts_of(config, slo_ms=10, measured=ProfileFile(profiles=[small, large]))
     (finding,) = slos_too_short(facts)
     assert finding.severity == "warning"
-    assert finding.what.endswith("such requests are refused: X:9 (20 ms)")
+    assert finding.what.endswith("such requests are rejected: X:9 (20 ms)")
 
 
 def test_without_a_profile_what_was_timed_counts_and_then_what_triton_counted() -> None:

@@ -29,7 +29,7 @@ def _too_short(facts: DoctorFacts, service: ServedModel, slo_ms: float, rows: li
     hopeless = [row for row in rows if row.expected_ms >= slo_ms]
     quickest = rows[0]
     remedy = f"set it to {_enough_ms(rows)} ms or more, twice that for batches to form"
-    fate = "answered late" if serves_late else "refused"
+    fate = "answered late" if serves_late else "rejected"
     if len(hopeless) == len(rows):
         yield Finding(
             "warning" if serves_late else "error",

@@ -51,7 +51,7 @@ def _cells(facts: DoctorFacts, service: ServedModel) -> tuple[str, ...]:
     what, model = MODE_WORDS[service.consent.scheduling], service.model
     if model is None:
         return service.name, what, "-", "-", "-", "Triton's", "-", "-"
-    late = "answered" if model.on_deadline_miss == "serve" else "dropped"
+    late = "answered" if model.on_deadline_miss == "serve" else "rejected"
     return (
         service.name,
         what,
