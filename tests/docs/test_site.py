@@ -186,9 +186,12 @@ QUESTIONS = {
     "different policy per model": "how-to/combine-policies",
     "batch requests of different shapes": "how-to/pad",
     "compare with triton dynamic batcher": "how-to/compare",
+    "systemd unit file": "faq",
+    "request priority": "faq",
+    "envoy istio nginx": "faq",
 }
 """Questions as operators type them, each with the page that answers it."""
-MIN_ANSWERED = 27
+MIN_ANSWERED = 30
 SHOWN_PAGES = 3
 
 
