@@ -132,7 +132,7 @@ class SheddingConfig(ConfigSection):
 
     status: Literal["UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED"] = Field(
         default="UNAVAILABLE",
-        description="gRPC status of shed requests (HTTP: 503, 429, 504). KServe retries the first three times",
+        description="gRPC status of rejected requests (HTTP: 503, 429, 504). KServe retries the first three times",
     )
 
 

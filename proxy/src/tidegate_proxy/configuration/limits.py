@@ -13,7 +13,7 @@ class LimitsConfig(ConfigSection):
     """Limits on connections, bytes, queues and timeouts."""
 
     max_queue_size: int = Field(
-        default=100_000, ge=1, description="Largest number of queued requests in all; further ones are shed"
+        default=100_000, ge=1, description="Largest number of queued requests in all; further ones are rejected"
     )
     max_queue_bytes: ByteSize = Field(
         default=ByteSize(4 << 30),

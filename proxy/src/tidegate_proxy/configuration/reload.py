@@ -102,7 +102,7 @@ RESTART_REASONS: Final = {
     "seed": "a policy draws from its seed from the start",
     "app": "a policy has learned by what told it until now",
     "limits.max_message_bytes": "connections are open that were promised another limit",
-    "limits.no_slo_max_deferral_s": "a recording says it once, at its beginning",
+    "limits.no_slo_max_deferral_s": "an event log has it once, at its beginning",
     "limits.keepalive_s": "connections are open that were promised another interval",
     "limits.min_ping_interval_s": "connections are open that were promised another interval",
     **dict.fromkeys(

@@ -32,7 +32,7 @@ class CurrentSettings:
 
     queue: QueueLimits = field(default_factory=QueueLimits)
     shed_status: grpc.StatusCode = grpc.StatusCode.UNAVAILABLE
-    """Status for clients whose request is shed or dropped. Some clients retry UNAVAILABLE by themselves."""
+    """Status for clients whose request is rejected. Some clients retry UNAVAILABLE by themselves."""
     max_tries: int = 2
     """Largest number of tries of a request whose Tritons are lost."""
     retry_share: float = 1.0
