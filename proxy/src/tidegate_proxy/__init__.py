@@ -2,7 +2,7 @@
 
 Layers: each package imports those below it, and none above.
 
-commands        subcommands of `tidegate`: serve, check, doctor, init, top, view, triton, up, down, mig
+commands        subcommands of `tidegate`: serve, check, doctor, init, view, triton, up, down, mig
 on_ray          a deployment on the nodes of a Ray cluster (`tidegate up --ray`)
 app             assembles the parts, and supervises them: BEGIN with `app.serve`
 deployed        a deployment on this machine: embedded Tritons and the proxy in front of them (`tidegate up`)

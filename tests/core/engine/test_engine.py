@@ -140,7 +140,7 @@ def test_a_request_that_can_never_run_fails_at_once(request_: RequestArrived, wh
 @pytest.mark.parametrize("table", [(), (10, 20)])
 def test_every_hosted_partition_needs_a_profile_up_to_its_models_rows(table: tuple[int, ...]) -> None:
     profiles = (Profile("m", "default", table),) if table else ()
-    with pytest.raises(ValueError, match="no profile of 'm' on workers of kind 'default' for up to 4 rows"):
+    with pytest.raises(ValueError, match="no profile of 'm' on workers of device class 'default' for up to 4 rows"):
         engine_of(Script(setup=Setup(MODELS[:1], WORKERS[2:], profiles)))
 
 

@@ -230,7 +230,7 @@ def test_a_worker_that_joins_again_was_lost_meanwhile() -> None:
 def test_a_worker_without_profiles_cannot_join() -> None:
     policy = Script()
     engine = engine_of(policy)
-    with pytest.raises(ValueError, match="no profile of 'm' on workers of kind 'new'"):
+    with pytest.raises(ValueError, match="no profile of 'm' on workers of device class 'new'"):
         engine.handle(WorkerJoined(5, Worker(9, "w9", ("m",), device_class="new")))
     assert policy.told == []
 

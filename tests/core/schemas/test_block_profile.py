@@ -91,7 +91,7 @@ def test_profiles_of_different_cuts_do_not_merge() -> None:
         ({"latencies": [TABLE | {"latency_us": [[10, 40], [20]]}]}, "latency_us.1 has 1 values for 2 batch sizes"),
         ({"latencies": [TABLE | {"latency_us": [[10, 40]]}]}, "share 1.: latency_us has 1 blocks, and the model has 2"),
         ({"latencies": [TABLE | {"latency_us": [[10, 40], [20, 0]]}]}, "greater than 0"),
-        ({"latencies": [TABLE, TABLE]}, "a second table of kind 'l4', share 1"),
+        ({"latencies": [TABLE, TABLE]}, "a second table of device class 'l4', share 1"),
         ({"cut_bytes": []}, "cut_bytes has 0 values for the 1 cuts"),
         ({"blocks": ["00", "00"]}, "two have the same name"),
         ({"memory_mib": [1]}, "memory_mib has 1 values for 2 blocks"),

@@ -122,7 +122,7 @@ def test_the_median_is_expected_and_the_high_estimate_planned() -> None:
         ),
         (_with_shapes("3,48"), r"profiles\.0\.shape: '3,48' is no shape: write NAME:3,48,320"),
         (_with_shapes("y:7;x:3"), r"profiles\.0\.shape: write 'x:3;y:7', as requests have it, not 'y:7;x:3'"),
-        (_with_shapes("x:3", "x:3"), "profiles: 'm', kind 'default', shape 'x:3' is listed twice: keep one"),
+        (_with_shapes("x:3", "x:3"), "profiles: 'm', device class 'default', shape 'x:3' is listed twice: keep one"),
     ],
 )
 def test_what_is_wrong_is_named_with_the_file(tmp_path: Path, text: str, named: str) -> None:

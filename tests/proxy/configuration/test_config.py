@@ -103,8 +103,8 @@ def test_sizes_may_have_units() -> None:
         *(
             ({"models": {"m": {"merge": {"pad": pad}}}}, f"models.m.merge.pad{said}")
             for pad, said in (
-                ([640, 320], ".0: to: 640, 320 do not ascend: put them in order, each once"),
-                ([320, 320], ".0: to: 320, 320 do not ascend"),
+                ([640, 320], ".0: sizes: 640, 320 do not ascend: put them in order, each once"),
+                ([320, 320], ".0: sizes: 320, 320 do not ascend"),
                 ([0], ".0.sizes.0: must be at least 1"),
                 ([1.5], ".0: must be fields with values, not 1.5"),
                 ("320", ": must be a list"),

@@ -93,16 +93,16 @@ def test_who_is_started_again_has_what_is_in_force_and_not_what_the_file_says(
     assert tally["accepted"] == 0, "nothing was scheduled"
 
 
-def test_the_live_page_of_one_shard_behind_frontends_goes_on_and_on(
+def test_the_dashboard_of_one_shard_behind_frontends_goes_on_and_on(
     start_tidegate: Make, tritons: list[EmbeddedTriton], tmp_path: Path
 ) -> None:
     tidegate = start_tidegate([], config=_write(tmp_path, tritons, shards=1))
-    with _page(tidegate, "live/events", {"X-Tidegate-Page": "1"}) as events:
+    with _page(tidegate, "dashboard/events", {"X-Tidegate-Page": "1"}) as events:
         assert [events.readline()[:5] for _ in range(4)].count(b"data:") == 2
     with _page(tidegate, "shadow") as answer:
         assert json.load(answer)["shadow"] is False, "as it is asked for without shards"
     with pytest.raises(urllib.error.HTTPError, match="403"):
-        _page(tidegate, "live/hello")
+        _page(tidegate, "dashboard/hello")
 
 
 @pytest.mark.parametrize("command", [["check", "--online"], ["doctor"]])

@@ -133,13 +133,13 @@ def test_statistics_and_metrics_are_those_of_all_shards(
     assert len(re.findall(r"tidegate_triton_up{.*} 1", text)) == 4
 
 
-def test_what_is_one_shards_is_told_by_its_number_and_the_live_page_says_that_it_is_of_one(tidegate: Tidegate) -> None:
+def test_what_is_one_shards_is_told_by_its_number_and_the_dashboard_says_that_it_is_of_one(tidegate: Tidegate) -> None:
     page = f"http://{address(tidegate, 'metrics').removesuffix('/metrics')}"
     for path in ("shadow", "canary"):
         with urllib.request.urlopen(f"{page}/{path}", timeout=60) as answer:
             told = json.load(answer)["shards"]
         assert set(told) == {"0", "1"}
-    for path in ("live", "live/events"):
+    for path in ("dashboard", "dashboard/events"):
         with pytest.raises(urllib.error.HTTPError, match="404") as refused:
             urllib.request.urlopen(f"{page}/{path}", timeout=60)
         assert b"several shards" in refused.value.read()

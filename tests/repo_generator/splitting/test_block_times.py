@@ -131,7 +131,7 @@ def test_kernels_of_onnxruntime(manifest: Manifest, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        ({"a": 1.0, "b + c": 1.0}, "has no time for any node of block 02 .*kind 'p4', share 2, batch 8"),
+        ({"a": 1.0, "b + c": 1.0}, "has no time for any node of block 02 .*device class 'p4', share 2, batch 8"),
         ({"a + b": 1.0, "c": 1.0, "y": 1.0}, r"layer 'a \+ b' was fused across the blocks 00, 01"),
         ({"a": 1.0, "b": 1.0, "strange": 1.0, "y": 1.0}, "layer 'strange' names no node of any block"),
         ({"{ForeignNode[b...c]}": 1.0}, "names only the ends of what it fused"),

@@ -1,4 +1,4 @@
-"""The block profile: how long each block of a model runs, by kind of worker, virtual share and batch size.
+"""The block profile: how long each block of a model runs, by device class, virtual share and batch size.
 
 `tidegate profile-blocks` writes it, planners that partition models read it. A block is the smallest piece of a model
 that a planner may place; consecutive blocks make a partition, whose latency is the sum of its blocks' (PPipe, sections
@@ -37,7 +37,7 @@ class BlockLatencies(BaseModel):
             if len(row) != len(self.rows):
                 raise ValueError(
                     f"latency_us.{block} has {len(row)} values for {len(self.rows)} batch sizes ({self.rows}): measure "
-                    f"this block at each, for kind '{self.device_class}', share {self.share}"
+                    f"this block at each, for device class '{self.device_class}', share {self.share}"
                 )
         return self
 
@@ -77,12 +77,12 @@ class BlockProfile(VersionedDocument):
         for number, table in enumerate(self.latencies):
             if (table.device_class, table.share) in seen:
                 raise ValueError(
-                    f"latencies.{number}: a second table of kind '{table.device_class}', share {table.share}"
+                    f"latencies.{number}: a second table of device class '{table.device_class}', share {table.share}"
                 )
             seen.add((table.device_class, table.share))
             if len(table.latency_us) != count:
                 raise ValueError(
-                    f"latencies.{number} (kind '{table.device_class}', share {table.share}): latency_us has "
+                    f"latencies.{number} (device class '{table.device_class}', share {table.share}): latency_us has "
                     f"{len(table.latency_us)} blocks, and the model has {count}"
                 )
         return self
@@ -95,8 +95,8 @@ class BlockProfile(VersionedDocument):
     def latency_us(self, kind: str, share: int, rows: int, first: int, last: int) -> float:
         """Expected microseconds of the blocks `first`..`last` - 1 for a batch of `rows`.
 
-        Straight lines between measured batch sizes. Raises DocumentError for what was not measured: a kind, a share, a
-        batch outside the measured ones; ValueError for blocks that the model has not.
+        Straight lines between measured batch sizes. Raises DocumentError for a device class, share or batch size that was not
+        measured, ValueError for blocks that the model lacks.
         """
         if not 0 <= first < last <= len(self.blocks):
             raise ValueError(f"blocks {first} to {last} (exclusive) of a model with {len(self.blocks)}")
@@ -104,7 +104,7 @@ class BlockProfile(VersionedDocument):
         if table is None or not table.rows[0] <= rows <= table.rows[-1]:
             measured = "none" if table is None else f"batches of {table.rows[0]} to {table.rows[-1]}"
             raise DocumentError(
-                f"the block profile of '{self.model}' does not tell the latency of batch {rows} on kind '{kind}', "
+                f"the block profile of '{self.model}' has no latency of batch {rows} on device class '{kind}', "
                 f"share {share} (measured there: {measured}): measure it with "
                 f"`tidegate profile-blocks --device-class {kind} "
                 f"--share {share} --batches {rows}`"

@@ -51,7 +51,7 @@ class LayoutPartition(_Part):
     blocks: tuple[int, int] = Field(description="[first, end): which of the model's blocks")
     bytes_per_row: int = Field(default=0, ge=0, description="Of its output, as it travels")
     latency_ms: dict[Name, tuple[Positive, ...]] = Field(
-        min_length=1, description="By kind of worker: milliseconds of a batch of 1, 2, ... rows"
+        min_length=1, description="By device class: milliseconds of a batch of 1, 2, ... rows"
     )
 
     @model_validator(mode="after")
@@ -116,7 +116,9 @@ class Layout(VersionedDocument):
                 if name not in parts:
                     raise ValueError(f"workers: {worker.name!r} hosts {name!r}, which is no partition of this layout")
                 if worker.speed not in parts[name].latency_ms:
-                    raise ValueError(f"partitions: {name!r} has no latency_ms for {worker.speed!r}, the kind of a host")
+                    raise ValueError(
+                        f"partitions: {name!r} has no latency_ms for {worker.speed!r}, the device class of a host"
+                    )
             hosted.update(worker.hosts)
         self._check_devices()
         for model in self.models:

@@ -90,7 +90,9 @@ class ProfileFile(BaseModel):
     def _each_once(self) -> Self:
         for (model, kind, shape), count in Counter(profile.key for profile in self.profiles).items():
             if count > 1:
-                raise ValueError(f"profiles: {model!r}, kind {kind!r}, shape {shape!r} is listed twice: keep one")
+                raise ValueError(
+                    f"profiles: {model!r}, device class {kind!r}, shape {shape!r} is listed twice: keep one"
+                )
         return self
 
     def measured_for(self, model: str, kind: str) -> list[ModelProfile]:

@@ -21,14 +21,14 @@ class PartitionSpec(ScenarioSection):
     """Consecutive blocks of a model, loaded as a model of their own."""
 
     name: Name
-    profile: ProfileSpec | None = Field(default=None, description="What policies expect, on every kind of worker")
-    profiles: dict[Name, ProfileSpec] = Field(default_factory=dict, description="... or by kind of worker")
+    profile: ProfileSpec | None = Field(default=None, description="What policies expect, on every device class")
+    profiles: dict[Name, ProfileSpec] = Field(default_factory=dict, description="... or by device class")
     output_bytes: int = Field(default=0, ge=0, description="Per row, as it travels to the next partition")
 
     @model_validator(mode="after")
     def _one(self) -> Self:
         if (self.profile is None) == (not self.profiles):
-            raise ValueError("give profile (for every GPU) or profiles (by kind of GPU): one of the two")
+            raise ValueError("give profile (for every GPU) or profiles (by device class): one of the two")
         return self
 
     def profile_on(self, kind: str) -> ProfileSpec | None:

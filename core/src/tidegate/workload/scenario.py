@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tidegate.schemas import Device, Slice
 
 SCENARIO_VERSION: Literal[1] = 1
-ONE_PROFILE = "give profile (for every GPU) or profiles (by kind of GPU), or pipelines: one of them"
+ONE_PROFILE = "give profile (for every GPU) or profiles (by device class), or pipelines: one of them"
 
 
 class LinkSpec(ScenarioSection):
@@ -62,8 +62,8 @@ class ModelSpec(ScenarioSection):
     on_deadline_miss: DeadlineMissAction = Field(
         default="reject", description="What becomes of requests that cannot be on time"
     )
-    profile: ProfileSpec | None = Field(default=None, description="What policies expect, on every kind of worker")
-    profiles: dict[Name, ProfileSpec] = Field(default_factory=dict, description="... or by kind of worker")
+    profile: ProfileSpec | None = Field(default=None, description="What policies expect, on every device class")
+    profiles: dict[Name, ProfileSpec] = Field(default_factory=dict, description="... or by device class")
     max_batch: int | None = Field(default=None, ge=1, description="Largest batch in rows; may stand in the profile")
     scheduling: Literal["batched", "unbatched"] = Field(
         default="batched", description="unbatched: each of its requests runs by itself, with its own rows"

@@ -20,8 +20,8 @@ class ShapeSpec(ScenarioSection):
     latency_factor: float | None = Field(
         default=None, gt=0, lt=1e6, description="So many times as long as the model's profile"
     )
-    profile: ProfileSpec | None = Field(default=None, description="... or its own latency, on every kind of worker")
-    profiles: dict[str, ProfileSpec] = Field(default_factory=dict, description="... or by kind of worker")
+    profile: ProfileSpec | None = Field(default=None, description="... or its own latency, on every device class")
+    profiles: dict[str, ProfileSpec] = Field(default_factory=dict, description="... or by device class")
     known_to_policy: bool = Field(
         default=True, description="false: policies are not told how long it takes; they have to learn"
     )
@@ -29,11 +29,11 @@ class ShapeSpec(ScenarioSection):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if (self.latency_factor is not None) + (self.profile is not None) + bool(self.profiles) > 1:
-            raise ValueError("give times, profile (for every kind of worker) or profiles (by kind): one of them")
+            raise ValueError("give times, profile (for every device class) or profiles (by device class): one of them")
         return self
 
     def lacks(self, kind: str) -> bool:
-        """Whether it has profiles by kind of worker, and none for this one."""
+        """Whether it has profiles by device class, and none for this one."""
         return bool(self.profiles) and of_kind(self.profiles, kind) is None
 
     def profile_from(self, base: Profile) -> Profile:

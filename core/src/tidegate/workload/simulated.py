@@ -25,8 +25,8 @@ from tidegate.workload.section import ScenarioSection
 class ServiceSpec(ScenarioSection):
     """The truth about one model; without it workers take exactly as long as the model's profile says."""
 
-    profile: ProfileSpec | None = Field(default=None, description="True latency, on every kind of worker")
-    profiles: dict[str, ProfileSpec] = Field(default_factory=dict, description="... or by kind of worker")
+    profile: ProfileSpec | None = Field(default=None, description="True latency, on every device class")
+    profiles: dict[str, ProfileSpec] = Field(default_factory=dict, description="... or by device class")
     combine: Literal["max", "sum", "padded"] = Field(
         default="max",
         description="How the milliseconds that requests carry (time_ms) add to a batch: the longest one's; all of "
@@ -36,7 +36,7 @@ class ServiceSpec(ScenarioSection):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if self.profile and self.profiles:
-            raise ValueError("give profile (for every GPU) or profiles (by kind of GPU), not both")
+            raise ValueError("give profile (for every GPU) or profiles (by device class), not both")
         return self
 
     def profile_on(self, kind: str) -> ProfileSpec | None:

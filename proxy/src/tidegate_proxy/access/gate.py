@@ -291,7 +291,7 @@ def _text(given: str | bytes | None) -> str:
 
 NOT_FOUND: Final = 404
 _REMEDY: Final = (
-    "the live page shows names of models and requests: it is there where listen.metrics is an address of this machine "
+    "the dashboard shows names of models and requests: it is there where listen.metrics is an address of this machine "
     "alone (--listen-metrics 127.0.0.1:8102), or with dashboard.token_file"
 )
 _BY_NAME: Final = "ask for it as localhost or 127.0.0.1, or set dashboard.token_file"
@@ -314,7 +314,7 @@ class DashboardAuth:
     def page_refusal(self) -> HttpRefusal | None:
         """Return why there is no dashboard at all, or None if there is one."""
         if not self._enabled:
-            return http_refusal(NOT_FOUND, "the live page is off (page.enabled)")
+            return http_refusal(NOT_FOUND, "the dashboard is off (dashboard.enabled)")
         if self._tokens is None and not self._local:
             return http_refusal(HTTP_FORBIDDEN, _REMEDY)
         return None

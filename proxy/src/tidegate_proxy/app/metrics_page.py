@@ -29,6 +29,7 @@ from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.servers.http.exchange import HttpExchange
 from tidegate_proxy.servers.http.infer_response import error
 from tidegate_proxy.servers.http.interface import HttpAnswer, HttpLimits, Receive, Scope, Send
+from tidegate_proxy.servers.http.routes import is_dashboard_path
 from tidegate_proxy.servers.http.server import HttpServer, start_server
 from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.transport.client_bounds import ClientBounds
@@ -113,14 +114,16 @@ class MetricsPage:
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; an ASGI application."""
         exchange = HttpExchange(scope, receive, send)
-        if LivePage.has(exchange.path):
+        if is_dashboard_path(exchange.path):
             await self._look(exchange, scope["query_string"])
             return
         page = self.ROUTES.get(exchange.path)
         if refusal := self._refusal(page, exchange.first_headers()):
             await exchange.reply(_answer_of(refusal))
         elif page is None:
-            words = "metrics are at /metrics, each model at /models, the layout at /layout, the live page at /live, "
+            words = (
+                "metrics are at /metrics, each model at /models, the layout at /layout, the dashboard at /dashboard, "
+            )
             words += "what a policy would have gained at /shadow, what it gained at /canary"
             await exchange.reply(error(404, words))
         elif exchange.method not in ("GET", "HEAD"):
@@ -136,7 +139,7 @@ class MetricsPage:
         return self._gate.http_refusal(page.api, headers)
 
     async def _look(self, exchange: HttpExchange, query: bytes) -> None:
-        """The live page has rules of its own: its frame is for whoever may see that there is one, the data are not."""
+        """Answer a request for the dashboard: the page needs no credentials, its data have their own access rules."""
         if refusal := self._gate.page_refusal():
             await exchange.reply(_answer_of(refusal))
         else:

@@ -44,7 +44,7 @@ class PaddingConfig(ConfigSection):
     @model_validator(mode="after")
     def _ascending(self) -> Self:
         if list(self.sizes) != sorted(set(self.sizes)):
-            raise ValueError(f"to: {', '.join(map(str, self.sizes))} do not ascend: put them in order, each once")
+            raise ValueError(f"sizes: {', '.join(map(str, self.sizes))} do not ascend: put them in order, each once")
         return self
 
 

@@ -41,10 +41,10 @@ def secret_in(path: Path) -> bytes:
     try:
         secret = path.read_bytes().strip()
     except OSError as error:
-        raise CredentialFileError(f"links.secret_file: {path}: {error.strerror}") from error
+        raise CredentialFileError(f"shard_links.secret_file: {path}: {error.strerror}") from error
     if len(secret) < _SHORTEST:
         raise CredentialFileError(
-            f"links.secret_file: {path} has {len(secret)} bytes: it must have {_SHORTEST} or more, "
+            f"shard_links.secret_file: {path} has {len(secret)} bytes: it must have {_SHORTEST} or more, "
             "as `openssl rand -hex 32` makes them"
         )
     return secret

@@ -19,7 +19,7 @@ from tidegate_proxy.servers.http.exchange import ClientLeft, HttpExchange
 from tidegate_proxy.servers.http.forward import HttpAnswers
 from tidegate_proxy.servers.http.infer_response import error, failure
 from tidegate_proxy.servers.http.interface import HttpAnswer, Receive, Scope, Send
-from tidegate_proxy.servers.http.routes import Route
+from tidegate_proxy.servers.http.routes import Route, is_dashboard_path
 from tidegate_proxy.service.control import HEALTH, STATISTICS_METHOD
 from tidegate_proxy.service.fan_out import CONTROL_VERBS, ControlCall, FanOut, GrpcAnswers
 from tidegate_proxy.transport.client_bounds import TOO_MUCH, ClientBounds, TooMuchInFlight
@@ -112,10 +112,10 @@ _OK: Final = 200
 _LOAD_ROUTE: Final = "/v2/repository/models/{model}/load"
 _STATISTICS_ROUTES: Final = frozenset({"/v2/models/stats", "/v2/models/{model}/stats"})
 _VERB_OF_ROUTE: Final = {route: verb for verb in CONTROL_VERBS for route in verb.routes}
-NO_LIVE_PAGE: Final = (
-    "the live page is one scheduler's, and here are several shards: "
+NO_DASHBOARD: Final = (
+    "the dashboard shows one shard, and here are several shards: "
     "what each says is at /metrics, /shadow and /canary, "
-    "and `tidegate view` shows what a shard has recorded (`record`)"
+    "and `tidegate view` shows what a shard has recorded (`event_log`)"
 )
 ScopeAndBody = tuple[dict[str, Any], bytes]
 """ASGI scope, as shards get it, and the body."""
@@ -178,8 +178,8 @@ class HttpShardFanout:
     async def page(self, scope: dict[str, Any]) -> HttpAnswer:
         """Return the metrics, or a document, of several shards together, labelled with the shard's number."""
         path = scope["raw_path"]
-        if (path + b"/").startswith(b"/live/"):
-            return error(404, NO_LIVE_PAGE)
+        if is_dashboard_path(path):
+            return error(404, NO_DASHBOARD)
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # what is made of several answers is made of their bodies
         alive = [shard for shard in self._shards if shard.alive]

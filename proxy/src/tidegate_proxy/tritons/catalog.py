@@ -270,7 +270,7 @@ def _check_told(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
     batched = {name for name, model in told.items() if model.scheduling or model.merge.pad}
     if unknown := sorted(batched.difference(catalog.consents)):
         served = did_you_mean(unknown[0], catalog.consents, "these models are")
-        raise BackendError(f"batch or merge is given for {', '.join(unknown)}, which no Triton has{served}")
+        raise BackendError(f"scheduling or merge.pad is set for {', '.join(unknown)}, which no Triton has{served}")
     catalog.check_padding()
     for what, given in (("an SLO", "slo_ms"), ("on_deadline_miss", "on_deadline_miss")):
         unscheduled = sorted(name for name in told if getattr(told[name], given) and name not in catalog.models)

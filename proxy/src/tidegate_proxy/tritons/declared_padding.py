@@ -45,7 +45,7 @@ def padding_of(
             raise PaddingError(
                 f"models.{config.name}.merge.pad.0.outputs: output {tensor.name!r} has {_shape(tensor)}, and it is not "
                 f"said whether what is open follows: add `{tensor.name}: {{}}` if it is as long as the input, "
-                f"`{tensor.name}: {{per: 8}}` if an eighth of that, `{tensor.name}: null` if it does not follow"
+                f"`{tensor.name}: {{stride: 8}}` if an eighth of that, `{tensor.name}: null` if it does not follow"
             )
     return tuple(axes)
 

@@ -1,4 +1,4 @@
-"""The live page before a real Triton: what it tells, to whom, and that it looks only while somebody does."""
+"""The dashboard before a real Triton: what it tells, to whom, and that it looks only while somebody does."""
 
 import json
 import re
@@ -106,7 +106,7 @@ def test_what_it_tells_and_that_it_looks_only_while_somebody_does(
 
 @pytest.fixture
 def serve(serve_here: Make, start_fake: Make) -> Make:
-    """`serve(page=..., ...)`: the address of a page, before a Triton that is none."""
+    """`serve(dashboard=..., ...)`: the address of a page, before a Triton that is none."""
     fake = start_fake(lambda _request, _context: b"")
     return lambda **options: serve_here([fake], **{"listen": LOCAL, **options}).serving.metrics_address
 
@@ -150,7 +150,7 @@ def test_who_may_look_no_more_is_shown_no_more(serve_here: Make, start_fake: Mak
     tokens = tmp_path / "tokens"
     tokens.write_text("t0ken\n")
     fake = start_fake(lambda _request, _context: b"")
-    proxy = serve_here([fake], listen=LOCAL, page={"token_file": str(tokens)})
+    proxy = serve_here([fake], listen=LOCAL, dashboard={"token_file": str(tokens)})
     address = proxy.serving.metrics_address
     with looking(address, authorization="Bearer t0ken") as following:
         assert following()["policy"] == "fifs"
@@ -171,7 +171,7 @@ def test_one_who_never_reads_holds_no_seat(serve: Make, monkeypatch: pytest.Monk
     with socket.socket() as stuck:
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         stuck.connect((host, int(port)))
-        stuck.sendall(b"GET /live/events HTTP/1.1\r\nhost: localhost\r\nx-tidegate-page: 1\r\n\r\n")
+        stuck.sendall(b"GET /dashboard/events HTTP/1.1\r\nhost: localhost\r\nx-tidegate-page: 1\r\n\r\n")
         stuck.recv(1)  # it is seated
         assert ask(address, "/dashboard/events", **ASKS)[0] == 503
         give_up = time.monotonic() + 60
@@ -185,7 +185,7 @@ def test_one_who_never_reads_holds_no_seat(serve: Make, monkeypatch: pytest.Monk
 
 
 def test_it_can_be_off(serve: Make) -> None:
-    address = serve(page={"enabled": False})
+    address = serve(dashboard={"enabled": False})
     assert ask(address, "/dashboard")[0] == 404
     assert ask(address, "/dashboard/hello", **ASKS)[0] == 404
 

@@ -67,7 +67,8 @@ def test_what_is_said_of_an_slo_that_is_too_short_says_where_why_and_what_to_do(
     facts = facts_of(config_of("m"), slo_ms=4, measured=profiles_of("m", median_ms=5, p95_ms=6))
     (finding,) = slos_too_short(facts)
     assert str(finding) == (
-        "models.m.slo_ms: 4 ms are less than the 5 ms that one row takes (the profile for workers of kind 'default'), "
+        "models.m.slo_ms: 4 ms are less than the 5 ms that one row takes "
+        "(the profile for workers of device class 'default'), "
         "so that nearly every request is rejected; set it to 7 ms or more, twice that for batches to form"
     )
 

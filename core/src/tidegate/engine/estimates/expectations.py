@@ -96,7 +96,7 @@ class Expectations:
                 profile = self.profiles.get((partition, worker.device_class, ""))
                 if profile is None or profile.max_rows < rows.get(partition, 0):
                     raise ValueError(
-                        f"no profile of {partition!r} on workers of kind {worker.device_class!r}"
+                        f"no profile of {partition!r} on workers of device class {worker.device_class!r}"
                         + (f" for up to {rows[partition]} rows" if partition in rows else "")
                     )
 

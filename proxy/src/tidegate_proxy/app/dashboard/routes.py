@@ -14,8 +14,8 @@ from tidegate_proxy.app.dashboard.viewers import TooMany, Viewers
 from tidegate_proxy.servers.http.exchange import HttpExchange
 from tidegate_proxy.servers.http.infer_response import error
 from tidegate_proxy.servers.http.interface import Headers, HttpAnswer
+from tidegate_proxy.servers.http.routes import DASHBOARD_PATH
 
-DASHBOARD_PATH: Final = b"/dashboard"
 _DATA: Final = (
     b"/dashboard/hello",
     b"/dashboard/events",
@@ -83,11 +83,6 @@ class LivePage:
         if self._viewers:
             await self._viewers.close()
 
-    @staticmethod
-    def has(path: bytes) -> bool:
-        """Return whether a path belongs to the dashboard."""
-        return path == DASHBOARD_PATH or path.startswith(b"/dashboard/")
-
     async def answer(self, exchange: HttpExchange, query: bytes) -> None:
         """Answer a request for a path of the dashboard."""
         wanted = "POST" if exchange.path == b"/dashboard/what-if" else "GET"
@@ -97,7 +92,7 @@ class LivePage:
             else:
                 await exchange.reply(error(405, "this is read with GET", (b"allow", b"GET, HEAD")))
         elif exchange.path not in _DATA:
-            await exchange.reply(error(404, "the live page is at /live"))
+            await exchange.reply(error(404, f"the dashboard is at {DASHBOARD_PATH.decode()}"))
         elif refused := self._refused(exchange):
             await exchange.reply(refused)
         elif exchange.method != wanted:

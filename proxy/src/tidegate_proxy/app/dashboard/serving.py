@@ -13,6 +13,7 @@ from tidegate_proxy.configuration.addresses import names_this_machine
 from tidegate_proxy.servers.http.exchange import HttpExchange
 from tidegate_proxy.servers.http.infer_response import error
 from tidegate_proxy.servers.http.interface import HttpAnswer, Receive, Scope, Send
+from tidegate_proxy.servers.http.routes import DASHBOARD_PATH, is_dashboard_path
 from tidegate_proxy.servers.http.server import start_server
 from tidegate_proxy.transport.ports import bind
 
@@ -38,14 +39,14 @@ async def show(log: Path, port: int, *, told: Callable[[str], None], browser: bo
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             exchange = HttpExchange(scope, receive, send)
-            if LivePage.has(exchange.path):
+            if is_dashboard_path(exchange.path):
                 await page.answer(exchange, scope["query_string"])
             else:
-                await exchange.reply(error(404, "the page is at /live"))
+                await exchange.reply(error(404, f"the dashboard is at {DASHBOARD_PATH.decode()}"))
 
         server = await start_server(answer, bind(f"127.0.0.1:{port}"), served="metrics")
         try:
-            address = f"http://127.0.0.1:{server.port}/dashboard#token={token}"
+            address = f"http://127.0.0.1:{server.port}{DASHBOARD_PATH.decode()}#token={token}"
             told(address)
             if browser:
                 await asyncio.to_thread(webbrowser.open, address)

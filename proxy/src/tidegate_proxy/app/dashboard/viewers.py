@@ -90,7 +90,7 @@ class Viewers:
                 try:
                     self._latest = self._encoder.encode(self._watched.tick(len(self._news)))
                 except Exception as error:  # who looks on disturbs nobody, and may see the next one
-                    faults.report("the live page", error)
+                    faults.report("the dashboard", error)
                     continue
                 for news in self._news.values():
                     news.set()

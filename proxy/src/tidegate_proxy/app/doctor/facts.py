@@ -286,7 +286,7 @@ def _by_profile(facts: DoctorFacts, service: ServedModel) -> list[OneRow]:
         for profile in profiles:
             if not profile.shape and len(profiles) > 1:
                 continue  # what the slowest of the others takes
-            source = f"the profile for workers of kind {kind!r}"
+            source = f"the profile for workers of device class {kind!r}"
             row = OneRow(profile.expected_ns(1) / 1e6, profile.upper_ns(1) / 1e6, source, profile.shape)
             if profile.shape not in quickest or row.expected_ms < quickest[profile.shape].expected_ms:
                 quickest[profile.shape] = row

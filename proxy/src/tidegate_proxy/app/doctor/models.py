@@ -205,7 +205,7 @@ _HARMFUL: Final = frozenset({"preserve_ordering", "max_queue_size", "default_tim
 
 
 def words_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
-    """Find the settings `batch` and `merge.pad` that a model's config does not allow."""
+    """Find the settings `scheduling` and `merge.pad` that a model's config does not allow."""
     for service in facts.services.values():
         word = facts.config_of(service.name).scheduling
         if word is None and SCHEDULING_PARAMETER in service.config.parameters:

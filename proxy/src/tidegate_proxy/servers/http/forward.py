@@ -92,9 +92,9 @@ class HttpForwarder:
     async def stream(self, triton: Backend, call: HttpCall, body: bytes | AsyncIterator[bytes], send: Send) -> None:
         """Forward a call and stream its response to the client.
 
-        Raises Unreachable as long as nothing has been sent. A response that breaks off leaves the client's response
-        incomplete, and the server library closes the connection. If the Triton is given up meanwhile, the call ends in
-        the same way.
+        Raises TritonUnreachable as long as nothing has been sent. A response that breaks off leaves the client's
+        response incomplete, and the server library closes the connection. If the Triton is given up meanwhile, the
+        call ends in the same way.
         """
         begun = False
         try:

@@ -11,6 +11,7 @@ from urllib.parse import unquote_to_bytes
 
 from tidegate_proxy.configuration.apis import Api
 
+DASHBOARD_PATH: Final = b"/dashboard"
 _ABSOLUTE: Final = re.compile(rb"(?i:https?)://[^/?#@\\]+(?P<rest>[/?].*)?", re.DOTALL)
 """RFC 9112, section 3.2.2. User names before the host are refused (RFC 9110, section 4.2.4)."""
 _ESCAPE: Final = re.compile(rb"%(..?)?", re.DOTALL)
@@ -19,6 +20,11 @@ _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstu
 """RFC 3986, section 2.3: an escape of one of these means the same as the character itself."""
 _SEPARATORS: Final = frozenset(b"/\\")
 _FIRST_PRINTABLE, _DELETE = 0x20, 0x7F
+
+
+def is_dashboard_path(path: bytes) -> bool:
+    """Return whether a path belongs to the dashboard."""
+    return path == DASHBOARD_PATH or path.startswith(DASHBOARD_PATH + b"/")
 
 
 class NoNormalForm(ValueError):
