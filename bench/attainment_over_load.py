@@ -19,7 +19,7 @@ from rich.console import Console
 
 from tidegate.commands.common import with_progress
 from tidegate.report import Colors, picture
-from tidegate.report.words import rate, share
+from tidegate.report.number_format import rate, share
 from tidegate.schemas import tuned_settings
 from tidegate.sim.load_sweep import LoadCurve, LoadPoint, latency_plot, load_legend, load_plot
 from tidegate.sim.parallel import run_parallel

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from tidegate.report import words
+from tidegate.report import number_format
 from tidegate.sim.document import Document
 from tidegate.sim.load_sweep import LoadCurve, LoadPoint
 from tidegate.workload import Scenario, mean_rate_rps
@@ -110,18 +110,18 @@ def load_verdicts(sweep: RateSweep) -> list[str]:
     """Return sentences, the best first: the rate that each server sustains, and the rate at which it fails."""
     said = []
     for curve in sorted(sweep.curves(), key=lambda each: -(each.found_rps or 0)):
-        kept = f"{words.limit(1 - sweep.limit)} of every model's requests on time"
+        kept = f"{number_format.limit(1 - sweep.limit)} of every model's requests on time"
         above = [rate_rps for rate_rps in sweep.rates_rps if rate_rps > (curve.found_rps or 0) + 1e-6]
         if curve.found_rps is None:
-            said.append(f"{curve.name} keeps {kept} not even at {words.rate(sweep.rates_rps[0])} requests/s.")
+            said.append(f"{curve.name} keeps {kept} not even at {number_format.rate(sweep.rates_rps[0])} requests/s.")
         elif above:
             said.append(
-                f"{curve.name} keeps {kept} up to {words.rate(curve.found_rps)} requests/s, and not at "
-                f"{words.rate(above[0])}."
+                f"{curve.name} keeps {kept} up to {number_format.rate(curve.found_rps)} requests/s, and not at "
+                f"{number_format.rate(above[0])}."
             )
         else:
             said.append(
-                f"{curve.name} keeps {kept} at all rates, up to {words.rate(curve.found_rps)} requests/s: more was not "
-                "tried."
+                f"{curve.name} keeps {kept} at all rates, up to {number_format.rate(curve.found_rps)} requests/s: "
+                "more was not tried."
             )
     return said

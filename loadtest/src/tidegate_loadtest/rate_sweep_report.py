@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tidegate.report import Chart, Colors, Page, PageOrigin, PageSection, words
+from tidegate.report import Chart, Colors, Page, PageOrigin, PageSection, number_format
 from tidegate.sim import charts
 from tidegate.sim.document import Document, rows_csv
 from tidegate.sim.load_sweep import latency_over_load, over_load
@@ -32,10 +32,12 @@ def rate_sweep_page(
     ]
     if at_highest:
         ended = charts.outcomes(at_highest)
-        parts.append(Chart(f"At {words.rate(highest)}/s: {ended.title}", ended.body, ended.legend, ended.note, True))
+        parts.append(
+            Chart(f"At {number_format.rate(highest)}/s: {ended.title}", ended.body, ended.legend, ended.note, True)
+        )
     facts = {
         "Rates": ", ".join(f"{rate_rps:g}" for rate_rps in sweep.rates_rps),
-        "Limit": words.limit(sweep.limit),
+        "Limit": number_format.limit(sweep.limit),
         "Seeds": ", ".join(dict.fromkeys(str(live.run.seed) for live in sweep.lives)),
         "Server": target or "emulated GPUs on this machine",
     }

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from tidegate_repo_generator.atomic_folder import CONFIG_FILE, check_target, write_model
 from tidegate_repo_generator.config import config_text, model_config
 from tidegate_repo_generator.dataflow import Dataflow
 from tidegate_repo_generator.model import DeployTarget, GeneratedModel, GenerateError, Precision
@@ -18,7 +19,6 @@ from tidegate_repo_generator.rows.samples import index_limits
 from tidegate_repo_generator.source import Source, open_source
 from tidegate_repo_generator.splitting.batch_dim import batch_freed
 from tidegate_repo_generator.tensorrt.engine import BUILD_SCRIPT, ENGINE_FILE, PLAN_FILE, engine_of
-from tidegate_repo_generator.writing import CONFIG_FILE, check_target, write_model
 from tidegate_triton_models import model_source
 
 DEFAULT_MAX_BATCH: Final = 32

@@ -9,7 +9,7 @@ import pytest
 
 from tests.pages import bars, chart, check_alone, document, dots, downloads, facets, headings, lines, verdicts
 from tidegate.report import Colors, PageOrigin
-from tidegate.report.words import rate, share
+from tidegate.report.number_format import rate, share
 from tidegate.sim.chart_data import CURVE_POINTS
 from tidegate.sim.charts import MAX_COLORED, MAX_PANELS
 from tidegate.sim.document import goodput_document, simulate_document, sweep_document

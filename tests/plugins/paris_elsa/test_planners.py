@@ -18,11 +18,11 @@ from tidegate.api.device import Mig
 from tidegate.api.mig import MIG_GEOMETRIES, mig_geometries
 from tidegate_paris_elsa import program
 from tidegate_paris_elsa.budget import Budget
-from tidegate_paris_elsa.counts import work_s
 from tidegate_paris_elsa.layout import layout_of
 from tidegate_paris_elsa.plan import MigPlan
 from tidegate_paris_elsa.planners import plan_homogeneous, plan_max, plan_paris, plan_random
 from tidegate_paris_elsa.problem import GpuPool, MigModel, MigProblem, SliceProfile
+from tidegate_paris_elsa.slice_demand import work_s
 from tidegate_paris_elsa.slices import offers_of
 
 

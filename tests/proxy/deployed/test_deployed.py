@@ -18,7 +18,7 @@ from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.folder import DeploymentError, read_plan
 from tidegate_proxy.deployed.state import RunningState, held, holder, read_state, write_state
 from tidegate_proxy.deployed.tritons import RunningTritons, running_tritons
-from tidegate_proxy.tritons.embedded.revival import PAUSES_S, STABLE_S, RestartPauses
+from tidegate_proxy.tritons.embedded.restarter import PAUSES_S, STABLE_S, RestartPauses
 from tidegate_triton_models import model_source
 
 DEPLOYMENT: dict[str, Any] = {

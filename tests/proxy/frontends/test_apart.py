@@ -18,7 +18,7 @@ import yaml
 from tritonclient.utils import InferenceServerException
 
 from tests.forked import Forked
-from tidegate_proxy.frontends.address import FrontendUnproven, ShardUnproven
+from tidegate_proxy.frontends.address import FrontendHandshake, ShardHandshake
 from tidegate_proxy.frontends.link import Link
 
 Make = Callable[..., Any]
@@ -238,8 +238,8 @@ def test_a_secret_is_proven_by_both_and_never_sent(secret: bytes, is_let_in: boo
     went_on: list[Link] = []
 
     async def shake_hands() -> list[bytes]:
-        frontend = Link(lambda link: ShardUnproven(link, secret, went_on.append, lambda: None))  # type: ignore[arg-type]
-        shard = Link(lambda link: FrontendUnproven(link, b"the same", went_on.append))  # type: ignore[arg-type]
+        frontend = Link(lambda link: FrontendHandshake(link, secret, went_on.append, lambda: None))  # type: ignore[arg-type]
+        shard = Link(lambda link: ShardHandshake(link, b"the same", went_on.append))  # type: ignore[arg-type]
         of_frontend, of_shard = _Pipe(), _Pipe()
         frontend.connection_made(of_frontend)  # type: ignore[arg-type]
         shard.connection_made(of_shard)  # type: ignore[arg-type]

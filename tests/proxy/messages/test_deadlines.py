@@ -5,7 +5,7 @@ from tritonclient.grpc import service_pb2
 
 from tidegate.api import NEVER_NS, Model
 from tidegate.api.model import DeadlineMissAction
-from tidegate_proxy.messages.request import ResponseDeadline, due, times_in
+from tidegate_proxy.messages.request import ResponseDeadline, response_deadline, times_in
 
 NOW = 10_000_000_000
 MS = 1_000_000
@@ -26,7 +26,7 @@ def _wanted(
     header = service_pb2.ModelInferRequest()
     for name, (form, value) in parameters.items():
         setattr(header.parameters[name], form, value)
-    return due(NOW, Model("m", 1, slo_ns, on_deadline_miss=on_deadline_miss), times_in(header), grpc_s)
+    return response_deadline(NOW, Model("m", 1, slo_ns, on_deadline_miss=on_deadline_miss), times_in(header), grpc_s)
 
 
 def test_the_slo_is_the_models_unless_the_request_has_one() -> None:
@@ -41,11 +41,13 @@ def test_a_timeout_counts_where_triton_or_an_slo_has_it_count() -> None:
     """Clients give it in seconds, by mistake: Triton ignores that unless the model allows it."""
     header = service_pb2.ModelInferRequest()
     header.parameters["timeout"].int64_param = 5
-    assert due(NOW, Model("m", 1), times_in(header), None) == ResponseDeadline(NEVER_NS, 0)
-    assert due(NOW, Model("m", 1), times_in(header), None, heeds_timeout=True) == ResponseDeadline(NOW + 5_000, 0)
-    assert due(NOW, Model("m", 1, STRICT), times_in(header), None) == ResponseDeadline(NOW + 5_000, 0)
+    assert response_deadline(NOW, Model("m", 1), times_in(header), None) == ResponseDeadline(NEVER_NS, 0)
+    assert response_deadline(NOW, Model("m", 1), times_in(header), None, heeds_timeout=True) == ResponseDeadline(
+        NOW + 5_000, 0
+    )
+    assert response_deadline(NOW, Model("m", 1, STRICT), times_in(header), None) == ResponseDeadline(NOW + 5_000, 0)
     header.parameters["slo_ms"].int64_param = 50
-    assert due(NOW, Model("m", 1), times_in(header), None) == ResponseDeadline(NOW + 5_000, 0)
+    assert response_deadline(NOW, Model("m", 1), times_in(header), None) == ResponseDeadline(NOW + 5_000, 0)
 
 
 def test_timeout_and_grpc_deadline_only_bring_it_forward() -> None:

@@ -21,7 +21,7 @@ from tidegate.api import Batch, Model, Request, RequestArrived, Setup, Stage, St
 from tidegate.engine import StartStage
 from tidegate.observation import ChangeProgressed
 from tidegate_proxy.base.internal_errors import faults
-from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.observability import ModelStatistics
 from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics
@@ -67,7 +67,7 @@ def _exported() -> dict[str, set[str]]:
 
 
 def _liveness() -> str:
-    registry, liveness = CollectorRegistry(), Liveness(InForce())
+    registry, liveness = CollectorRegistry(), Liveness(SettingsHolder())
     liveness.watch("engine", lambda: 0)
     registry.register(liveness)
     return generate_latest(registry).decode()

@@ -26,7 +26,7 @@ from tidegate.schemas import ProfileFile
 from tidegate_proxy.app.dashboard.rollout_section import section_of
 from tidegate_proxy.configuration.config import PolicyChoice
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
-from tidegate_proxy.configuration.settings import InForce, settings_of
+from tidegate_proxy.configuration.settings import SettingsHolder, settings_of
 from tidegate_proxy.rollout import shadow
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -364,7 +364,7 @@ def test_a_simulator_that_is_cut_off_while_it_starts_is_ended_too(rounds: int, m
     config = read_config(flags={"tritons": ["localhost:8001"], "shadow": True})
 
     async def run() -> None:
-        of_tritons = shadow.Shadow(config, InForce(settings_of(config)), directory, ProfileFile(profiles=[]))
+        of_tritons = shadow.Shadow(config, SettingsHolder(settings_of(config)), directory, ProfileFile(profiles=[]))
         running = asyncio.create_task(of_tritons.run())
         for _ in range(rounds):
             await asyncio.sleep(0)
@@ -406,6 +406,6 @@ def test_what_is_told_names_the_triton_and_one_that_does_not_answer_is_left_out(
     tritons = [SimpleNamespace(address=f"{name}:1", alive=True) for name in "abc"]
     directory: Any = SimpleNamespace(catalog=SimpleNamespace(loaded=tritons, models={"m"}))
     config = read_config(flags={"tritons": ["localhost:8001"], "shadow": True})
-    of_tritons = shadow.Shadow(config, InForce(), directory, ProfileFile(profiles=[]))
+    of_tritons = shadow.Shadow(config, SettingsHolder(), directory, ProfileFile(profiles=[]))
     told = asyncio.run(of_tritons._executed())
     assert [counters for _, counters, *_ in told] == ["a:1 1", "c:1 1"]

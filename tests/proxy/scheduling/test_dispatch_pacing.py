@@ -13,7 +13,7 @@ from tests.proxy.scheduling.test_stages import HEAD, MS, Counted, Split, Triton,
 from tidegate.api import Model, PolicyOptions, Profile, Setup, Worker
 from tidegate.engine import Engine
 from tidegate.toolkit import FirstComeFirstServed
-from tidegate_proxy.configuration.settings import CurrentSettings, InForce
+from tidegate_proxy.configuration.settings import CurrentSettings, SettingsHolder
 from tidegate_proxy.messages.model_signature import ModelSignature
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling import stages as spacing
@@ -62,7 +62,7 @@ class Instances(Split):
         policy = FirstComeFirstServed(setup, PolicyOptions())
         engine = Engine(policy, name="fifs", strict=True, learn=False, first_lead_ns=1000 * MS)
         self.regions = Counted()
-        in_force, regions = InForce(CurrentSettings()), cast("SharedRegions", self.regions)
+        in_force, regions = SettingsHolder(CurrentSettings()), cast("SharedRegions", self.regions)
         self.driver = Driver(engine, CurrentCatalog(catalog), in_force, Observability(setup, engine.reducer), regions)
 
     @property

@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2
 
 from tidegate.api import Worker
 from tidegate_proxy.configuration.config import OutlierDetection
-from tidegate_proxy.configuration.settings import CurrentSettings, InForce
+from tidegate_proxy.configuration.settings import CurrentSettings, SettingsHolder
 from tidegate_proxy.scheduling.membership import OutlierDetector, is_failure
 from tidegate_proxy.tritons.catalog import Catalog
 
@@ -32,7 +32,7 @@ class Cluster:
         self.catalog = Catalog(
             workers=workers, backend_of=dict(enumerate(self.tritons)), hosts={"m": list(self.tritons)}
         )
-        self.outliers = OutlierDetector(InForce(CurrentSettings(outlier_detection=OutlierDetection(**limits))))
+        self.outliers = OutlierDetector(SettingsHolder(CurrentSettings(outlier_detection=OutlierDetection(**limits))))
 
     def did_well(self, number: int, owner: str = "") -> None:
         self.outliers.did_well(self.tritons[number], owner)

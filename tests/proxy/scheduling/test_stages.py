@@ -27,7 +27,7 @@ from tidegate.api import (
 from tidegate.engine import Engine
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.base.outcome import Outcome
-from tidegate_proxy.configuration.settings import CurrentSettings, InForce
+from tidegate_proxy.configuration.settings import CurrentSettings, SettingsHolder
 from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
 from tidegate_proxy.messages.request import PendingRequest, ResponseDeadline, open_envelope
 from tidegate_proxy.observability.observability import Observability
@@ -154,7 +154,7 @@ class Split:
         setup = Setup((MODEL,), WORKERS, tuple(Profile(part, "default", (MS,)) for part in "ab"))
         engine = Engine(policy(setup, PolicyOptions()), name="fifs")
         self.regions = Counted()
-        in_force, regions = InForce(CurrentSettings(stage_s=0.05)), cast("SharedRegions", self.regions)
+        in_force, regions = SettingsHolder(CurrentSettings(stage_s=0.05)), cast("SharedRegions", self.regions)
         self.driver = Driver(engine, CurrentCatalog(catalog), in_force, Observability(setup, engine.reducer), regions)
 
     def send(self) -> PendingRequest:

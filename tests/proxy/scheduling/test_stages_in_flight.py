@@ -7,7 +7,7 @@ from tests.proxy.scheduling.test_stages import MS, WHOLE, Counted, Split, Triton
 from tidegate.api import Model, PolicyOptions, Profile, Setup, Worker
 from tidegate.engine import Engine
 from tidegate.toolkit import FirstComeFirstServed
-from tidegate_proxy.configuration.settings import CurrentSettings, InForce
+from tidegate_proxy.configuration.settings import CurrentSettings, SettingsHolder
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
@@ -40,7 +40,7 @@ class Whole(Split):
         policy = FirstComeFirstServed(setup, PolicyOptions())
         engine = Engine(policy, name="fifs", strict=True, learn=False, first_lead_ns=1000 * MS)
         self.regions = Counted()
-        in_force, regions = InForce(CurrentSettings(stage_s=HUNG_S)), cast("SharedRegions", self.regions)
+        in_force, regions = SettingsHolder(CurrentSettings(stage_s=HUNG_S)), cast("SharedRegions", self.regions)
         self.driver = Driver(engine, CurrentCatalog(catalog), in_force, Observability(setup, engine.reducer), regions)
 
     async def sent_behind(self) -> list[Waiting]:

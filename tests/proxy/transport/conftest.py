@@ -14,7 +14,7 @@ from ngh2.events import ConnectionClosed, DataReceived, Event, ResponseReceived,
 
 from tests.proxy.fixtures.behind_frontend import BehindFrontend
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.configuration.settings import InForce, settings_of
+from tidegate_proxy.configuration.settings import SettingsHolder, settings_of
 from tidegate_proxy.frontends.shard import GrpcOfFrontends, ShardServices
 from tidegate_proxy.transport import Http2Server, RpcCall, RpcServer
 from tidegate_proxy.transport.client_bounds import ClientBounds
@@ -65,7 +65,7 @@ class Served:
     server: RpcServer
     port: int
     bounds: ClientBounds
-    in_force: InForce
+    in_force: SettingsHolder
     """What its bounds are."""
 
     @property
@@ -110,7 +110,9 @@ def serve(loop: LoopThread, has_frontend: bool) -> Iterator[Serve]:
         frontends.append(behind_frontend)
         server = GrpcOfFrontends(behind_frontend.shard)
         servers.append(server)
-        await behind_frontend.shard.open(ShardServices(accept, bounds=ClientBounds(InForce(settings_of(config)))))
+        await behind_frontend.shard.open(
+            ShardServices(accept, bounds=ClientBounds(SettingsHolder(settings_of(config))))
+        )
         return Served(
             server, behind_frontend.shard.grpc_port, behind_frontend.frontend.bounds, behind_frontend.frontend.in_force
         )
@@ -119,7 +121,7 @@ def serve(loop: LoopThread, has_frontend: bool) -> Iterator[Serve]:
         config = config_of(**limits)
         if has_frontend:
             return loop.run(behind_a_frontend(config, accept))
-        in_force = InForce(settings_of(config))
+        in_force = SettingsHolder(settings_of(config))
         bounds = ClientBounds(in_force)
         server = loop.call(lambda: new_server(config, accept, bounds))
         servers.append(server)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tidegate_proxy.configuration.settings import CurrentSettings, InForce
+from tidegate_proxy.configuration.settings import CurrentSettings, SettingsHolder
 from tidegate_proxy.transport.client_bounds import ClientBounds
 
 LIMIT = 1000
@@ -18,7 +18,7 @@ def _fill(bounds: ClientBounds, owner: str) -> int:
 
 
 def test_each_owner_leaves_as_much_free_as_it_has() -> None:
-    bounds = ClientBounds(InForce(CurrentSettings(max_in_flight_bytes=LIMIT)))
+    bounds = ClientBounds(SettingsHolder(CurrentSettings(max_in_flight_bytes=LIMIT)))
     assert [_fill(bounds, owner) for owner in "abc"] == [500, 250, 125]
     assert bounds.take(62, "d")
     assert not bounds.take(64, "e")
@@ -28,7 +28,7 @@ def test_each_owner_leaves_as_much_free_as_it_has() -> None:
 
 @given(some.lists(some.tuples(some.sampled_from("abcd"), some.integers(0, LIMIT)), max_size=40))
 def test_no_more_than_the_limit_is_held_and_whoever_comes_finds_room(steps: list[tuple[str, int]]) -> None:
-    bounds, held = ClientBounds(InForce(CurrentSettings(max_in_flight_bytes=LIMIT))), dict.fromkeys("abcd", 0)
+    bounds, held = ClientBounds(SettingsHolder(CurrentSettings(max_in_flight_bytes=LIMIT))), dict.fromkeys("abcd", 0)
     for owner, size in steps:
         if bounds.take(size, owner):
             held[owner] += size

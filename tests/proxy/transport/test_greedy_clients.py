@@ -13,7 +13,7 @@ import pytest
 
 from tests.proxy.transport.conftest import LoopThread
 from tidegate_proxy.configuration.limits import LimitsConfig
-from tidegate_proxy.configuration.settings import CurrentSettings, InForce
+from tidegate_proxy.configuration.settings import CurrentSettings, SettingsHolder
 from tidegate_proxy.transport import Http2Server as Server
 from tidegate_proxy.transport import RpcCall
 from tidegate_proxy.transport.client_bounds import ClientBounds
@@ -86,7 +86,7 @@ def wire() -> Iterator[Callable[[str], Wire]]:
 
 
 def test_a_stream_that_sends_too_much_ends(serve: Callable[..., str], eventually: Eventually) -> None:
-    bounds = ClientBounds(InForce(CurrentSettings(max_in_flight_bytes=MIB)))
+    bounds = ClientBounds(SettingsHolder(CurrentSettings(max_in_flight_bytes=MIB)))
     gone = threading.Event()
 
     def accept(call: RpcCall) -> None:

@@ -8,7 +8,7 @@ from tidegate_proxy.base.labels import label
 from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
 from tidegate_proxy.messages.padding import PaddedAxis
 from tidegate_proxy.tritons.catalog import Catalog
-from tidegate_proxy.tritons.initial_profiles import misfits, said_of_others, starting_profiles
+from tidegate_proxy.tritons.initial_profiles import said_of_others, starting_profiles, unmatched_shapes
 
 
 def _measured(model: str, ms: float, kind: str = "default", shape: str = "") -> ModelProfile:
@@ -110,7 +110,7 @@ def test_a_measured_shape_that_no_request_can_have_is_named(shape: str, fits: bo
     measured = ProfileFile(profiles=[_measured("wide", 1, shape=shape), _measured("gone", 1, shape="x:1")])
     remedy = "what varies in them is mask:-1; x:3,-1,-1; measure it anew with `tidegate profile`"
     said = f"no request of 'wide' has the shape {shape!r}, which was measured: {remedy}"
-    assert misfits(catalog, measured) == ([] if fits else [said])
+    assert unmatched_shapes(catalog, measured) == ([] if fits else [said])
 
 
 def test_a_measured_shape_that_is_padded_is_named_with_the_one_in_which_it_runs() -> None:
@@ -120,4 +120,4 @@ def test_a_measured_shape_that_is_padded_is_named_with_the_one_in_which_it_runs(
     measured = ProfileFile(profiles=[_measured("wide", 1, shape=f"x:3,{size}") for size in (320, 321, 480, 481)])
     remedy = "are padded to 'x:3,480': measure that with `tidegate profile`"
     said = f"requests of 'wide' with the shape 'x:3,321', which was measured, {remedy}"
-    assert misfits(catalog, measured) == [said]
+    assert unmatched_shapes(catalog, measured) == [said]

@@ -23,7 +23,7 @@ from tidegate.report import (
     stacked_bars,
     table,
 )
-from tidegate.report.words import limit, share
+from tidegate.report.number_format import limit, share
 from tidegate.sim.document import as_json
 
 MAX_STANDINGS = 12

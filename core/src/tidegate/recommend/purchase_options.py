@@ -5,7 +5,7 @@ from math import ceil
 
 from tidegate.recommend.assess import MAX_BUNDLES, Assessment, Assessor
 from tidegate.recommend.candidates import HardwareSite, UnfitCandidate
-from tidegate.report.words import limit as limit_words
+from tidegate.report.number_format import limit as limit_words
 
 
 def assess_offers(assessor: Assessor, sites: Sequence[HardwareSite]) -> tuple[list[Assessment], list[UnfitCandidate]]:

@@ -8,7 +8,7 @@ from tidegate.recommend.held_out import HeldOutResult
 from tidegate.recommend.recommendation import Recommendation
 from tidegate.recommend.simulation_run import MIN_REQUESTS
 from tidegate.recommend.triton_tuning import batched
-from tidegate.report.words import limit, listed, plural, share
+from tidegate.report.number_format import limit, listed, plural, share
 from tidegate.schemas import options_of_model
 from tidegate.sim.interval import Interval
 

@@ -9,7 +9,7 @@ bars      horizontal stacked bars: outcomes, queue and execution
 gantt     a Gantt chart with arrivals, deadlines and drops, which can be zoomed
 colors   the meaning of each color
 picture   a chart as an SVG file
-words     numbers formatted for sentences
+number_format  numbers formatted for sentences
 
 `style.css` and `zoom.js` are embedded in every page.
 """

@@ -95,8 +95,8 @@ class BlockProfile(VersionedDocument):
     def latency_us(self, kind: str, share: int, rows: int, first: int, last: int) -> float:
         """Expected microseconds of the blocks `first`..`last` - 1 for a batch of `rows`.
 
-        Straight lines between measured batch sizes. Raises DocumentError for a device class, share or batch size that was not
-        measured, ValueError for blocks that the model lacks.
+        Straight lines between measured batch sizes. Raises DocumentError for a device class, share or batch size that
+        was not measured, ValueError for blocks that the model lacks.
         """
         if not 0 <= first < last <= len(self.blocks):
             raise ValueError(f"blocks {first} to {last} (exclusive) of a model with {len(self.blocks)}")

@@ -22,7 +22,7 @@ from tidegate.report import (
 )
 from tidegate.report.colors import DASH_PATTERNS, EXECUTING, INK, OTHER, WAITING
 from tidegate.report.marks import Point
-from tidegate.report.words import share
+from tidegate.report.number_format import share
 from tidegate.sim.chart_data import ModelDetail
 from tidegate.sim.result import ResultRow, RunResult
 from tidegate.sim.verdicts import by_policy

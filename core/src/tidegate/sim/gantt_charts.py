@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tidegate.report import Chart, Colors, GanttLane, GanttSpan, GanttStrip, LegendEntry, gantt
 from tidegate.report.colors import OUTCOME_COLORS
-from tidegate.report.words import plural
+from tidegate.report.number_format import plural
 from tidegate.sim.chart_data import DROPPED, IN_TIME, ArrivalMark
 from tidegate.sim.result import RunResult
 from tidegate.workload.arrivals import NS_PER_S

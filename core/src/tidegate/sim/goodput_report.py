@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from tidegate.report import Chart, Colors, Page, PageOrigin, PageSection, table, words
-from tidegate.report.words import rate, share
+from tidegate.report import Chart, Colors, Page, PageOrigin, PageSection, number_format, table
+from tidegate.report.number_format import rate, share
 from tidegate.sim import charts
 from tidegate.sim.document import Document, as_csv
 from tidegate.sim.goodput import Goodput
@@ -34,14 +34,19 @@ def goodput_page(title: str, goodputs: Sequence[Goodput], limit: float, document
         for goodput in goodputs
     ]
     note = (
-        f"The highest rate at which at most {words.limit(limit)} of every model's requests are late, dropped or failed."
+        f"The highest rate at which at most {number_format.limit(limit)} of every model's requests "
+        "are late, dropped or failed."
     )
     parts.append(PageSection("Goodput", table(head, lines), note))
     if best:
         parts.append(PageSection("At the goodput: the figures", figures_table(best)))
         parts += [each for each in (charts.batch_sizes(best),) if each]
     seeds = dict.fromkeys(str(search.seed) for goodput in goodputs for search in goodput.searches)
-    facts = {"Seeds": ", ".join(seeds), "Limit": words.limit(limit), "Precision": words.limit(document["precision"])}
+    facts = {
+        "Seeds": ", ".join(seeds),
+        "Limit": number_format.limit(limit),
+        "Precision": number_format.limit(document["precision"]),
+    }
     return Page(
         title,
         goodput_verdicts(goodputs, limit),

@@ -4,8 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tidegate.report import Chart, Colors, LegendEntry, LineMark, Plot, PlotAxis, PointMarks, RuleMark, chart_of, words
-from tidegate.report.words import rate, share
+from tidegate.report import (
+    Chart,
+    Colors,
+    LegendEntry,
+    LineMark,
+    Plot,
+    PlotAxis,
+    PointMarks,
+    RuleMark,
+    chart_of,
+    number_format,
+)
+from tidegate.report.number_format import rate, share
 
 CHART_TITLE = "How much load does each bear before its worst model misses too much?"
 
@@ -80,7 +91,7 @@ def load_legend(curves: Sequence[LoadCurve], colors: Colors) -> list[LegendEntry
 
 def load_plot(curves: Sequence[LoadCurve], limit: float, colors: Colors, *, height: float = 300) -> Plot:
     """Return the plot of the worst model's attainment over the rate."""
-    marks: list[LineMark | PointMarks | RuleMark] = [RuleMark(1 - limit, f"{words.limit(1 - limit)} in time")]
+    marks: list[LineMark | PointMarks | RuleMark] = [RuleMark(1 - limit, f"{number_format.limit(1 - limit)} in time")]
     for curve in curves:
         color = colors.of_contender(curve.name)
         if curve.found_rps:

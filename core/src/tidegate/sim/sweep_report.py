@@ -16,8 +16,8 @@ from tidegate.report import (
     PointMarks,
     RuleMark,
     chart_of,
+    number_format,
     table,
-    words,
 )
 from tidegate.sim.document import Document, rows_csv
 from tidegate.sim.goodput import MAX_MISS_RATE
@@ -121,7 +121,7 @@ def _curves(
         x = PlotAxis(field, -0.5, len(values) - 0.5, ticks, lambda at: values[round(at)])
     y = PlotAxis.shares(known, "share") if unit == "%" else PlotAxis.over(known, unit, least=0.0)
     marks: list[LineMark | PointMarks | RuleMark] = (
-        [RuleMark(1 - MAX_MISS_RATE, words.limit(1 - MAX_MISS_RATE))] if "attainment" in title else []
+        [RuleMark(1 - MAX_MISS_RATE, number_format.limit(1 - MAX_MISS_RATE))] if "attainment" in title else []
     )
     for name, by_value in lines.items():
         color = colors.of_contender(name)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tidegate.report import Download, PageSection, table
-from tidegate.report.words import rate, share
+from tidegate.report.number_format import rate, share
 from tidegate.sim.document import Document, as_json
 from tidegate.sim.result import ResultRow, RunResult
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from tidegate.report import words
-from tidegate.report.words import listed, plural, rate, share
+from tidegate.report import number_format
+from tidegate.report.number_format import listed, plural, rate, share
 from tidegate.sim.goodput import Goodput
 from tidegate.sim.result import RunResult
 from tidegate.workload import Scenario
@@ -72,7 +72,7 @@ def simulate_verdicts(scenario: Scenario, results: Sequence[RunResult], *, worke
 def goodput_verdicts(goodputs: Sequence[Goodput], limit: float) -> list[str]:
     """Return sentences on a goodput search: the best policy, and its ratio to the others."""
     best, *others = sorted(goodputs, key=lambda each: -each.median_rps)
-    kept = f"at most {words.limit(limit)} of every model's requests late, dropped or failed"
+    kept = f"at most {number_format.limit(limit)} of every model's requests late, dropped or failed"
     if not best.median_rps:
         return [f"Nobody carries any rate that was tried with {kept}."]
     spread = f" ({rate(best.min_rps)} to {rate(best.max_rps)} by seed)" if best.min_rps < best.max_rps else ""
@@ -94,7 +94,7 @@ def sweep_verdicts(field: str, lines: Mapping[str, Mapping[str, Sequence[float]]
 
     `lines`: by line and value the miss rates of the worst model, one for each seed.
     """
-    kept_of_all = f"keeps {words.limit(1 - limit)} of every model's requests on time"
+    kept_of_all = f"keeps {number_format.limit(1 - limit)} of every model's requests on time"
     said = []
     for name, points in lines.items():
         kept = [value for value, rates in points.items() if fmean(rates) <= limit]

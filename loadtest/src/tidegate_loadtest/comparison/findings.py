@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean
 
-from tidegate.report.words import share
+from tidegate.report.number_format import share
 from tidegate.sim.result import ResultRow
 from tidegate_loadtest.comparison.intervals import ConfidenceInterval, difference_of, mean_of, ratio_of
 from tidegate_loadtest.comparison.runs import Comparison

@@ -3,7 +3,8 @@
 The planners, in the order in which a plan is made:
 problem   GPUs, models, sizes of requests; slices: the profiles of the GPUs, and how fast a model is on each
 problem_from_demand  such a problem, made of a demand
-knees     the batch size at which a slice is saturated; counts: how many slices of each size PARIS wants (fractional)
+knees     the batch size at which a slice is saturated
+slice_demand  the number of slices of each size that PARIS wants (fractional)
 budget    the possible MIG partitions of a GPU, and the GPCs that they use
 program   the integer program: whole slices on whole GPUs; planners: paris and its baselines
 capacity  the rate that a layout's slices serve

@@ -6,12 +6,12 @@ from random import Random
 
 from tidegate.api import PlanningError, Progress
 from tidegate_paris_elsa.budget import Budget
-from tidegate_paris_elsa.counts import instances, work_s
 from tidegate_paris_elsa.knees import KneeSource, knee_of, segments_of
 from tidegate_paris_elsa.placement import place
 from tidegate_paris_elsa.plan import MigPlan, PlannedModel, PlannedSegment
 from tidegate_paris_elsa.problem import MigModel, MigProblem, Size
 from tidegate_paris_elsa.program import SizeDemand, SliceCounts, share_out, solve
+from tidegate_paris_elsa.slice_demand import instances, work_s
 from tidegate_paris_elsa.slices import SliceKind, SliceOffers, SliceSpeed, offers_of
 
 HOMOGENEOUS_GPCS: tuple[Size, ...] = (1, 2, 3, 7)

@@ -4,7 +4,7 @@ problem          the input: classes of GPUs, models with their block profiles, t
                  of a demand
 columns          every pipeline that meets the SLO and is not dominated by another one
 prices           the dual: a bound on the rate, and which columns enter the integer program
-counts           the number of GPUs of each column: `rounding` finds a start, `program` is the integer program
+column_search    the number of GPUs of each column: `rounding` finds a start, `program` is the integer program
 division         the same by dynamic programming, for few classes of GPUs (`knapsack`)
 plan             the document, made by `build_plan`; layout: what generator, simulator and proxy read, made of it
 planners         ppipe, and its baselines np (whole models) and dart-r (pairs of GPUs); infeasibility: why there is no

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from tidegate_ppipe.column_search import ColumnCounts
 from tidegate_ppipe.columns import Column
-from tidegate_ppipe.counts import ColumnCounts
 from tidegate_ppipe.plan import PlannedPartition, PlannedPipeline, PlannedPipelines, PpipePlan
 from tidegate_ppipe.problem import PpipeProblem
 from tidegate_ppipe.rounding import gpus_of, rates_of

@@ -16,7 +16,7 @@ from tidegate_proxy.app.tritons import Tritons
 from tidegate_proxy.configuration.addresses import host_of
 from tidegate_proxy.configuration.config import AGE_JITTER, TOLD_S, PolicyChoice, ServeConfig
 from tidegate_proxy.configuration.reload import diff
-from tidegate_proxy.configuration.settings import InForce, settings_of
+from tidegate_proxy.configuration.settings import SettingsHolder, settings_of
 from tidegate_proxy.configuration.shard_config import assignment_of
 from tidegate_proxy.rollout.mode import RolloutMode
 from tidegate_proxy.scheduling.driver import Driver
@@ -52,7 +52,7 @@ class Proxy:
         passages: BypassedInferences,
         gate: AccessControl,
         bounds: ClientBounds,
-        in_force: InForce,
+        in_force: SettingsHolder,
         trial: RolloutMode,
         inference: Inference,
         tritons: Tritons,

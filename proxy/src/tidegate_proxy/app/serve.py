@@ -29,7 +29,7 @@ from tidegate_proxy.app.proxy import Proxy
 from tidegate_proxy.app.tritons import Tritons, backend_of
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.descriptors import within_descriptors
-from tidegate_proxy.configuration.settings import InForce, settings_of
+from tidegate_proxy.configuration.settings import SettingsHolder, settings_of
 from tidegate_proxy.configuration.shard_config import assignment_of
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.tritons import RunningTritons
@@ -58,7 +58,7 @@ from tidegate_proxy.tritons.backend import Backend, BackendError, BackendSilent
 from tidegate_proxy.tritons.batching_mode import drop_delays
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog, discover
 from tidegate_proxy.tritons.gpus import gpus_here
-from tidegate_proxy.tritons.initial_profiles import hosted, misfits, said_of_others, starting_profiles
+from tidegate_proxy.tritons.initial_profiles import hosted, said_of_others, starting_profiles, unmatched_shapes
 from tidegate_proxy.tritons.shared_memory import SharedRegions
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
     tracing = otlp_tracing(config.tracing.endpoint) if config.tracing else None
     async with AsyncExitStack() as stack:
         observers = _observers(config, plugins, stack)
-        in_force = InForce(settings_of(config))
+        in_force = SettingsHolder(settings_of(config))
         bounds = ClientBounds(in_force)
 
         # The Tritons, and what they serve.
@@ -322,7 +322,7 @@ def _serves_http(config: ServeConfig, backends: Sequence[Backend]) -> bool:
 
 
 def _setup(config: ServeConfig, catalog: Catalog, measured: ProfileFile) -> Setup:
-    for line in misfits(catalog, measured):
+    for line in unmatched_shapes(catalog, measured):
         log.warning("profile does not fit", extra={"detail": line})
     for name, kind in hosted(catalog) if catalog.layout is None else ():
         model = catalog.models[name]
@@ -400,7 +400,7 @@ async def _first_look(
     return catalog
 
 
-async def _regions_with(backends: Sequence[Backend], in_force: InForce) -> SharedRegions:
+async def _regions_with(backends: Sequence[Backend], in_force: SettingsHolder) -> SharedRegions:
     regions = SharedRegions(in_force)
     for backend in backends:
         await regions.share_with(backend)
@@ -426,7 +426,7 @@ async def _await_tritons(config: ServeConfig, backends: Sequence[Backend], give_
             for backend, triton in zip(backends, config.tritons, strict=True)
         )
     )
-    await of_tritons.take_note(backends, config, over_http=config.listen.http is not None)
+    await of_tritons.log_restrictions(backends, config, over_http=config.listen.http is not None)
 
 
 def _observers(config: ServeConfig, plugins: Plugins, stack: AsyncExitStack) -> list[Observer]:

@@ -10,7 +10,7 @@ from tidegate.control import LayoutRevision
 from tidegate.observation import ChangeProgressed
 from tidegate_proxy.access.gate import headers_of
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.discovery import Discovery, watch
@@ -25,7 +25,12 @@ class Tritons:
     """Tritons that take part, with their health checks. Use it only in the event loop."""
 
     def __init__(
-        self, config: ServeConfig, in_force: InForce, directory: CurrentCatalog, driver: Driver, discovery: Discovery
+        self,
+        config: ServeConfig,
+        in_force: SettingsHolder,
+        directory: CurrentCatalog,
+        driver: Driver,
+        discovery: Discovery,
     ) -> None:
         self.config = config
         """Current configuration; an actuator changes its Tritons."""
@@ -151,7 +156,7 @@ class Tritons:
         task.add_done_callback(self._retiring.discard)
 
 
-def backend_of(triton: TritonAddress, config: ServeConfig, in_force: InForce) -> Backend:
+def backend_of(triton: TritonAddress, config: ServeConfig, in_force: SettingsHolder) -> Backend:
     """Create the backend of a Triton. Raises TlsError, RestrictionError."""
     return Backend(
         triton.grpc,

@@ -141,12 +141,12 @@ def _run_shard(settings: "ServeConfig", read_again: ReadAgain, shard: "Shard", k
     import uvloop
 
     from tidegate_proxy.configuration.shard_config import of_shard
-    from tidegate_proxy.observability.logs import sign
+    from tidegate_proxy.observability.logs import add_log_fields
 
     shards, number = len(settings.shards), shard.number
     read = in_force = kept.read() if kept else settings
     if number is not None:
-        sign(shard=number)
+        add_log_fields(shard=number)
 
     def part(config: "ServeConfig") -> "ServeConfig":
         return config if number is None else of_shard(config, number, shards)
@@ -258,13 +258,13 @@ class _Ports:
 
     def addresses(self, settings: "ServeConfig") -> tuple[str, str, str]:
         """Where gRPC, HTTP and metrics are; "" is not served."""
-        from tidegate_proxy.configuration.addresses import beside
+        from tidegate_proxy.configuration.addresses import with_port
 
         listen = settings.listen
         return (
-            beside(listen.grpc, self.grpc_number),
-            beside(listen.http, self.http_number) if listen.http and self.http_number else "",
-            beside(listen.metrics, self.metrics_number) if listen.metrics and self.metrics_number else "",
+            with_port(listen.grpc, self.grpc_number),
+            with_port(listen.http, self.http_number) if listen.http and self.http_number else "",
+            with_port(listen.metrics, self.metrics_number) if listen.metrics and self.metrics_number else "",
         )
 
     def close(self) -> None:

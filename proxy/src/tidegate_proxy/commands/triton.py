@@ -34,7 +34,7 @@ def triton(
 
     from tidegate_proxy.observability.logs import configure_logs
     from tidegate_proxy.tritons.embedded import EmbeddedTriton, TritonStartError
-    from tidegate_proxy.tritons.embedded.revival import Revival
+    from tidegate_proxy.tritons.embedded.restarter import TritonRestarter
 
     console = Console(soft_wrap=True)
     errors = Console(stderr=True, soft_wrap=True)
@@ -66,7 +66,7 @@ def triton(
         console.print(f"[bold]models[/]   {_escaped(', '.join(_ready_models(server.http_address)))}", highlight=False)
         console.print("[dim]Ctrl-C stops it[/]")
         configure_logs("text", "INFO")
-        Revival("tritonserver", server, server.restart, lambda: None).watch()
+        TritonRestarter("tritonserver", server, server.restart, lambda: None).watch()
     except KeyboardInterrupt:
         return
     finally:

@@ -41,7 +41,7 @@ def port_of(address: str) -> int:
     return int(port) if port.isdecimal() else -1
 
 
-def beside(address: str, port: int) -> str:
+def with_port(address: str, port: int) -> str:
     """Return an address with the same host and another port."""
     return f"{host_of(address)}:{port}"
 

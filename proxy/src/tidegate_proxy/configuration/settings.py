@@ -100,7 +100,7 @@ def settings_of(config: ServeConfig) -> CurrentSettings:
     )
 
 
-class InForce:
+class SettingsHolder:
     """Holder of the current settings, read once per request."""
 
     __slots__ = ("settings",)

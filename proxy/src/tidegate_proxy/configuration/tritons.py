@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from tidegate_proxy.configuration.addresses import Address, beside, host_of, port_of
+from tidegate_proxy.configuration.addresses import Address, host_of, port_of, with_port
 from tidegate_proxy.configuration.section import ConfigSection, HeaderName, InputFile, Name
 
 TRITON_GRPC_PORT: Final = 8001
@@ -106,7 +106,7 @@ class TritonAddress(ConfigSection):
             and port_of(given["grpc"]) == TRITON_GRPC_PORT
         ):
             others = {"http": TRITON_GRPC_PORT - 1, "metrics": TRITON_GRPC_PORT + 1}
-            return {name: beside(given["grpc"], port) for name, port in others.items()} | given
+            return {name: with_port(given["grpc"], port) for name, port in others.items()} | given
         return given
 
 

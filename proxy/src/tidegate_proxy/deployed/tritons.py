@@ -18,7 +18,7 @@ from tidegate_proxy.deployed.repositories import Repositories, plain
 from tidegate_proxy.deployed.slice_environment import environment_of
 from tidegate_proxy.deployed.state import RunningWorker
 from tidegate_proxy.tritons.embedded import EmbeddedTriton, TritonStartError
-from tidegate_proxy.tritons.embedded.revival import Revival
+from tidegate_proxy.tritons.embedded.restarter import TritonRestarter
 
 _AT_A_TIME = 4
 """Each is busy with all its cores while it loads its models."""
@@ -39,7 +39,7 @@ class _Running:
     """Held while it is ended, or started again."""
     is_over: bool = False
     """Whether it is to be ended: it is started no more."""
-    revival: Revival | None = None
+    restarter: TritonRestarter | None = None
     """Starts it again when it ends by itself; None: nothing does."""
 
 
@@ -122,7 +122,7 @@ class RunningTritons:
     def restarts(self) -> dict[str, int]:
         """Number of restarts of each worker's Triton."""
         running = list(self._running.items())
-        return {name: each.revival.restarts for name, each in running if each.revival}
+        return {name: each.restarter.restarts for name, each in running if each.restarter}
 
     def start(self, worker_id: int, worker: LayoutWorker, layout: Layout, within_s: float) -> TritonAddress:
         """Start another worker and wait until its models are ready.
@@ -178,8 +178,8 @@ class RunningTritons:
                 finally:
                     running.settled.set()
 
-        running.revival = Revival(f"the Triton of worker {name!r}", running.triton, restart, self._tell)
-        running.revival.begin()
+        running.restarter = TritonRestarter(f"the Triton of worker {name!r}", running.triton, restart, self._tell)
+        running.restarter.begin()
 
     def is_running(self, name: str) -> bool:
         """Return whether the process of a worker runs."""
@@ -211,8 +211,8 @@ class RunningTritons:
     @staticmethod
     def _end(running: _Running) -> None:
         running.is_over = True
-        if running.revival:
-            running.revival.stop()
+        if running.restarter:
+            running.restarter.stop()
         while True:
             if not running.settled.wait(_LOOK_EVERY_S):
                 with contextlib.suppress(RuntimeError, ProcessLookupError):  # not launched yet; ended by itself
@@ -223,8 +223,8 @@ class RunningTritons:
             running.triton.stop()
         finally:
             running.ending.release()
-        if running.revival:
-            running.revival.join()
+        if running.restarter:
+            running.restarter.join()
         if running.repository is not None:
             shutil.rmtree(running.repository, ignore_errors=True)
 

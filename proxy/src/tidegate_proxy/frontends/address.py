@@ -50,7 +50,7 @@ def secret_in(path: Path) -> bytes:
     return secret
 
 
-class _Unproven:
+class _Handshake:
     """The end of a link of which it is not known who is at the other one."""
 
     def __init__(self, link: Link, secret: bytes, lost: Callable[[], None]) -> None:
@@ -81,7 +81,7 @@ class _Unproven:
         self.link.hand_over(make_end)
 
 
-class FrontendUnproven(_Unproven):
+class ShardHandshake(_Handshake):
     """Shard's end of a link before authentication: sends a challenge and checks the frontend's proof."""
 
     def __init__(self, link: Link, secret: bytes, make_end: Callable[[Link], LinkEnd]) -> None:
@@ -100,7 +100,7 @@ class FrontendUnproven(_Unproven):
         self.go_on(self._make_end)
 
 
-class ShardUnproven(_Unproven):
+class FrontendHandshake(_Handshake):
     """Frontend's end of a link before authentication: answers the challenge, and checks the shard's proof."""
 
     def __init__(
@@ -177,7 +177,7 @@ class RemoteAddress:
 
         def end(link: Link) -> LinkEnd:
             _notice_silence(link.connection)
-            return ShardUnproven(link, self._secret, make_end, refused) if self._secret else make_end(link)
+            return FrontendHandshake(link, self._secret, make_end, refused) if self._secret else make_end(link)
 
         async with asyncio.timeout(_CONNECT_S):
             await asyncio.get_running_loop().create_connection(
@@ -193,7 +193,7 @@ class RemoteAddress:
 
         def end(link: Link) -> LinkEnd:
             _notice_silence(link.connection)
-            return FrontendUnproven(link, self._secret, make_end) if self._secret else make_end(link)
+            return ShardHandshake(link, self._secret, make_end) if self._secret else make_end(link)
 
         tls = self._tls
         context = server_context(ServerTls(cert=tls.cert, key=tls.key, client_ca=tls.ca)) if tls else None

@@ -20,11 +20,17 @@ from tidegate_proxy.base.watchdog import Watchdog
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.descriptors import within_descriptors
 from tidegate_proxy.configuration.reload import diff
-from tidegate_proxy.configuration.settings import InForce, settings_of
+from tidegate_proxy.configuration.settings import SettingsHolder, settings_of
 from tidegate_proxy.frontends import frames
 from tidegate_proxy.frontends.address import RemoteAddress, ShardAddress
 from tidegate_proxy.frontends.frames import FrameType
-from tidegate_proxy.frontends.relayed import RelayedCall, RelayedExchange, RelayedStream, ShardLost, scope_of
+from tidegate_proxy.frontends.frontend_side_calls import (
+    RelayedCall,
+    RelayedExchange,
+    RelayedStream,
+    ShardLost,
+    scope_of,
+)
 from tidegate_proxy.frontends.routes import ShardRoutes
 from tidegate_proxy.frontends.shard_connection import ShardConnection, scheduler_unavailable, shutting_down
 from tidegate_proxy.frontends.shard_fanout import OF_ONE_MODEL, HttpShardFanout, ShardFanout
@@ -87,7 +93,7 @@ class Frontend:
         self._together = ShardFanout(self.shards, self._shard_of)
         self._together_http = HttpShardFanout(self.shards, self._shard_of)
         self._grpc_port, self._http_port, self._metrics_port = grpc_port, http_port, metrics_port
-        self.in_force = InForce(settings_of(config))
+        self.in_force = SettingsHolder(settings_of(config))
         self.bounds = ClientBounds(self.in_force)
         """Bytes and connections that this frontend's clients hold."""
         self._gate = AccessControl(config)

@@ -15,7 +15,7 @@ from tidegate_proxy.frontends import frames
 from tidegate_proxy.frontends.address import ShardAddress
 from tidegate_proxy.frontends.frames import STREAM_METHOD, FrameType
 from tidegate_proxy.frontends.link import Link
-from tidegate_proxy.frontends.remote import RemoteCall, RemoteExchange
+from tidegate_proxy.frontends.shard_side_calls import RemoteCall, RemoteExchange
 from tidegate_proxy.transport.client_bounds import ClientBounds, Served
 from tidegate_proxy.transport.http2.connection import ALPN_PROTOCOLS
 from tidegate_proxy.transport.tls import server_context

@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import Outcome, RequestFailed, answer_in, own_fault
-from tidegate_proxy.frontends.relayed import scope_of
+from tidegate_proxy.frontends.frontend_side_calls import scope_of
 from tidegate_proxy.frontends.shard_connection import ShardConnection, scheduler_unavailable
 from tidegate_proxy.observability.exposition import families_of, merged
 from tidegate_proxy.servers.http.compression import TooLarge

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
-from tidegate_proxy.tritons.embedded.revival import RestartPauses
+from tidegate_proxy.tritons.embedded.restarter import RestartPauses
 
 log = logging.getLogger(__name__)
 

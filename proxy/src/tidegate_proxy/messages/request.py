@@ -59,7 +59,7 @@ class ResponseDeadline(NamedTuple):
     """Instant until which a late response is still wanted; 0: it is not."""
 
 
-def due(
+def response_deadline(
     now_ns: int,
     model: Model | None,
     times: RequestTimes,

@@ -51,7 +51,7 @@ def configure_logs(log_format: LogFormat = "text", level: str | int = "INFO") ->
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
-def sign(**fields: int) -> None:
+def add_log_fields(**fields: int) -> None:
     """Add fields to every line of this process, e.g. shard=1, because several processes share the output."""
 
     def signed(record: logging.LogRecord) -> bool:

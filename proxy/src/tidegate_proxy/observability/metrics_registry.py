@@ -106,7 +106,7 @@ class _EngineCollector(Collector):
         decisions = HistogramMetricFamily(
             "tidegate_scheduling_duration_seconds", "Time the engine and its policy took for one event."
         )
-        decisions.add_metric((), *_classes(snapshot.decisions))
+        decisions.add_metric((), *_buckets(snapshot.decisions))
         yield decisions
         replaced = CounterMetricFamily(
             "tidegate_policy_fallbacks",
@@ -291,18 +291,18 @@ def _about_requests(snapshot: MetricsSnapshot) -> Iterable[Metric]:
         for outcome, reason, count in _outcomes(counts):
             requests.add_metric((name, outcome, reason), count)
         waiting.add_metric((name,), snapshot.waiting[name])
-        queued.add_metric((name,), *_classes(counts.queued))
-        answered.add_metric((name,), *_classes(counts.answered))
+        queued.add_metric((name,), *_buckets(counts.queued))
+        answered.add_metric((name,), *_buckets(counts.answered))
         if counts.slo_ns is not None:
             slo.add_metric((name,), counts.slo_ns * _PER_NS)
-        slack.add_metric((name,), *_classes(counts.slack))
+        slack.add_metric((name,), *_buckets(counts.slack))
         for shape, stages in sorted(counts.stages.items()):
             planned.add_metric((name, shape), stages.count, stages.upper_ns * _PER_NS)
             taken.add_metric((name, shape), stages.count, stages.taken_ns * _PER_NS)
         for shape, (count, sum_ns) in sorted(counts.shapes.items()):
             of_shape.add_metric((name, shape), count, sum_ns * _PER_NS)
-        rows.add_metric((name,), *_size_classes(counts.batch_rows))
-        sizes.add_metric((name,), *_size_classes(counts.batch_requests))
+        rows.add_metric((name,), *_size_buckets(counts.batch_rows))
+        sizes.add_metric((name,), *_size_buckets(counts.batch_requests))
         for reason in ("requests", "bytes"):  # what queues can be full of
             refused.add_metric((name, reason), snapshot.refused[name, reason])
     return (
@@ -353,11 +353,11 @@ def _outcomes(counts: ModelCounts) -> Iterable[tuple[str, str, int]]:
         yield "dropped", reason, count
 
 
-def _classes(times: DurationHistogram) -> tuple[list[tuple[str, float]], float]:
+def _buckets(times: DurationHistogram) -> tuple[list[tuple[str, float]], float]:
     ends = [f"{bound_ns * _PER_NS:.6g}" for bound_ns in times.bounds_ns]
     return list(zip([*ends, "+Inf"], accumulate(times.counts), strict=True)), times.sum_ns * _PER_NS
 
 
-def _size_classes(sizes: Mapping[int, int]) -> tuple[list[tuple[str, float]], float]:
+def _size_buckets(sizes: Mapping[int, int]) -> tuple[list[tuple[str, float]], float]:
     ends = [(str(end), sum(count for size, count in sizes.items() if size <= end)) for end in _SIZES]
     return [*ends, ("+Inf", sum(sizes.values()))], sum(size * count for size, count in sizes.items())

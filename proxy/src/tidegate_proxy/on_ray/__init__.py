@@ -9,7 +9,7 @@ reports its new address to the others. Decision 74 gives the reasons.
     files         their files, sent through Ray's object store
     actors        the actors on the nodes
       node_folder    their folders there
-      role          a `tidegate serve` process of an actor; child: its start
+      role          a `tidegate serve` process of an actor; parent_death_signal: ends it with its parent
     supervisor    supervises all parts, in the driver
       supervised_part          one of the parts
     session       from the address of a cluster to serving clients

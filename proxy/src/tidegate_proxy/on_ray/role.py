@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 from tidegate_proxy.configuration.addresses import host_of, port_of
-from tidegate_proxy.on_ray.child import CHILD_PROGRAM
+from tidegate_proxy.on_ray.parent_death_signal import CHILD_PROGRAM
 from tidegate_proxy.on_ray.role_configs import SECRET_FILE, Document
 
 _CONFIG: Final = "tidegate.yaml"

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from tidegate.api import Batch, Request
 from tidegate.observation import OutcomeListener
 from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
-from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.rollout import comparison
 from tidegate_proxy.rollout.comparison import Comparison, ModelComparison, TrafficGroup
@@ -40,7 +40,7 @@ class Canary(OutcomeListener, Collector):
     """
 
     def __init__(
-        self, config: ServeConfig, in_force: InForce, directory: CurrentCatalog, decides: Callable[[], str]
+        self, config: ServeConfig, in_force: SettingsHolder, directory: CurrentCatalog, decides: Callable[[], str]
     ) -> None:
         """Create the canary. `decides`: returns a description of the current policy."""
         self._policy = config.policy

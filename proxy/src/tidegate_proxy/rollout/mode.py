@@ -6,7 +6,7 @@ from collections.abc import Callable
 from tidegate.engine import Engine
 from tidegate.schemas import ProfileFile
 from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
-from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.rollout.canary import Canary
 from tidegate_proxy.rollout.shadow import Shadow
@@ -19,7 +19,7 @@ class RolloutMode:
     def __init__(
         self,
         config: ServeConfig,
-        in_force: InForce,
+        in_force: SettingsHolder,
         directory: CurrentCatalog,
         measured: ProfileFile,
         engine: Engine,

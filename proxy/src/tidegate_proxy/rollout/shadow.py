@@ -25,7 +25,7 @@ from tidegate.schemas import ProfileFile, options_of
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.labels import label
 from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
-from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.transport import CallFailed
 from tidegate_proxy.tritons.backend import SERVICE_PREFIX, Backend
@@ -65,7 +65,7 @@ class Shadow(Collector):
     """
 
     def __init__(
-        self, config: ServeConfig, in_force: InForce, directory: CurrentCatalog, measured: ProfileFile
+        self, config: ServeConfig, in_force: SettingsHolder, directory: CurrentCatalog, measured: ProfileFile
     ) -> None:
         self._policy = config.policy
         self._seed = config.seed

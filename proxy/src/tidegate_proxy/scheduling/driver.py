@@ -29,11 +29,11 @@ from tidegate.observation import ChangeProgressed
 from tidegate_proxy.base import refusal
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, TIMEOUT_EXPIRED, Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.config import PolicyChoice
-from tidegate_proxy.configuration.settings import CurrentSettings, InForce
+from tidegate_proxy.configuration.settings import CurrentSettings, SettingsHolder
 from tidegate_proxy.messages.request import PendingRequest, ResponseDeadline
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.clock import LiveEngine
-from tidegate_proxy.scheduling.failures import LookAgain, PoisonRequestTracker, Recovery, no_look
+from tidegate_proxy.scheduling.failures import LookAgain, PoisonRequestTracker, Recovery, skip_health_check
 from tidegate_proxy.scheduling.in_flight import PendingRequests, RunningStages, StageRun
 from tidegate_proxy.scheduling.membership import Membership, OutlierDetector
 from tidegate_proxy.scheduling.stages import RunningBatches
@@ -60,13 +60,13 @@ class Driver:
         self,
         engine: Engine,
         directory: CurrentCatalog,
-        in_force: InForce,
+        in_force: SettingsHolder,
         observability: Observability,
         regions: SharedRegions | None = None,
         hidden: Callable[[], Container[str]] = frozenset,
         on_batch: Callable[[StageRun, Sequence[Outcome]], None] | None = None,
         pass_on: Callable[[PendingRequest], None] = refuse_stray,
-        look_again: LookAgain = no_look,
+        look_again: LookAgain = skip_health_check,
     ) -> None:
         """Create the driver. `regions`: shared memory with local Tritons; None: tensors are sent.
 

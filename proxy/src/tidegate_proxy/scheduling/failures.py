@@ -9,7 +9,7 @@ from typing import Final
 import grpc
 
 from tidegate_proxy.base.outcome import RequestFailed
-from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages.request import BatchRefusal, PendingRequest, Sender
 from tidegate_proxy.scheduling.in_flight import PendingRequests, StageRun
 from tidegate_proxy.scheduling.membership import Membership
@@ -115,7 +115,7 @@ class FailureVerdict:
 LookAgain = Callable[[Backend], Awaitable[None]]
 
 
-async def no_look(_backend: Backend) -> None:
+async def skip_health_check(_backend: Backend) -> None:
     """Do not refresh the models of a Triton, where nothing looks for changes."""
 
 
@@ -132,7 +132,7 @@ class Recovery:
         clients: PendingRequests,
         membership: Membership,
         poison_requests: PoisonRequestTracker,
-        in_force: InForce,
+        in_force: SettingsHolder,
         look_again: LookAgain,
     ) -> None:
         """Create the recovery. `look_again`: refreshes the models of a Triton."""

@@ -16,7 +16,7 @@ import grpc
 
 from tidegate.api import BatchFailed, Profile, RequestCancelled, WorkerJoined, WorkerLost
 from tidegate.engine import TopologyChanged
-from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages.request import PendingRequest
 from tidegate_proxy.scheduling.clock import LiveEngine
 from tidegate_proxy.scheduling.in_flight import PendingRequests, RunningStages, StageRun
@@ -95,7 +95,7 @@ class _Record:
 class OutlierDetector:
     """Outlier detection: counts failures by Triton and ejects those that fail while others succeed."""
 
-    in_force: InForce
+    in_force: SettingsHolder
     """Current settings."""
     _records: dict[Backend, _Record] = field(default_factory=dict)
     _owners: set[str] = field(default_factory=set)
@@ -224,7 +224,7 @@ class Membership:
         running: RunningStages,
         regions: SharedRegions | None,
         outliers: OutlierDetector,
-        in_force: InForce,
+        in_force: SettingsHolder,
         pass_on: Callable[[PendingRequest], None],
     ) -> None:
         """Create the membership. `pass_on`: bypasses a request whose model has changed."""

@@ -20,7 +20,7 @@ from tidegate_proxy.access.gate import AccessControl
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import Outcome
 from tidegate_proxy.configuration.config import BatchVerification
-from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages.forwarded_metadata import forwarded
 from tidegate_proxy.messages.merging import ScatterError, read_answer
 from tidegate_proxy.messages.model_signature import split_elements
@@ -87,7 +87,7 @@ class _History:
 class BatchVerifier:
     """Verifier that samples batches on the hot path, and verifies them one at a time in `run`."""
 
-    def __init__(self, directory: CurrentCatalog, in_force: InForce, metrics: Metrics) -> None:
+    def __init__(self, directory: CurrentCatalog, in_force: SettingsHolder, metrics: Metrics) -> None:
         self._directory = directory
         self._in_force = in_force
         self._metrics = metrics

@@ -20,7 +20,7 @@ from tidegate_proxy.service.fan_out import ControlVerb
 from tidegate_proxy.tritons import restrictions as of_tritons
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.tritons.batching_mode import drop_delays, lines_of
-from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog, discover, followed
+from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog, catalog_for_layout, discover
 from tidegate_proxy.tritons.initial_profiles import starting_profiles
 from tidegate_proxy.tritons.serialization import ModelOutcomes
 
@@ -133,7 +133,7 @@ class Discovery:
         async with self.one_at_a_time:
             before, told = self._directory.catalog, config.models
             living = [backend for backend in backends if backend.alive]
-            await of_tritons.take_note(living, config, over_http=self._over_http)
+            await of_tritons.log_restrictions(living, config, over_http=self._over_http)
             await drop_delays(living, told)
             catalog = await discover(backends, told, before, layout=layout, unbatched=self._directory.unbatched)
             catalog.check_padding()
@@ -156,7 +156,7 @@ class Discovery:
         before = self._directory.catalog
         loaded = {backend: joining.get(backend) or before.loaded[backend] for backend in backends}
         ids = {worker.name: worker_id for worker_id, worker in revision.workers.items()}
-        catalog = followed(before, loaded, self.told, revision.layout, ids)
+        catalog = catalog_for_layout(before, loaded, self.told, revision.layout, ids)
         catalog.check_padding()
         self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured))
         self.backends[:] = backends
@@ -177,7 +177,7 @@ class Discovery:
         try:
             if not await backend.serves():
                 return
-            await of_tritons.take_note([backend], self._config, over_http=self._over_http, returning=True)
+            await of_tritons.log_restrictions([backend], self._config, over_http=self._over_http, returning=True)
         except RestrictionError as error:
             if str(error) != said:
                 log.error("triton back, not used", extra={"triton": backend.address, "error": str(error)})
@@ -194,7 +194,7 @@ class Discovery:
     async def look_at_keys(self) -> None:
         """Apply changed headers that open restricted APIs: other APIs may now be left to the Tritons."""
         living = [backend for backend in self.backends if backend.alive]
-        await of_tritons.take_note(living, self._config, over_http=self._over_http, returning=True)
+        await of_tritons.log_restrictions(living, self._config, over_http=self._over_http, returning=True)
         await self.refresh(
             [model.config.name for backend in living for model in self._directory.catalog.loaded[backend]]
         )
@@ -203,7 +203,7 @@ class Discovery:
         """Ask once more what a Triton restricts that did not say so."""
         before = backend.apis
         try:
-            await of_tritons.take_note([backend], self._config, over_http=self._over_http, starts_s=0)
+            await of_tritons.log_restrictions([backend], self._config, over_http=self._over_http, starts_s=0)
         except RestrictionError as error:
             log.error("triton restrictions not read", extra={"triton": backend.address, "error": str(error)})
             return

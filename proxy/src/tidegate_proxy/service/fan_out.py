@@ -128,7 +128,7 @@ Changing = Callable[[ControlVerb, Question, AnyTriton], AbstractAsyncContextMana
 """Context around a call that changes the models of one Triton."""
 
 
-def unnoticed(_verb: ControlVerb, _question: object, _triton: object) -> AbstractAsyncContextManager[None]:
+def no_change_tracking(_verb: ControlVerb, _question: object, _triton: object) -> AbstractAsyncContextManager[None]:
     """Return a context that does nothing."""
     return nullcontext()
 
@@ -141,7 +141,7 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
         tritons: Sequence[AnyTriton],
         codec: ProtocolCodec[AnyTriton, Question, Answer],
         whole: Callable[[Iterable[Iterable[IndexRow]]], list[IndexRow]] | None = None,
-        changing: Changing[Question, AnyTriton] = unnoticed,
+        changing: Changing[Question, AnyTriton] = no_change_tracking,
     ) -> None:
         """Create the fan out. `whole`: merges several indexes; default `whole_index`."""
         self._changing = changing

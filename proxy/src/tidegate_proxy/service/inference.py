@@ -15,8 +15,8 @@ from tidegate_proxy.messages.request import (
     InferenceRequest,
     NotSchedulable,
     PendingRequest,
-    due,
     open_known,
+    response_deadline,
 )
 from tidegate_proxy.messages.wire import first_string
 from tidegate_proxy.scheduling.driver import Driver
@@ -125,7 +125,9 @@ class Inference:
         envelope = client.envelope
         model = self._directory.catalog.models.get(envelope.model)  # None: gone since it was opened; the engine says so
         heading = envelope.heading
-        wanted = due(arrival_ns, model, heading.times, remaining_s, heeds_timeout=envelope.signature.heeds_timeout)
+        wanted = response_deadline(
+            arrival_ns, model, heading.times, remaining_s, heeds_timeout=envelope.signature.heeds_timeout
+        )
         app = self._applications.of(heading, client.metadata)
         try:
             if request := self._driver.admit(client, arrival_ns, wanted, app):
@@ -146,7 +148,7 @@ class Inference:
         else:
             envelope = self.open(message, metadata, "http")
         if envelope is None:
-            raise NotSchedulable("a Triton has to see it as it is")
+            raise NotSchedulable("a Triton must get it unmodified")
         if not fits(metadata):
             if envelope.model not in self._directory.catalog.split:
                 raise NotSchedulable("its headers are more than gRPC takes")

@@ -19,7 +19,7 @@ from tidegate_proxy.base import refusal, reserved_names
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.apis import Api, Protocol
-from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages import guards
 from tidegate_proxy.messages.forwarded_metadata import forwarded
 from tidegate_proxy.messages.request import NotSchedulable, PassedThrough, PendingRequest, open_envelope
@@ -67,7 +67,7 @@ class Routing:
         driver: Driver,
         observability: Observability,
         gate: AccessControl,
-        in_force: InForce,
+        in_force: SettingsHolder,
     ) -> None:
         self._backends = backends
         self._directory = directory

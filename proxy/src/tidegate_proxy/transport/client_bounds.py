@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Literal, Protocol, TypeVar
 
-from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.configuration.settings import SettingsHolder
 
 Served = Literal["grpc", "http", "metrics"]
 """Key by which connections are counted."""
@@ -22,9 +22,9 @@ class ClientBounds:
     May be called from any thread, as large bodies are decompressed in threads.
     """
 
-    def __init__(self, in_force: InForce | None = None) -> None:
+    def __init__(self, in_force: SettingsHolder | None = None) -> None:
         """Create the client bounds. `in_force`: the limits; None: unlimited."""
-        self._in_force = in_force or InForce()
+        self._in_force = in_force or SettingsHolder()
         self.in_flight_bytes = 0
         self._in_flight_of: dict[str, int] = {}
         """The same by whose they are."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.configuration.settings import SettingsHolder
 
 BEAT_S = 0.5
 """Interval in seconds at which an idle part gives a sign of life."""
@@ -19,7 +19,7 @@ BEAT_S = 0.5
 class Liveness(Collector):
     """Parts of Tidegate with their last signs of life; as a Prometheus collector it exports the silence of each."""
 
-    def __init__(self, in_force: InForce) -> None:
+    def __init__(self, in_force: SettingsHolder) -> None:
         self._in_force = in_force
         self._signs: dict[str, Callable[[], int]] = {}
 

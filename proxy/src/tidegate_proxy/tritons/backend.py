@@ -11,7 +11,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate_proxy.access.passthrough_apis import GRPC_PREFIX, PassthroughApis
 from tidegate_proxy.configuration.apis import METHOD_API, Api, Protocol
-from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.configuration.tritons import TritonTls
 from tidegate_proxy.transport import AsyncStream, CallFailed, Channel, Metadata, ask
 from tidegate_proxy.tritons.serialization import SerializationController
@@ -81,7 +81,7 @@ class Backend:
         headers: Sequence[tuple[str, str]] = (),
         http_forward_pattern: str | None = None,
         grpc_forward_pattern: str | None = None,
-        in_force: InForce | None = None,
+        in_force: SettingsHolder | None = None,
     ) -> None:
         """Create the backend. `address`: HOST:PORT of its gRPC service; `keepalive_s`: as in the configuration.
 
@@ -96,7 +96,7 @@ class Backend:
         """Pattern of gRPC metadata that it forwards to models; None: unknown, "": none."""
         self.apis = PassthroughApis()
         """APIs that it restricts and that Tidegate leaves to it."""
-        self._in_force = in_force or InForce()
+        self._in_force = in_force or SettingsHolder()
         self._health: dict[str, asyncio.Task[bytes]] = {}
         """Probes under way, by method."""
         self.worker = worker

@@ -241,7 +241,7 @@ async def discover(
     return catalog
 
 
-def followed(
+def catalog_for_layout(
     before: Catalog,
     loaded: Mapping[Backend, list[LoadedModel]],
     told: Mapping[str, ModelConfig],

@@ -53,7 +53,7 @@ def said_of_others(measured: ProfileFile, model: str) -> str:
     )
 
 
-def misfits(catalog: Catalog, measured: ProfileFile) -> list[str]:
+def unmatched_shapes(catalog: Catalog, measured: ProfileFile) -> list[str]:
     """Return a line for each measured shape that no request has: the model has changed, or requests are padded."""
     lines = []
     for profile in measured.profiles:

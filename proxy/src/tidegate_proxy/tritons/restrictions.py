@@ -149,7 +149,7 @@ def _lacks_key(backend: Backend, api: Api, words: str) -> str:
     )
 
 
-def consequences(backend: Backend) -> Iterator[tuple[str, str]]:
+def restriction_warnings(backend: Backend) -> Iterator[tuple[str, str]]:
     """Return what is left to a Triton and what Tidegate cannot see of it, as sentences with a remedy."""
     apis = backend.apis
     for protocol, flag in _FLAGS.items():
@@ -178,7 +178,7 @@ def consequences(backend: Backend) -> Iterator[tuple[str, str]]:
         )
 
 
-async def take_note(
+async def log_restrictions(
     backends: Sequence[Backend],
     config: ServeConfig,
     *,
@@ -210,7 +210,7 @@ async def take_note(
                 extra={"triton": backend.address, "flag": _FLAGS[protocol]},
             )
         if (backend.apis.left, backend.apis.closed) != (before.left, before.closed):
-            for what, remedy in consequences(backend):
+            for what, remedy in restriction_warnings(backend):
                 log.warning("triton restricts an API", extra={"triton": backend.address, "detail": f"{what}; {remedy}"})
 
 

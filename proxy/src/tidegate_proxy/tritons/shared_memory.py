@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.base import reserved_names
 from tidegate_proxy.base.reserved_names import OWN_PREFIX
-from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages.padding import Piece, write
 from tidegate_proxy.transport import CallFailed
 from tidegate_proxy.tritons.backend import SERVICE_PREFIX, Backend
@@ -115,7 +115,7 @@ class SharedRegion:
 class SharedRegions:
     """Regions of shared memory, by size in powers of two. Use it only in one event loop."""
 
-    def __init__(self, in_force: InForce) -> None:
+    def __init__(self, in_force: SettingsHolder) -> None:
         self._in_force = in_force
         self._held_bytes = 0
         self._backends: list[Backend] = []

@@ -16,6 +16,7 @@ from tidegate.schemas import (
     read_document,
     write_document,
 )
+from tidegate_repo_generator.atomic_folder import replace_folder
 from tidegate_repo_generator.deploying.matching import (
     check_batches,
     differing_bytes,
@@ -32,7 +33,6 @@ from tidegate_repo_generator.model import DeployTarget, GenerateError, Precision
 from tidegate_repo_generator.onnx_file import OnnxFile, read_onnx
 from tidegate_repo_generator.tensorrt.given_shapes import Shapes, shapes_measured
 from tidegate_repo_generator.tensorrt.partition_shapes import shapes_of_partitions
-from tidegate_repo_generator.writing import replace_folder
 
 DEFAULT_POLICY: Final = "ppipe"
 

@@ -8,6 +8,7 @@ from shutil import copyfile
 from typing import Final
 
 from tidegate.schemas import DeployedPartition, DeployedWorker, Deployment, Layout, LayoutWorker
+from tidegate_repo_generator.atomic_folder import CONFIG_FILE
 from tidegate_repo_generator.config import config_text, model_config
 from tidegate_repo_generator.deploying.engines import Engines
 from tidegate_repo_generator.deploying.launch import build_file, launch_file
@@ -16,7 +17,6 @@ from tidegate_repo_generator.model import DeployTarget, Precision
 from tidegate_repo_generator.onnx_file import OnnxFile
 from tidegate_repo_generator.tensorrt.engine import PLAN_FILE
 from tidegate_repo_generator.tensorrt.given_shapes import Shapes
-from tidegate_repo_generator.writing import CONFIG_FILE
 from tidegate_triton_models import model_source
 
 WEIGHTS_FOLDER: Final = "weights"

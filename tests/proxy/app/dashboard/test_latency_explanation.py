@@ -7,11 +7,13 @@ from tests.proxy.app.dashboard.event_buffers import MS, SETUP, moments_of
 from tidegate.api import Commands, Drop, RequestCancelled, SetTimer
 from tidegate.engine import AnyStimulus, ClockAdvanced
 from tidegate_proxy.app.dashboard.latency_explanation import LatencyExplanation
-from tidegate_proxy.app.dashboard.timeline_builder import telling
+from tidegate_proxy.app.dashboard.timeline_builder import build_timeline_steps
 
 
 def told(request_id: int, stimuli: list[AnyStimulus], *answers: Commands) -> LatencyExplanation:
-    steps = telling(request_id, moments_of(stimuli, *answers), SETUP.models, SETUP.workers, lambda ns: ns / MS)
+    steps = build_timeline_steps(
+        request_id, moments_of(stimuli, *answers), SETUP.models, SETUP.workers, lambda ns: ns / MS
+    )
     timeline = list(steps)[-1]
     assert timeline is not None
     return timeline
@@ -124,7 +126,7 @@ def test_one_that_was_tried_again_is_told_of_its_last_batch() -> None:
 
 
 def test_nothing_is_told_of_what_is_not_known() -> None:
-    steps = telling(7, moments_of([arrived(0, 0)]), SETUP.models, SETUP.workers, float)
+    steps = build_timeline_steps(7, moments_of([arrived(0, 0)]), SETUP.models, SETUP.workers, float)
     assert list(steps)[-1] is None
 
 
@@ -135,7 +137,7 @@ def test_a_stream_that_is_met_in_its_middle() -> None:
         [],
         [run(0, 1, at_ns=4000 * MS, last_ns=20 * MS)],
     )
-    timeline = list(telling(1, moments, SETUP.models, SETUP.workers, float))[-1]
+    timeline = list(build_timeline_steps(1, moments, SETUP.models, SETUP.workers, float))[-1]
     assert timeline is not None
     assert (timeline.outcome, timeline.companions) == ("in time", [])
 

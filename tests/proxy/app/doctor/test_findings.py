@@ -21,25 +21,25 @@ from tidegate_proxy.app.doctor.facts import (
 )
 from tidegate_proxy.app.doctor.installation import broken_plugins, unseen_gpus
 from tidegate_proxy.app.doctor.latency import (
-    measured_in_vain,
     not_measured,
     requests_not_timed,
-    shapes_in_vain,
-    slos_in_vain,
     slos_too_short,
+    unreachable_slos,
+    unused_profiles,
+    unused_shapes,
 )
 from tidegate_proxy.app.doctor.models import (
     batches_of_one,
+    conflicting_queue_policies,
     disagreements,
-    judged_twice,
-    merged_by_nobody,
+    double_batching_delay,
+    ineffective_settings,
     merged_rows,
     models_that_do_not_load,
     models_that_nobody_has,
-    parts_of_nobody,
     remedy_for,
-    waiting_twice,
-    words_in_vain,
+    unbatched_models,
+    unused_policy_parts,
 )
 from tidegate_proxy.tritons.batching_mode import BatchingDecision
 
@@ -115,7 +115,7 @@ def test_without_a_profile_what_was_timed_counts_and_then_what_triton_counted() 
 def test_slos_of_models_that_are_not_scheduled() -> None:
     by_file = config_of("file", 'max_batch_size: 0 parameters { key: "slo_ms" value: { string_value: "5" } }')
     told = {"models": {"told": {"slo_ms": 5, "on_deadline_miss": "serve"}}}
-    findings = list(slos_in_vain(facts_of(by_file, config_of("told", "max_batch_size: 0"), config=told)))
+    findings = list(unreachable_slos(facts_of(by_file, config_of("told", "max_batch_size: 0"), config=told)))
     assert [(finding.severity, finding.where) for finding in findings] == [
         ("warning", "model file"),
         ("error", "models.told.slo_ms"),
@@ -151,14 +151,14 @@ def test_parts_of_a_composition_that_decide_for_nothing() -> None:
     ]
     options = {"name": "by-model", "options": {"parts": parts}}
     facts = facts_of(config_of("detect"), config_of("bert-large"), config={"policy": options})
-    unknown, taken = parts_of_nobody(facts)
+    unknown, taken = unused_policy_parts(facts)
     assert (unknown.severity, unknown.where, unknown.remedy) == (
         "warning", "policy.options.parts.0.models", "did you mean 'detect'?",
     )  # fmt: skip
     assert taken.where == "policy.options.parts.1.models"
     assert taken.what == "'bert-large': all its models are those of parts.0, which comes first"
-    assert not list(parts_of_nobody(facts_of(config_of("m"))))
-    (bare,) = parts_of_nobody(facts_of(config_of("m"), config={"policy": {"name": "by-model"}}))
+    assert not list(unused_policy_parts(facts_of(config_of("m"))))
+    (bare,) = unused_policy_parts(facts_of(config_of("m"), config={"policy": {"name": "by-model"}}))
     assert "first come, first served" in bare.what
 
 
@@ -181,12 +181,12 @@ def test_triton_queues_behind_tidegate() -> None:
         "max_batch_size: 8 dynamic_batching { priority_levels: 2 default_priority_level: 1 "
         "default_queue_policy { max_queue_size: 2 } }",
     )
-    assert said(waiting_twice(facts_of(delayed))) == [], "it passes through, and waits once"
+    assert said(double_batching_delay(facts_of(delayed))) == [], "it passes through, and waits once"
     told = {"models": {"delayed": {"scheduling": "batched"}, "short": {"scheduling": "batched"}}}
-    (waits,) = waiting_twice(facts_of(delayed, short, config=told))
+    (waits,) = double_batching_delay(facts_of(delayed, short, config=told))
     assert waits.where == "models.delayed"
     assert "up to 5 ms" in waits.what
-    (judged,) = judged_twice(facts_of(delayed, short, config=told))
+    (judged,) = conflicting_queue_policies(facts_of(delayed, short, config=told))
     assert judged.where == "models.short"
     assert "max_queue_size" in judged.what
     assert "priority" not in judged.what, "that does a batch no harm"
@@ -195,7 +195,7 @@ def test_triton_queues_behind_tidegate() -> None:
 def test_words_that_cannot_be_followed() -> None:
     told = {"models": {"flat": {"scheduling": "batched"}, "fine": {"scheduling": "bypass"}}}
     facts = facts_of(config_of("flat", "max_batch_size: 0"), config_of("fine"), config=told, unpadded={"fine": "why"})
-    findings = list(words_in_vain(facts))
+    findings = list(ineffective_settings(facts))
     assert said(findings) == [("warning", "setting-ignored"), ("error", "not-padded")]
     assert "(scheduling: batched): max_batch_size is 0" in findings[0].what
 
@@ -226,9 +226,9 @@ def test_a_remedy_for_a_batch_of_one_fits_its_backend() -> None:
 
 def test_models_that_nobody_has_said_anything_of() -> None:
     bare = config_of("m", "max_batch_size: 8")
-    assert said(merged_by_nobody(facts_of(bare))) == [("advice", "unbatched-model")]
-    assert said(merged_by_nobody(facts_of(bare, config={"models": {"m": {"scheduling": "unbatched"}}}))) == []
-    assert said(merged_by_nobody(facts_of(config_of("m")))) == []
+    assert said(unbatched_models(facts_of(bare))) == [("advice", "unbatched-model")]
+    assert said(unbatched_models(facts_of(bare, config={"models": {"m": {"scheduling": "unbatched"}}}))) == []
+    assert said(unbatched_models(facts_of(config_of("m")))) == []
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_merged_models_must_have_independent_rows(batches: bool | None, found: l
 )
 def test_advice_to_merge_knows_of_the_rows(batches: bool | None, remedy: str) -> None:
     facts = facts_of(config_of("m", "max_batch_size: 8"), rows={"m": RowsVerdict(batches, "why")})
-    remedies = [finding.remedy for finding in merged_by_nobody(facts)]
+    remedies = [finding.remedy for finding in unbatched_models(facts)]
     assert len(remedies) == (batches is not False)
     assert all(each.endswith(remedy) for each in remedies)
 
@@ -263,11 +263,11 @@ def test_what_was_not_measured_matters_where_there_is_an_slo() -> None:
 
 def test_what_was_measured_in_vain() -> None:
     facts = facts_of(
-        config_of("resnet"), measured=profiles_of("resnte", median_ms=1, p95_ms=1), misfits=["no such shape"]
+        config_of("resnet"), measured=profiles_of("resnte", median_ms=1, p95_ms=1), unmatched_shapes=["no such shape"]
     )
-    (finding,) = measured_in_vain(facts)
+    (finding,) = unused_profiles(facts)
     assert finding.remedy == "did you mean 'resnet'?"
-    assert str(next(shapes_in_vain(facts))) == "profiles: no such shape"
+    assert str(next(unused_shapes(facts))) == "profiles: no such shape"
 
 
 def test_tritons_that_disagree() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.proxy.servers.http.by_hand import NOT_FOUND, exchange
-from tidegate_proxy.configuration.settings import CurrentSettings, InForce
+from tidegate_proxy.configuration.settings import CurrentSettings, SettingsHolder
 from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
 from tidegate_proxy.servers.http import HttpLimits
 from tidegate_proxy.servers.http.connection import RESERVED_CONNECTIONS
@@ -302,7 +302,7 @@ def test_a_reader_that_takes_its_time_is_not(limited: Callable[..., Peer], event
 def test_answers_that_nobody_reads_are_bounded_in_all(
     limited: Callable[..., Peer], eventually: Callable[..., None]
 ) -> None:
-    peer = limited(HttpLimits(), ClientBounds(InForce(CurrentSettings(max_response_buffer_bytes=3 * BIG_BYTES))))
+    peer = limited(HttpLimits(), ClientBounds(SettingsHolder(CurrentSettings(max_response_buffer_bytes=3 * BIG_BYTES))))
     for _ in range(10):
         peer.connect(BIG.replace(b"/v2/big", b"/v2"))
     eventually(lambda: peer.bounds.ended["http", "max_response_buffer_bytes"] >= 7, "those beyond to be cut off")
@@ -314,7 +314,7 @@ def test_bytes_in_flight_are_bounded(limited: Callable[..., Peer], eventually: C
     """Bodies that are sent halfway hold memory; who comes when too much is held is told so, and others go on."""
     peer = limited(
         HttpLimits(),
-        ClientBounds(InForce(CurrentSettings(max_in_flight_bytes=2_100_000))),
+        ClientBounds(SettingsHolder(CurrentSettings(max_in_flight_bytes=2_100_000))),
         scheduled={"echo": SIGNATURE}.get,
     )
     half = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + bytes(500_000)
@@ -370,7 +370,7 @@ def test_trailers_are_no_headers(start_http_server: Callable[..., Any], start_up
 def test_heads_and_open_requests_count_as_in_flight(
     limited: Callable[..., Peer], eventually: Callable[..., None]
 ) -> None:
-    peer = limited(HttpLimits(), ClientBounds(InForce(CurrentSettings(max_in_flight_bytes=1 << 20))))
+    peer = limited(HttpLimits(), ClientBounds(SettingsHolder(CurrentSettings(max_in_flight_bytes=1 << 20))))
     unfinished = b"GET /v2 HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 100_000
     first = peer.connect(unfinished)
     eventually(lambda: peer.bounds.in_flight_bytes >= 100_000, "its head to be counted")

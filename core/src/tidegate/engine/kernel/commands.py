@@ -44,15 +44,15 @@ def _dispatch(state: EngineState, batch: Batch) -> None:
     taken, rows = check_dispatch(state.now_ns, state.next_batch_id, batch, queued, state.models, fleet.bookings)
     if not state.policy.is_best_effort(batch.model):
         check_deadlines(batch, taken, rows, fleet.workers, state.expectations.profiles)
-    depart(state, batch, taken, rows)
+    start_batch(state, batch, taken, rows)
 
 
-def depart(state: EngineState, batch: Batch, taken: list[Request], rows: int) -> None:
+def start_batch(state: EngineState, batch: Batch, taken: list[Request], rows: int) -> None:
     """Remove the requests of a batch from their queue and start the batch."""
     state.next_batch_id = batch.id + 1
     state.succession.offered.difference_update([stage.worker_id for stage in batch.stages])
     state.waiting.starts(batch.model, taken, rows, sum(stage.duration_ns for stage in batch.stages))
-    state.flights.depart(state.now_ns, batch, taken, rows)
+    state.flights.start_batch(state.now_ns, batch, taken, rows)
 
 
 def _drop(state: EngineState, command: Drop) -> None:

@@ -30,7 +30,7 @@ from tidegate.engine.kernel.event_handlers import EventHandlers
 from tidegate.engine.kernel.invariants import InvariantViolation
 from tidegate.engine.kernel.observers import Observers
 from tidegate.engine.kernel.policy_handover import Policies, PolicyRetry
-from tidegate.engine.kernel.policy_runner import PolicyRunner, due_news
+from tidegate.engine.kernel.policy_runner import PolicyRunner, worker_readiness_events
 from tidegate.engine.kernel.refusals import REFUSABLE_EVENTS, check_event
 from tidegate.engine.kernel.state import EngineState
 from tidegate.engine.kernel.validation import validate
@@ -234,7 +234,7 @@ class Engine:
         if state.overlap.is_due(event.now_ns):
             # A worker whose stage ends with this event is told after that.
             ends = event.worker_id if isinstance(event, StageFinished | BatchFailed) else None
-            for news in due_news(state, ends):
+            for news in worker_readiness_events(state, ends):
                 self._policy.tell(news)
 
     def _settle(self) -> None:

@@ -88,7 +88,7 @@ class EventHandlers:
         if model and request.rows > model.max_rows:
             state.fail(request, f"{request.rows} rows; {request.model!r} takes {model.max_rows}")
         elif not self._fleet.serves(request):
-            state.fail_homeless(request)
+            state.fail_unservable(request)
         else:
             if model and (request.shape or request.app):
                 request = self._alone_if_wanted(self._with_class(request, model), model)
@@ -246,9 +246,9 @@ class EventHandlers:
             if request.id in self._waiting.queued:
                 self._policy.inform(RequestArrived(state.now_ns, request))
 
-    def _fail_late_homeless(self) -> None:
-        for request in self._waiting.pop_homeless_late():
-            self._state.fail_homeless(request)
+    def _fail_late_unservable(self) -> None:
+        for request in self._waiting.pop_unservable_late_requests():
+            self._state.fail_unservable(request)
 
     def _join_worker(self, event: WorkerJoined) -> None:
         worker = event.worker
@@ -278,12 +278,12 @@ class EventHandlers:
                 self._flights.cut_off(event.now_ns, flight, event.worker_id)
             else:
                 self._fail_flight(flight, flight.doomed)
-        self._policy.follow_doubts()  # what was given up wrongly may be homeless, too
-        for request in self._waiting.homeless:
+        self._policy.follow_doubts()  # what was given up wrongly may be unservable, too
+        for request in self._waiting.unservable_requests:
             if self._waiting.queued.pop(request.id, None):  # unless the policy dropped it when told of another
-                state.fail_homeless(request)
+                state.fail_unservable(request)
                 self._policy.inform(RequestCancelled(event.now_ns, request.id))
-        self._fail_late_homeless()
+        self._fail_late_unservable()
         self._begin_anew()
 
     def _change_plan(self, event: TopologyChanged) -> None:
@@ -299,10 +299,10 @@ class EventHandlers:
         for worker in event.workers:
             if worker.id not in fleet.workers:
                 fleet.add(worker)
-        for request in self._waiting.homeless:
+        for request in self._waiting.unservable_requests:
             del self._waiting.queued[request.id]
-            state.fail_homeless(request)
-        self._fail_late_homeless()
+            state.fail_unservable(request)
+        self._fail_late_unservable()
         state.release()
         self._waiting.workers_changed(event.now_ns)
         self._policy.succeed(state.policy.migrate)

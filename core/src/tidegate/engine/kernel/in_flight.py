@@ -46,7 +46,7 @@ class InFlightBatches:
         """Return the batch in flight with this id."""
         return self._by_batch.get(batch_id)
 
-    def depart(self, now_ns: int, batch: Batch, requests: list[Request], rows: int) -> None:
+    def start_batch(self, now_ns: int, batch: Batch, requests: list[Request], rows: int) -> None:
         """Add a dispatched batch and reserve its workers."""
         flight = self._by_batch[batch.id] = InFlightBatch(batch, requests, rows, requests[0].shape)
         for request in requests:

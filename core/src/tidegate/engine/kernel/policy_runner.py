@@ -23,7 +23,7 @@ from tidegate.api import (
 from tidegate.engine.kernel import commands
 from tidegate.engine.kernel.invariants import EngineStateError
 from tidegate.engine.kernel.state import EngineState
-from tidegate.engine.waiting import IN_VAIN, News
+from tidegate.engine.waiting import DEADLINE_UNREACHABLE, Notification
 from tidegate.observation import ObserverRemoved, PolicyOverran, PolicyReplaced, PolicyRestored, PolicyTraceObserver
 from tidegate.toolkit import FirstComeFirstServed
 
@@ -83,7 +83,7 @@ class PolicyRunner:
         self.witness = None
         self._state.effects.append(ObserverRemoved(type(witness).__name__, f"{type(fault).__name__}: {fault}"))
 
-    def tell_all(self, news: Iterable[News]) -> None:
+    def tell_all(self, news: Iterable[Notification]) -> None:
         """Pass pending notifications to the policy one by one; the next may depend on its commands."""
         for each in news:
             if each is None:
@@ -128,7 +128,7 @@ class PolicyRunner:
         if lost and not state.policy.is_best_effort(lost.model):
             del self._waiting.queued[lost.id]
             if self._waiting.give_up(state.now_ns, lost):
-                state.dropped(Drop(lost.id, IN_VAIN))
+                state.dropped(Drop(lost.id, DEADLINE_UNREACHABLE))
             self.inform(RequestCancelled(state.now_ns, lost.id))
 
     def _delay(self, worker_id: int) -> None:
@@ -174,7 +174,7 @@ class PolicyRunner:
         batch = Batch(state.policy.new_batch_id(), first.model, tuple(request.id for request in requests), stages)
         self._succession.own_batches.add(batch.id)
         state.commands.append(Dispatch(batch))
-        commands.depart(state, batch, requests, rows)
+        commands.start_batch(state, batch, requests, rows)
 
     def show_late(self, requests: Iterable[Request]) -> None:
         """Pass late requests that the policy has not seen as arrivals."""
@@ -196,7 +196,7 @@ class PolicyRunner:
             self.inform(WorkerJoined(state.now_ns, released))
         self.follow_doubts()
         while self._waiting.queued and self._overlap.is_due(state.now_ns):
-            for news in due_news(state):  # of stages that end as soon as what follows them can be there
+            for news in worker_readiness_events(state):  # of stages that end as soon as what follows them can be there
                 self.tell(news)
             self.follow_doubts()
 
@@ -218,7 +218,7 @@ class PolicyRunner:
         self._expectations.cover(state.policy.quantile)
         for request in list(self._waiting.queued.values()):
             if request.id in self._waiting.queued:
-                self._waiting.look_after(request)
+                self._waiting.watch_deadline(request)
                 self.inform(RequestArrived(state.now_ns, request))
 
     def overran(self, event: PolicyOverran) -> None:
@@ -298,7 +298,7 @@ def readiness(state: EngineState, worker_id: int) -> WorkerReady | None:
     return None if booked.free_ns is None else WorkerReady(now_ns, worker_id, booked.free_ns)
 
 
-def due_news(state: EngineState, but_for: int | None = None) -> Iterator[WorkerDelayed | WorkerReady]:
+def worker_readiness_events(state: EngineState, but_for: int | None = None) -> Iterator[WorkerDelayed | WorkerReady]:
     """Return WorkerReady and WorkerDelayed for workers whose stages are about to end or overdue.
 
     Tidegate does not announce soon-idle workers while the queue is empty. `but_for`: worker whose stage ends with this

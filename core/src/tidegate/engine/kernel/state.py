@@ -110,7 +110,7 @@ class EngineState:
         self.tries.ended(request.id)
         self.effects.append(Fail(request.id, reason))
 
-    def fail_homeless(self, request: Request) -> None:
+    def fail_unservable(self, request: Request) -> None:
         """Fail a request because no remaining worker can run it."""
         takes_rows = self.fleet.takes_rows(request.model)
         narrow = f"{request.rows} rows; the workers that are left take {takes_rows} of {request.model!r}"
@@ -123,7 +123,7 @@ class EngineState:
             if request.id in self.waiting.queued:
                 released.append(request)
             else:
-                self.fail_homeless(request)
+                self.fail_unservable(request)
         return released
 
     def _is_free(self, worker_id: int) -> bool:

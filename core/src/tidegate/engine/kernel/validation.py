@@ -42,8 +42,9 @@ def _requests(state: EngineState, reducer: Reducer) -> Iterator[str]:
         yield f"requests {sorted(lost)} have not ended and are nowhere"
     if ended := places.keys() - reducer.open.keys():
         yield f"requests {sorted(ended)} have ended and are still somewhere"
-    if state.waiting.homeless:
-        yield f"requests {[request.id for request in state.waiting.homeless]} are queued and no worker can run them"
+    if state.waiting.unservable_requests:
+        ids = [request.id for request in state.waiting.unservable_requests]
+        yield f"requests {ids} are queued and no worker can run them"
     if early := [request.id for request in state.waiting.late if not request.is_late]:
         yield f"requests {early} wait to be served late and are not late"
     if (

@@ -7,6 +7,6 @@ out_of_order_deadlines  requests with less time than those ahead of them, and wh
 late_requests           requests that will miss their deadline and are served anyway: first come, first served
 """
 
-from tidegate.engine.waiting.waiting import IN_VAIN, OUT_OF_TURN, News, WaitingRequests
+from tidegate.engine.waiting.waiting import DEADLINE_UNREACHABLE, FAIR_SHARE, Notification, WaitingRequests
 
-__all__ = ["IN_VAIN", "OUT_OF_TURN", "News", "WaitingRequests"]
+__all__ = ["DEADLINE_UNREACHABLE", "FAIR_SHARE", "Notification", "WaitingRequests"]

@@ -16,11 +16,11 @@ from tidegate.engine.waiting.fair_queue import FairQueue
 from tidegate.engine.waiting.late_requests import LateRequests
 from tidegate.engine.waiting.out_of_order_deadlines import OutOfOrderDeadlines
 
-OUT_OF_TURN = "fair_share"
+FAIR_SHARE = "fair_share"
 """Why a request is dropped whose time ran out while it was the turn of others: its client had more than they."""
-IN_VAIN = "deadline_unreachable"
+DEADLINE_UNREACHABLE = "deadline_unreachable"
 """Why a request is dropped whose time ran out where it waited: policies give the same reason."""
-News = RequestArrived | RequestCancelled | ProfileUpdated | Drop | None
+Notification = RequestArrived | RequestCancelled | ProfileUpdated | Drop | None
 """Next notification: an event for the policy, or the end of a request; None: first handle the consequences."""
 
 
@@ -79,7 +79,7 @@ class WaitingRequests:
         self.queued[request.id] = request
         self._hurried.returns(request)
 
-    def look_after(self, request: Request) -> None:
+    def watch_deadline(self, request: Request) -> None:
         """Watch a request for a new policy: the previous one may have run late ones."""
         self._hurried.returns(request)
 
@@ -126,7 +126,7 @@ class WaitingRequests:
         """Whether `expire` may have something to give up."""
         return self._hurried.earliest_ns <= now_ns or self.late.earliest_ns <= now_ns
 
-    def expire(self, now_ns: int) -> Iterator[News]:
+    def expire(self, now_ns: int) -> Iterator[Notification]:
         """Give up hopeless requests; yields a notification for each."""
         if self._hurried.earliest_ns <= now_ns:
             yield from self._expire_hurried(now_ns)
@@ -138,7 +138,7 @@ class WaitingRequests:
         """Whether `advance` may have something to tell: several flows wait, or something is late."""
         return self._sharing.is_contended or self.late.waits
 
-    def advance(self, now_ns: int) -> Iterator[News]:
+    def advance(self, now_ns: int) -> Iterator[Notification]:
         """Show the policy the next requests by fair queueing, and late requests for unneeded workers; withdraw others.
 
         Yields a notification for each.
@@ -148,7 +148,7 @@ class WaitingRequests:
         if self.late.waits:
             yield from self._take_late(now_ns)
 
-    def _take_turns(self, now_ns: int) -> Iterator[News]:
+    def _take_turns(self, now_ns: int) -> Iterator[Notification]:
         sharing = self._sharing
         if excessive := sharing.excess(now_ns):
             called_back = []
@@ -163,14 +163,14 @@ class WaitingRequests:
             if (yield from self._doubt(now_ns, hopeless)):
                 sharing.reprieve(hopeless)
             elif self.give_up(now_ns, hopeless, seen=False):
-                yield Drop(hopeless.id, OUT_OF_TURN)
+                yield Drop(hopeless.id, FAIR_SHARE)
         yield None  # so does what was expected of those who will not come
         while following := sharing.next(now_ns):
             self.returns(following)
             yield RequestArrived(now_ns, following)
             yield None
 
-    def _take_late(self, now_ns: int) -> Iterator[News]:
+    def _take_late(self, now_ns: int) -> Iterator[Notification]:
         late = self.late
         for shown in late.to_call_back():
             if self.queued.pop(shown.id, None):  # unless the policy ran it when told of another
@@ -181,7 +181,7 @@ class WaitingRequests:
             yield RequestArrived(now_ns, request)
             yield None
 
-    def _expire_hurried(self, now_ns: int) -> Iterator[News]:
+    def _expire_hurried(self, now_ns: int) -> Iterator[Notification]:
         """Drop what cannot be on time any more where it waits, behind requests that have more time."""
         for hopeless in self._hurried.pop_hopeless(now_ns):
             if hopeless.id not in self.queued:
@@ -191,22 +191,22 @@ class WaitingRequests:
                 continue
             del self.queued[hopeless.id]
             if self.give_up(now_ns, hopeless):
-                yield Drop(hopeless.id, IN_VAIN)
+                yield Drop(hopeless.id, DEADLINE_UNREACHABLE)
             yield RequestCancelled(now_ns, hopeless.id)
 
-    def _expire_late(self, now_ns: int) -> Iterator[News]:
+    def _expire_late(self, now_ns: int) -> Iterator[Notification]:
         """Drop what waits to be served late, and whose client waits no longer."""
         for request_id in self.late.pop_expired(now_ns):
             if expired := self.late.remove(request_id):
                 if self.give_up(now_ns, expired):
-                    yield Drop(request_id, IN_VAIN)
+                    yield Drop(request_id, DEADLINE_UNREACHABLE)
             elif (shown := self.queued.get(request_id)) and shown.is_late:
                 del self.queued[request_id]
                 if self.give_up(now_ns, shown):
-                    yield Drop(request_id, IN_VAIN)
+                    yield Drop(request_id, DEADLINE_UNREACHABLE)
                 yield RequestCancelled(now_ns, request_id)
 
-    def _doubt(self, now_ns: int, hopeless: Request) -> Generator[News, None, bool]:
+    def _doubt(self, now_ns: int, hopeless: Request) -> Generator[Notification, None, bool]:
         """Whether too long an expectation may be why a request is hopeless: the policy is told what is expected now."""
         doubted = self._expectations.doubt(now_ns, hopeless, self._fleet.idle)
         for key in doubted:
@@ -231,16 +231,16 @@ class WaitingRequests:
         self._sharing.workers_changed(now_ns)
 
     @property
-    def homeless(self) -> list[Request]:
+    def unservable_requests(self) -> list[Request]:
         """Return queued requests that no remaining worker can run."""
         return [request for request in self.queued.values() if not self._fleet.serves(request)]
 
-    def pop_homeless_late(self) -> list[Request]:
+    def pop_unservable_late_requests(self) -> list[Request]:
         """Return late requests that are not queued and have no worker left."""
-        homeless = [request for request in self.late if not self._fleet.serves(request)]
-        for request in homeless:
+        unservable = [request for request in self.late if not self._fleet.serves(request)]
+        for request in unservable:
             self.late.remove(request.id)
-        return homeless
+        return unservable
 
     def _has_no_request(self) -> bool:
         return not (self.queued or self._runs() or self._sharing.is_contended)

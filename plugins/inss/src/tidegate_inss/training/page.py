@@ -3,7 +3,7 @@
 from importlib.metadata import version
 
 from tidegate.report import Chart, Colors, Download, LegendEntry, LineMark, Page, PageOrigin, Plot, PlotAxis, chart_of
-from tidegate.report.words import share
+from tidegate.report.number_format import share
 from tidegate_inss.training.training_record import TrainingRecord
 
 NETWORKS, RULES = "the networks", "rules of thumb"

@@ -18,13 +18,13 @@ from tidegate_proxy.app.dashboard.rollout_section import section_of
 from tidegate_proxy.app.dashboard.snapshot import DashboardSnapshot
 from tidegate_proxy.app.dashboard.source import PageHello
 from tidegate_proxy.app.dashboard.tick_buffer import TickBuffer
-from tidegate_proxy.app.dashboard.timeline_builder import build_timeline, telling
+from tidegate_proxy.app.dashboard.timeline_builder import build_timeline, build_timeline_steps
 from tidegate_proxy.app.dashboard.what_if import what_if
 from tidegate_proxy.rollout.mode import RolloutMode
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.tritons.catalog import CurrentCatalog
-from tidegate_proxy.tritons.restrictions import consequences
+from tidegate_proxy.tritons.restrictions import restriction_warnings
 
 MAX_MOMENTS: Final = 100_000
 """Number of buffered stimuli: some 40 MB; at 1,000 requests per second about the last 40 s."""
@@ -110,7 +110,7 @@ class LiveView:
             round(self._cost_ns / max(1, now_ns - self._ticks_since_ns) * 1000, 3),
             section_of(self._trial),
             self._driver.engine.decides,
-            [words for backend in self._discovery.backends for words, _ in consequences(backend)],
+            [words for backend in self._discovery.backends for words, _ in restriction_warnings(backend)],
         )
         self._cost_ns += time.thread_time_ns() - began_ns
         return snapshot
@@ -119,7 +119,9 @@ class LiveView:
         """Return the timeline of a request, or None if it is unknown or forgotten."""
         catalog = self._directory.catalog
         models, workers = list(catalog.models.values()), [worker for worker, _ in self._workers()]
-        return await build_timeline(telling(request_id, list(self._moments.latest), models, workers, self._figures.ms))
+        return await build_timeline(
+            build_timeline_steps(request_id, list(self._moments.latest), models, workers, self._figures.ms)
+        )
 
     async def what_if(self, at_ms: int | None) -> object:
         """Simulate the latest requests with other settings. Raises ValueError if that is impossible."""

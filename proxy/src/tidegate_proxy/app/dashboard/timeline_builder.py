@@ -18,7 +18,7 @@ LOOKED_AT_ONCE: Final = 5_000
 """Number of stimuli searched for the arrival per step."""
 
 
-def telling(
+def build_timeline_steps(
     request_id: int,
     moments: Sequence[BufferedEvent],
     models: Sequence[Model],

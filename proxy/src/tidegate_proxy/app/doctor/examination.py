@@ -10,12 +10,12 @@ from tidegate.host import Plugins
 from tidegate.schemas import Layout, ProfileFile, hardware_here, read_document, read_profiles
 from tidegate_proxy.app.doctor.diagnosis import DIAGNOSIS_RULES, diagnose
 from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, facts_of, grouped
-from tidegate_proxy.app.doctor.latency import measured_in_vain
+from tidegate_proxy.app.doctor.latency import unused_profiles
 from tidegate_proxy.app.doctor.models import (
     judge_rows,
     models_that_nobody_has,
-    parts_of_nobody,
     policies_that_refuse,
+    unused_policy_parts,
     why_refused,
     why_refused_by_shards,
 )
@@ -36,7 +36,7 @@ from tidegate_proxy.tritons.batching_mode import BatchingDecision
 from tidegate_proxy.tritons.catalog import Catalog, discover
 from tidegate_proxy.tritons.gpus import gpus_here
 
-OF_ALL = (policies_that_refuse, models_that_nobody_has, parts_of_nobody, measured_in_vain)
+OF_ALL = (policies_that_refuse, models_that_nobody_has, unused_policy_parts, unused_profiles)
 """Rules that apply only if every Triton answered."""
 
 
@@ -85,7 +85,7 @@ async def examine(
         found += [
             Finding("warning", "restricted-api", f"tritons.{index}", what, remedy)
             for index, backend in enumerate(backends)
-            for what, remedy in of_tritons.consequences(backend)
+            for what, remedy in of_tritons.restriction_warnings(backend)
         ]
         answering = [backend for backend, report in zip(backends, reports, strict=True) if report.answers]
         found += [

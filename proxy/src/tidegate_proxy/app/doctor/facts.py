@@ -11,7 +11,7 @@ from tidegate.schemas import Hardware, ProfileFile
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
 from tidegate_proxy.tritons.batching_mode import BatchingDecision
 from tidegate_proxy.tritons.catalog import Catalog
-from tidegate_proxy.tritons.initial_profiles import misfits
+from tidegate_proxy.tritons.initial_profiles import unmatched_shapes
 
 Severity = Literal["error", "warning", "advice"]
 """Severity: error (prevents serving), warning (costs something), advice (something could be gained)."""
@@ -145,8 +145,8 @@ class DoctorFacts:
     measured: ProfileFile = field(default_factory=lambda: ProfileFile(profiles=[]))
     planned: Sequence[Profile] = ()
     """Latency profiles of the partitions in a layout."""
-    misfits: Sequence[str] = ()
-    """Shapes of the profile file that no request has (`initial_profiles.misfits`)."""
+    unmatched_shapes: Sequence[str] = ()
+    """Shapes of the profile file that no request has (`initial_profiles.unmatched_shapes`)."""
     unpadded: Mapping[str, str] = field(default_factory=dict)
     """Models that cannot be padded as configured, with the reason."""
     not_ready: Sequence[NotReady] = ()
@@ -182,7 +182,7 @@ def facts_of(config: ServeConfig, catalog: Catalog, measured: ProfileFile) -> Do
         services={name: _service(catalog, name) for name in sorted(catalog.consents)},
         measured=measured,
         planned=catalog.layout.contract()[2] if catalog.layout else (),
-        misfits=misfits(catalog, measured),
+        unmatched_shapes=unmatched_shapes(catalog, measured),
         unpadded=catalog.unpadded,
     )
 

@@ -82,7 +82,7 @@ def requests_not_timed(facts: DoctorFacts) -> Iterator[Finding]:
             )
 
 
-def slos_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
+def unreachable_slos(facts: DoctorFacts) -> Iterator[Finding]:
     """Find SLOs and late-request settings of models whose requests are not scheduled: they have no effect."""
     for service in facts.services.values():
         if service.model is not None:
@@ -131,13 +131,13 @@ def not_measured(facts: DoctorFacts) -> Iterator[Finding]:
             )
 
 
-def shapes_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
+def unused_shapes(facts: DoctorFacts) -> Iterator[Finding]:
     """Find profiles of shapes that no request has."""
-    for words in facts.misfits:
+    for words in facts.unmatched_shapes:
         yield Finding("warning", "profile-shape-mismatch", "profiles", words, "")
 
 
-def measured_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
+def unused_profiles(facts: DoctorFacts) -> Iterator[Finding]:
     """Find profiles of models that no Triton has."""
     unknown = {profile.model for profile in facts.measured.profiles} - facts.services.keys()
     for name in sorted(unknown):

@@ -58,7 +58,7 @@ def models_that_nobody_has(facts: DoctorFacts) -> Iterator[Finding]:
         )
 
 
-def parts_of_nobody(facts: DoctorFacts) -> Iterator[Finding]:
+def unused_policy_parts(facts: DoctorFacts) -> Iterator[Finding]:
     """Find parts of a composite policy that apply to no model: no Triton has it, or an earlier part takes it."""
     choice = facts.config.policy
     if choice.name != BY_MODEL:
@@ -204,7 +204,7 @@ _HARMFUL: Final = frozenset({"preserve_ordering", "max_queue_size", "default_tim
 """Effects of a batcher on batches that are already formed: it delays or rejects them."""
 
 
-def words_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
+def ineffective_settings(facts: DoctorFacts) -> Iterator[Finding]:
     """Find the settings `scheduling` and `merge.pad` that a model's config does not allow."""
     for service in facts.services.values():
         word = facts.config_of(service.name).scheduling
@@ -228,7 +228,7 @@ def words_in_vain(facts: DoctorFacts) -> Iterator[Finding]:
             )
 
 
-def waiting_twice(facts: DoctorFacts) -> Iterator[Finding]:
+def double_batching_delay(facts: DoctorFacts) -> Iterator[Finding]:
     """Find scheduled models whose batches are delayed again by Triton's dynamic batcher."""
     for service in facts.services.values():
         delay = delay_us(service.config)
@@ -244,7 +244,7 @@ def waiting_twice(facts: DoctorFacts) -> Iterator[Finding]:
             )
 
 
-def judged_twice(facts: DoctorFacts) -> Iterator[Finding]:
+def conflicting_queue_policies(facts: DoctorFacts) -> Iterator[Finding]:
     """Find scheduled models whose Triton delays or rejects whole batches by rules meant for requests."""
     for service in facts.services.values():
         asked = [name for name in asked_of_tritons_batcher(service.config) if name in _HARMFUL]
@@ -259,7 +259,7 @@ def judged_twice(facts: DoctorFacts) -> Iterator[Finding]:
             )
 
 
-def merged_by_nobody(facts: DoctorFacts) -> Iterator[Finding]:
+def unbatched_models(facts: DoctorFacts) -> Iterator[Finding]:
     """Find models with a batch dimension whose requests run alone because batching was not allowed."""
     for service in facts.services.values():
         config = service.config

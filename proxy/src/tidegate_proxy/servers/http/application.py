@@ -32,7 +32,7 @@ from tidegate_proxy.servers.http.interface import (
 from tidegate_proxy.servers.http.json_data import RefusedRequest
 from tidegate_proxy.servers.http.json_worker_pool import JsonWorkerPool
 from tidegate_proxy.servers.http.screening import SHARED_MEMORY_CHANGES, RequestScreen, why_not_changed
-from tidegate_proxy.service.fan_out import MODEL_CHANGES, Changing, unnoticed
+from tidegate_proxy.service.fan_out import MODEL_CHANGES, Changing, no_change_tracking
 from tidegate_proxy.service.inference import Inference
 from tidegate_proxy.service.passthrough import Routing
 from tidegate_proxy.transport.client_bounds import ClientBounds, TooMuchInFlight
@@ -73,7 +73,7 @@ class HttpApplication:
         passed_through: Callable[..., None] | None = None,
         refuses_shared_memory: Callable[[], bool] = bool,
         bounds: ClientBounds | None = None,
-        changing: Changing[HttpCall, Backend] = unnoticed,
+        changing: Changing[HttpCall, Backend] = no_change_tracking,
     ) -> None:
         self._routing = routing
         self._inference = inference

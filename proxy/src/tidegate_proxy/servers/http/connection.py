@@ -163,7 +163,7 @@ class HttpConnections:
             if not self._hosts[connection.host]:
                 del self._hosts[connection.host]
         self._remove_from_books(connection)
-        self.all_read(connection)
+        self.stop_write_timeout(connection)
         self._bounds.connections[self._served] = len(self._open)
 
     def _remove_from_books(self, connection: "HttpConnection") -> None:
@@ -187,20 +187,20 @@ class HttpConnections:
         self._heads.pop(connection, None)
         self._bodies.pop(connection, None)
 
-    def is_idle(self, connection: "HttpConnection") -> None:
+    def start_idle_timeout(self, connection: "HttpConnection") -> None:
         """Start the idle timeout, after a response."""
         if connection in self._open and connection not in self._heads and connection not in self._bodies:
             self._idle[connection] = self._loop.time()
 
-    def has_unread(self, connection: "HttpConnection") -> None:
+    def start_write_timeout(self, connection: "HttpConnection") -> None:
         """Start the send timeout, as the client reads too slowly."""
         size = connection.unread_bytes
-        self.all_read(connection)
+        self.stop_write_timeout(connection)
         self._unread[connection] = (self._loop.time(), size)
         self._bounds.unread(size)
         self._make_memory()
 
-    def all_read(self, connection: "HttpConnection") -> None:
+    def stop_write_timeout(self, connection: "HttpConnection") -> None:
         """Stop the send timeout, as the client has read everything, or never will."""
         if before := self._unread.pop(connection, None):
             self._bounds.unread(-before[1])
@@ -218,7 +218,7 @@ class HttpConnections:
         for connection, (since, size) in list(self._unread.items()):
             left = connection.unread_bytes
             if left <= size - PROGRESS_BYTES:
-                self.has_unread(connection)
+                self.start_write_timeout(connection)
             elif limits.send_s is not None and now - since > limits.send_s:
                 self._end(connection, "write_timeout_s")
         self._make_memory()
@@ -418,12 +418,12 @@ class HttpConnection(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Called by asyncio when the write buffer is full."""
         super().pause_writing()
-        self._connections.has_unread(self)
+        self._connections.start_write_timeout(self)
 
     def resume_writing(self) -> None:
         """Called by asyncio when the write buffer has drained."""
         super().resume_writing()
-        self._connections.all_read(self)
+        self._connections.stop_write_timeout(self)
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio with received bytes."""
@@ -539,7 +539,7 @@ class HttpConnection(HttpToolsProtocol):
         if not self.parser.should_upgrade():
             super().on_message_complete()
             if self.cycle.response_complete:
-                self._connections.is_idle(self)
+                self._connections.start_idle_timeout(self)
 
     def on_response_complete(self) -> None:
         """Handle the end of a response."""
@@ -547,7 +547,7 @@ class HttpConnection(HttpToolsProtocol):
         super().on_response_complete()
         self._unset_keepalive_if_required()  # the connections' books know how long it may be idle
         if next(self._unanswered(), None) is None:
-            self._connections.is_idle(self)
+            self._connections.start_idle_timeout(self)
 
     def _may_read_ahead(self) -> bool:
         """Whether few and small requests wait for their turn."""

@@ -30,7 +30,7 @@ from tidegate_proxy.service.fan_out import (
     IndexRow,
     ProtocolCodec,
     Question,
-    unnoticed,
+    no_change_tracking,
 )
 from tidegate_proxy.tritons.backend import Backend
 
@@ -252,7 +252,7 @@ def index_json(index: Iterable[IndexRow]) -> bytes:
 
 
 def merged_handlers(
-    tritons: Sequence[Backend], forwarder: HttpForwarder, changing: Changing[HttpCall, Any] = unnoticed
+    tritons: Sequence[Backend], forwarder: HttpForwarder, changing: Changing[HttpCall, Any] = no_change_tracking
 ) -> dict[tuple[str, str], Handler]:
     """Return handlers that combine the responses of all live Tritons, by HTTP method and pattern."""
     fan_out: FanOut[Backend, HttpCall, HttpAnswer] = FanOut(tritons, HttpCodec(forwarder), changing=changing)

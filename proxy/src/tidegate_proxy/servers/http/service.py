@@ -12,7 +12,7 @@ from google.protobuf.json_format import MessageToDict
 from tidegate_proxy.access.gate import AccessControl
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.configuration.settings import InForce
+from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages.forwarded_metadata import HeaderForwarding, own_headers
 from tidegate_proxy.messages.model_signature import ModelSignature
 from tidegate_proxy.observability.merged_statistics import statistics_json
@@ -108,7 +108,7 @@ class HttpService:
         routing: Routing,
         gate: AccessControl,
         bounds: ClientBounds,
-        in_force: InForce,
+        in_force: SettingsHolder,
         start: StartServer,
     ) -> None:
         """Create the HTTP service. `start`: serves an application at an address, in this process or at frontends."""

@@ -28,7 +28,7 @@ from tidegate_proxy.transport.http2.headers import (
     timeout_of,
     unquoted,
 )
-from tidegate_proxy.transport.http2.message import MessageAssembler, MessageError, is_known, whole
+from tidegate_proxy.transport.http2.message import MessageAssembler, MessageError, is_known, single_message
 from tidegate_proxy.transport.interface import Answered, Ended, Metadata
 from tidegate_proxy.transport.tls import channel_context
 
@@ -139,7 +139,7 @@ class PendingUnary(PendingCall):
         if self.connection:
             self.connection.acknowledge(self.stream_id, len(data))
         if self._assembler is None:
-            if self._answer is None and (message := whole(data, MAX_ANSWER)) is not None:
+            if self._answer is None and (message := single_message(data, MAX_ANSWER)) is not None:
                 self._answer = message
                 return
             self._assembler = MessageAssembler(self.encoding, MAX_ANSWER)

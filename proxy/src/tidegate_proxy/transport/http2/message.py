@@ -84,7 +84,7 @@ def prefix(size: int) -> bytes:
     return _PREFIX.pack(0, size)
 
 
-def whole(data: bytes, limit_bytes: int) -> bytes | None:
+def single_message(data: bytes, limit_bytes: int) -> bytes | None:
     """Return the message if `data` is exactly one uncompressed message, else None. Raises MessageError: too large."""
     if len(data) < PREFIX_BYTES:
         return None

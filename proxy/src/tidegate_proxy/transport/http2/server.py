@@ -29,7 +29,7 @@ from tidegate_proxy.transport.http2.message import (
     MessageAssembler,
     MessageDecompression,
     MessageError,
-    whole,
+    single_message,
 )
 from tidegate_proxy.transport.tls import server_context
 
@@ -211,7 +211,7 @@ class Http2Call:
         if self._ended:
             return
         most_bytes = int(self._connection.limits.max_message_bytes)
-        if receiver and not self._holds_part and (message := whole(data, most_bytes)) is not None:
+        if receiver and not self._holds_part and (message := single_message(data, most_bytes)) is not None:
             self._hold(len(message))
             self._hand_over(receiver, message)
             return

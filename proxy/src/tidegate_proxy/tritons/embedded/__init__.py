@@ -3,7 +3,7 @@
     with EmbeddedTriton([repository]) as triton:
         ...  # a client talks to triton.grpc_address
 
-`server` runs it, `revival` restarts it when it exits, `install` finds the wheel's files, `guardian` is the small
+`server` runs it, `restarter` restarts it when it exits, `install` finds the wheel's files, `guardian` is the small
 process that outlives a killed parent long enough to stop the server, `log` extracts the reason of a failed start.
 """
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.report.words import listed, rate, share
+from tidegate.report.number_format import listed, rate, share
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ class RestartPauses:
         return pause_s
 
 
-class Revival:
+class TritonRestarter:
     """Watcher that restarts one Triton until `stop`, in a thread of its own (`begin`) or in the caller's (`watch`)."""
 
     def __init__(

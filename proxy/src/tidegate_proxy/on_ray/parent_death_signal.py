@@ -7,7 +7,7 @@ import sys
 from typing import Final
 
 CHILD_PROGRAM: Final = (
-    "from tidegate_proxy.on_ray.child import end_with; end_with(); from tidegate.cli import main; main()"
+    "from tidegate_proxy.on_ray.parent_death_signal import end_with; end_with(); from tidegate.cli import main; main()"
 )
 """Program text for Python; the actor's process id and the arguments of `tidegate` follow."""
 _PR_SET_PDEATHSIG: Final = 1
