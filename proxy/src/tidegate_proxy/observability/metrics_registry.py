@@ -119,7 +119,7 @@ class _EngineCollector(Collector):
         )
         restored.add_metric((), snapshot.policies_restored)
         yield restored
-        removed = CounterMetricFamily("tidegate_observers_removed", "Observers that broke and see nothing more.")
+        removed = CounterMetricFamily("tidegate_observers_removed", "Observers that raised an error and were removed.")
         removed.add_metric((), snapshot.observers_removed)
         yield removed
         restarts = CounterMetricFamily(
@@ -138,7 +138,7 @@ class _EngineCollector(Collector):
         yield verified
         yield from _about_changes(snapshot)
         own = CounterMetricFamily(
-            "tidegate_internal_errors", "Faults of Tidegate's own, each of which the log tells of.", labels=("place",)
+            "tidegate_internal_errors", "Internal errors of Tidegate, each of which is logged.", labels=("place",)
         )
         for place, count in sorted(faults.counts().items()):
             own.add_metric((place,), count)
@@ -239,40 +239,46 @@ def _about_requests(snapshot: MetricsSnapshot) -> Iterable[Metric]:
     )
     waiting = GaugeMetricFamily(
         "tidegate_queue_length",
-        "Requests that wait: for a batch, or between two partitions for the next worker.",
+        "Requests that wait for a batch, or for the next worker between two partitions.",
         labels=("model",),
     )
     refused = CounterMetricFamily(
         "tidegate_queue_rejected",
-        "Requests that were not even queued, by what the queues were full of: requests or bytes.",
+        "Requests that were rejected before the queue, by the limit that it had reached: requests or bytes.",
         labels=("model", "reason"),
     )
     queued = HistogramMetricFamily(
-        "tidegate_queue_duration_seconds", "From a request's arrival until its batch starts.", labels=("model",)
+        "tidegate_queue_duration_seconds", "Time from a request's arrival until its batch starts.", labels=("model",)
     )
     answered = HistogramMetricFamily(
         "tidegate_request_duration_seconds",
-        "From a request's arrival to the end of its batch, if answered.",
+        "Time from a request's arrival to the end of its batch, for answered requests.",
         labels=("model",),
     )
     of_shape = SummaryMetricFamily(
         "tidegate_shape_request_duration_seconds",
-        "The same, by what varies in the request's tensors beyond the batch, where anything does.",
+        "Time from a request's arrival to the end of its batch, by variable input shape, for models that have one.",
         labels=("model", "shape"),
     )
-    slo = GaugeMetricFamily("tidegate_slo_seconds", "What a model's answers may take.", labels=("model",))
+    slo = GaugeMetricFamily(
+        "tidegate_slo_seconds",
+        "Latency objective (SLO) of a model, from a request's arrival to its answer.",
+        labels=("model",),
+    )
     slack = HistogramMetricFamily(
         "tidegate_slack_seconds",
-        "From a batch's end, as planned when it started, to the first deadline of its requests.",
+        "Time from a batch's expected end, estimated at its start, to the first deadline of its requests.",
         labels=("model",),
     )
     planned = SummaryMetricFamily(
         "tidegate_batch_execution_duration_upper_seconds",
-        "What stages were planned to take, by what varies in their requests' tensors beyond the batch.",
+        "Expected upper bound of a batch's execution on a worker (a high quantile), by variable input shape.",
         labels=("model", "shape"),
     )
     taken = SummaryMetricFamily(
-        "tidegate_batch_execution_duration_seconds", "What the same stages took.", labels=("model", "shape")
+        "tidegate_batch_execution_duration_seconds",
+        "Time a batch's execution on a worker took, by variable input shape.",
+        labels=("model", "shape"),
     )
     rows = HistogramMetricFamily("tidegate_batch_rows", "Rows of the batches that started.", labels=("model",))
     sizes = HistogramMetricFamily("tidegate_batch_requests", "Requests of the batches that started.", labels=("model",))
