@@ -1,7 +1,8 @@
-"""Check pages, command help and public docstrings against docs/reference/vocabulary.yaml.
+"""Check pages, command help, public docstrings, errors, logs and output against docs/reference/vocabulary.yaml.
 
 `python -m checks.vocabulary` prints `FILE:LINE: banned word; remedy` for each finding. Files and folders that the
 vocabulary lists as pending are left out. Identifiers, and keys of scenarios and charts, are checked for their spelling.
+Errors, logs and output must not have former names of options, commands and paths either, as the glossary lists them.
 """
 
 import ast
@@ -15,6 +16,7 @@ import yaml
 
 ROOT: Final = Path(__file__).parents[1]
 VOCABULARY: Final = ROOT / "docs/reference/vocabulary.yaml"
+GLOSSARY: Final = VOCABULARY.parent / "glossary.md"
 PAGES: Final = ("*.md", "docs/**/*.md", "*/README.md", "plugins/*/README.md")
 SOURCES: Final = ("*/src/**/*.py", "plugins/*/src/**/*.py")
 KEYS: Final = ("*/src/**/*.js", "*/src/**/*.json", "scenarios/**/*.yaml", "deploy/**/*.yaml", "deploy/**/*.json")
@@ -23,6 +25,11 @@ FORMER_NAMES: Final = "\n## Former names\n"
 LINK: Final = re.compile(r"\]\([^)\s]*\)|https?://\S+")
 HELP: Final = {"help", "short_help", "epilog", "description"}
 """Arguments whose text is command help, or the description of an option."""
+OUTPUT: Final = {"debug", "info", "warning", "error", "exception", "critical", "log", "print", "echo", "secho"}
+"""Functions and methods that log or print their arguments."""
+FORMER_ROW: Final = re.compile(
+    r"^\| (option|config\.pbtxt|command|path) \| `([^`:=]+?)(?:[:=][^`]*| [A-Z][^`]*)?` \| (.*) \|$", re.MULTILINE
+)
 
 Rule = tuple[re.Pattern[str], str]
 Vocabulary = dict[str, list[dict[str, str]]]
@@ -51,6 +58,37 @@ def findings(text: str, line: int, banned: list[Rule]) -> Iterator[tuple[int, st
             yield line + text.count("\n", 0, match.start()), match[0], remedy
 
 
+def former_names(glossary: str) -> list[Rule]:
+    """Return a pattern and a remedy for each former name: of an option where it is quoted or has a field after it."""
+    made = []
+    for kind, name, new in FORMER_ROW.findall(glossary):
+        if new.startswith(f"`{name}:"):  # only its fields have other names
+            continue
+        text = re.escape(name).replace("NAME", r"\S+").replace(r"\.N\.", r"\.\S+\.")
+        if kind == "option" and "." not in name:
+            text = rf"(?<=[`'\"]){text}(?=[`'\"])|(?<![\w./]){text}(?=\.[a-z])"
+        made.append((re.compile(rf"(?<![\w.-])(?:{text})(?![\w-])"), f"write {new}"))
+    return made
+
+
+def messages_of(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of every string that a module raises, logs or prints."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            yield from _strings_within(node.exc)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in OUTPUT:
+            yield from _strings_within(node)
+
+
+def _strings_within(node: ast.AST) -> Iterator[tuple[int, str]]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.JoinedStr):
+            parts = (part.value if isinstance(part, ast.Constant) else "{}" for part in each.values)
+            yield each.lineno, "".join(map(str, parts))
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str):
+            yield each.lineno, each.value
+
+
 def texts_of(source: str) -> Iterator[tuple[int, str]]:
     """Yield line and text of every public docstring, command help and description of an option in a module."""
     todo: list[tuple[ast.AST, bool]] = [(ast.parse(source), True)]
@@ -74,12 +112,14 @@ def check(root: Path, vocabulary: Vocabulary) -> dict[str, list[str]]:
     """Return the findings in every page and source below `root`, by file."""
     banned = rules(vocabulary["banned"])
     spelling = rules([each for each in vocabulary["banned"] if each["word"].startswith("-")])
+    former = former_names(GLOSSARY.read_text(encoding="utf-8"))
     found: dict[str, list[str]] = {}
     for file in sorted({path for pattern in (*PAGES, *SOURCES, *KEYS) for path in root.glob(pattern)}):
         text, name = file.read_text(encoding="utf-8").partition(FORMER_NAMES)[0], str(file.relative_to(root))
         of_file = set(findings(text, 1, banned if file.suffix == ".md" else spelling))
         if file.suffix == ".py":
             of_file |= {each for line, part in texts_of(text) for each in findings(part, line, banned)}
+            of_file |= {each for line, part in messages_of(text) for each in findings(part, line, banned + former)}
         found[name] = [f"{name}:{line}: {word!r}; {remedy}" for line, word, remedy in sorted(of_file)]
     return {name: lines for name, lines in found.items() if lines}
 

@@ -67,6 +67,31 @@ def test_sources(tmp_path: Path) -> None:
     assert "'color'" in found[1]
 
 
+MESSAGES = """
+def run(name):
+    text = "a leg"
+    log.warning("lost a leg")
+    if name:
+        raise ValueError(f"models.{name}.late: set `record`, or --record {name!r}: had " "better")
+    raise SystemExit(text) from error(404, "it is at /live, not at /v2/health/live")
+    typer.echo("a record of the event_log in dashboard.enabled")
+    print("page.enabled")
+"""
+
+
+def test_errors_logs_and_output(tmp_path: Path) -> None:
+    found = _check(tmp_path, "core/src/tidegate/a.py", MESSAGES)
+    assert [line.removeprefix("core/src/tidegate/a.py:").partition(";")[0] for line in found] == [
+        "4: 'leg'",
+        "6: '--record'",
+        "6: 'had better'",
+        "6: 'models.{}.late'",
+        "6: 'record'",
+        "7: '/live'",
+        "9: 'page'",
+    ]
+
+
 def test_keys(tmp_path: Path) -> None:
     assert _check(tmp_path, "scenarios/a.yaml", "leg: 1\nbar_color: red\n") == [
         "scenarios/a.yaml:2: 'color'; write `color`"

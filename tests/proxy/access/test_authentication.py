@@ -113,8 +113,8 @@ def test_nothing_else_gets_in(tmp_path_factory: pytest.TempPathFactory, guess: s
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "there is no credential in it: nobody could call"),
-        ("# nobody\n\n", "there is no credential in it"),
+        ("", "it has no credential, so that no client could call"),
+        ("# nobody\n\n", "it has no credential"),
         ("ok\nhush me\n", "line 2: a credential is one word of ASCII without"),
         ("hüsh\n", "line 1: a credential is one word of ASCII"),
         ("sha256:hush\n", "line 1: after sha256: there must be 64 hexadecimal digits"),

@@ -66,7 +66,7 @@ def test_a_plan_of_the_planner_says_which_model_is_whose(tmp_path: Path) -> None
         ({"shards": [*SHARDS, {"tritons": ["a:1"]}]}, "a:1 stands there 2 times"),
         ({"shards": [{**SHARDS[0], "address": "h:1"}, SHARDS[1]]}, "either all of them have an `address`"),
         ({"shards": [{**SHARDS[0], "address": "h:1"}]}, "set shard_links.secret_file, shard_links.tls or both"),
-        ({"shards": [{**SHARDS[0], "listen": "0.0.0.0:1"}]}, "nobody comes from elsewhere"),
+        ({"shards": [{**SHARDS[0], "listen": "0.0.0.0:1"}]}, "no frontend connects from another machine"),
     ],
 )
 def test_what_makes_no_sense_is_told(tmp_path: Path, fields: dict[str, Any], said: str) -> None:

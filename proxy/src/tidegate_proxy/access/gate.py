@@ -160,7 +160,7 @@ def _credentials_in(path: Path) -> frozenset[bytes]:
             raise CredentialFileError(f"{path}, line {number}: after sha256: there must be 64 hexadecimal digits")
         digests.add(bytes.fromhex(hashed[1]) if hashed else _digest(words[0]))
     if not digests:
-        raise CredentialFileError(f"{path}: there is no credential in it: nobody could call")
+        raise CredentialFileError(f"{path}: it has no credential, so that no client could call")
     return frozenset(digests)
 
 

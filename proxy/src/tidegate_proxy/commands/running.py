@@ -140,10 +140,12 @@ def announce(proxy: "Proxy", title: str = "policy", *, is_whole: bool = True) ->
         f"[bold]{title:<8}[/] {proxy.config.policy.name} over {len(proxy.catalog.workers)} workers: {scheduled}"
     )
     if proxy.config.shadow:
-        console.print("[bold]shadow[/]   nothing is scheduled: every request passes as it is")
+        console.print("[bold]shadow[/]   nothing is scheduled: all requests bypass the scheduler")
     if proxy.config.canary is not None:
         share = f"{proxy.config.canary:.3g}" if proxy.config.canary < 0.001 else f"{100 * proxy.config.canary:g} %"
-        console.print(f"[bold]canary[/]   {share} of the time all is scheduled, else all passes as it is")
+        console.print(
+            f"[bold]canary[/]   {share} of the time all requests are scheduled, else all bypass the scheduler"
+        )
     if is_whole:
         announce_addresses(proxy.address, proxy.http_address, proxy.metrics_address)
 

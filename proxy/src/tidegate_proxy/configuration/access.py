@@ -23,7 +23,7 @@ class AuthenticationConfig(ConfigSection):
     @model_validator(mode="after")
     def _some_file(self) -> Self:
         if self.tokens_file is None and self.api_keys_file is None:
-            raise ValueError("give tokens_file, api_keys_file or both: without one nobody could call")
+            raise ValueError("give tokens_file, api_keys_file or both: without one no client could call")
         return self
 
 

@@ -338,7 +338,9 @@ class ServeConfig(ConfigSection):
             raise ValueError("shards: either all of them have an `address`, for other machines, or none has")
         for index, shard in enumerate(self.shards):
             if shard.listen and not shard.address:
-                raise ValueError(f"shards.{index}.listen: nobody comes from elsewhere without an `address`")
+                raise ValueError(
+                    f"shards.{index}.listen: without an `address` no frontend connects from another machine"
+                )
         if apart and not (self.shard_links.secret_file or self.shard_links.tls):
             raise ValueError(
                 "shard_links: shards with an `address` can be reached from other machines, "
@@ -361,7 +363,8 @@ class ServeConfig(ConfigSection):
         which = "shadow" if self.shadow else "canary"
         if self.layout is not None or any(shard.layout for shard in self.shards):
             raise ValueError(
-                f"{which}: models of a layout may be split, and then cannot pass as they are: leave layout out"
+                f"{which}: models of a layout may be split, and split models cannot bypass the scheduler: "
+                "leave layout out"
             )
         if delayed := [name for name, model in self.models.items() if model.strip_queue_delay]:
             raise ValueError(f"{which}: models.{delayed[0]}.strip_queue_delay would change the Tritons: leave it out")

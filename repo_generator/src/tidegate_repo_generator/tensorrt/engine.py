@@ -81,7 +81,7 @@ def check_graph(model: OnnxFile, precision: Precision) -> None:
         return
     if not any(node.op_type in _QUANTISED for node in flow.nodes):
         raise GenerateError(
-            f"{model.path} is not quantised (it has no QuantizeLinear), so nobody knows the scales that --precision "
+            f"{model.path} is not quantised (it has no QuantizeLinear), so that it lacks the scales that --precision "
             "int8 needs: quantise it first, with onnxruntime.quantization or NVIDIA ModelOpt, or use fp16"
         )
 

@@ -144,7 +144,7 @@ class LivePage:
 
     async def _what_if(self, at_ms: int | None) -> object:
         if self._simulating.locked():
-            raise _Busy("it is being simulated for somebody already: ask again in a few seconds")
+            raise _Busy("another what-if analysis is in progress: ask again in a few seconds")
         async with self._simulating:
             return await self._shown.what_if(at_ms)
 
