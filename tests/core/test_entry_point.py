@@ -11,7 +11,7 @@ SLOW = {"asyncio", "grpc", "joblib", "onnx", "onnxruntime", "scipy", "ssl", "tri
 def _imported_by(*arguments: str) -> tuple[str, set[str]]:
     """What was printed, and the modules that were imported until then."""
     code = (
-        "import atexit, sys; from tidegate.start import main; "
+        "import atexit, sys; from tidegate.entry_point import main; "
         "atexit.register(lambda: sys.stderr.write(' '.join(sys.modules))); "
         "sys.argv = ['tidegate', *sys.argv[1:]]; main()"
     )
@@ -22,7 +22,7 @@ def _imported_by(*arguments: str) -> tuple[str, set[str]]:
 def test_the_version_is_said_before_anything_else_is_imported() -> None:
     out, modules = _imported_by("--version")
     assert out == f"tidegate {version('tidegate')}\n"
-    assert {name for name in modules if name.startswith("tidegate")} == {"tidegate", "tidegate.start"}
+    assert {name for name in modules if name.startswith("tidegate")} == {"tidegate", "tidegate.entry_point"}
     assert not modules & {"numpy", "pydantic", "pluggy", "rich", "typer"}
 
 
