@@ -119,7 +119,7 @@ def test_profiles_are_added_up(run: Run, blocks: Path, tmp_path: Path) -> None:
         "--device-class",
         "t4",
     )
-    assert "notice: not measured yet: all blocks of kind 't4', share 1, batch 2" in second.stderr
+    assert "notice: not measured yet: all blocks of device class 't4', share 1, batch 2" in second.stderr
     document = json.loads(profile.read_text())
     assert (document["kind"], document["version"], document["cut_bytes"]) == ("block_profile", 1, [16])
     assert [(table["device_class"], table["rows"]) for table in document["latencies"]] == [("l4", [1, 2]), ("t4", [1])]

@@ -70,8 +70,8 @@ def check_layout_can_be_emulated(scenario: Scenario) -> None:
     layout = layout_of(scenario)
     if len(layout.workers) > MAX_TRITONS:
         raise LoadTestError(
-            f"workers: {len(layout.workers)}, and with split models or several kinds of workers each is a Triton of "
-            f"its own: emulate at most {MAX_TRITONS}"
+            f"workers: {len(layout.workers)}, and with split models or several device classes each worker is a Triton "
+            f"of its own: emulate at most {MAX_TRITONS}"
         )
     _steps(layout)
 

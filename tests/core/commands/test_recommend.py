@@ -151,7 +151,7 @@ def test_a_recording_is_judged_by_the_windows_that_did_not_choose(tmp_path: Path
         (
             {"models": [{"name": "m", "slo_ms": 40, "profiles": {"T4": BUSY["models"][0]["profile"]}}]},
             ["--gpus", "2xT40"],
-            "nobody measured 'm' on it; did you mean 'T4'?",
+            "no profile of 'm' on it; did you mean 'T4'?",
         ),
         ({}, ["--policy", "eagr"], "eager"),
     ],

@@ -34,7 +34,10 @@ def test_a_log_reads_back_as_it_was_written() -> None:
     [
         ([], "line 1 is no header of an event log"),
         ([b"{}"], "line 1 is no header of an event log"),
-        ([recorded()[0].replace(b'"version":3', b'"version":99')], "version 99, this Tidegate reads 3: record it anew"),
+        (
+            [recorded()[0].replace(b'"version":3', b'"version":99')],
+            "version 99, this Tidegate reads 3: record it again",
+        ),
         ([recorded()[0], recorded()[1], b'{"event":'], "line 3 is no entry of an event log"),
         ([recorded()[0], recorded()[1].replace(b"RequestArrived", b"Invented")], "line 2 is no entry"),
     ],

@@ -72,7 +72,7 @@ def read_log(lines: Iterable[bytes]) -> tuple[LogHeader, Iterator[LogEntry]]:
     try:
         version = msgspec.json.decode(first, type=_Version).version
         if version != LOG_VERSION:
-            raise ValueError(f"the log has version {version}, this Tidegate reads {LOG_VERSION}: record it anew")
+            raise ValueError(f"the log has version {version}, this Tidegate reads {LOG_VERSION}: record it again")
         header = msgspec.json.decode(first, type=LogHeader)
     except msgspec.DecodeError as error:
         why = f"{error}; `tidegate serve --event-log` writes such a file"

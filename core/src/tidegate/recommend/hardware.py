@@ -70,8 +70,8 @@ def check_measured(models: Iterable[ModelSpec], products: Iterable[str]) -> None
         for name, kinds in known.items():
             if not any(kind == product or kind.startswith(f"{product}/") for kind in kinds):
                 raise ScenarioError(
-                    f"{product}: nobody measured {name!r} on it{did_you_mean(product, kinds, 'measured on')}. Do "
-                    f"so with `tidegate profile --device-class {product}` and add that to its `profiles`, "
+                    f"{product}: no profile of {name!r} on it{did_you_mean(product, kinds, 'measured on')}. Measure "
+                    f"one with `tidegate profile --device-class {product}` and add that to its `profiles`, "
                     "or name other GPUs"
                 )
 

@@ -167,6 +167,6 @@ def scenario_of_recording(given: dict[str, Any], name: str) -> Scenario:
         if "profiles" not in model:
             raise RecordingError(
                 f"nothing is known of how long {model['name']!r} takes, and hardly a batch of it ran: serve with a "
-                "profile file (`profiles`), and record anew"
+                "profile file (`profiles`), and record again"
             )
     return checked({"name": name, **given}, Scenario.model_construct(), "the recording")

@@ -146,6 +146,6 @@ class ShareProblem(VersionedDocument):
         room = units * len(self.devices)
         if len(self.models) > room:
             raise PlanningError(
-                f"models: {len(self.models)} of them on {len(self.devices)} GPUs of {units} units each: somebody's "
-                "share would round to nothing: give more GPUs, or fewer models"
+                f"models: {len(self.models)} of them on {len(self.devices)} GPUs of {units} units each: the share "
+                "of a model would round to nothing: give more GPUs, or fewer models"
             )

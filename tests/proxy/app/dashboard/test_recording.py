@@ -157,7 +157,7 @@ def test_a_port_that_is_taken_is_no_fault_of_the_recording(log: Path, capsys: py
 
 
 @pytest.mark.parametrize(
-    ("text", "why"), [("", "no header"), ('{"version": 1}\n', "record it anew"), (None, "No such")]
+    ("text", "why"), [("", "no header"), ('{"version": 1}\n', "record it again"), (None, "No such")]
 )
 def test_what_is_no_recording(tmp_path: Path, text: str | None, why: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "no.jsonl"
