@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-SINCE: Final = "79a9c804b4721736711bb8395da09d24e9cb3d36"
+SINCE: Final = "7d1edd7f475714ccb408f5d8d215ee20dac0eb8b"
 """The last commit before the convention. Subjects before it are not checked."""
 MAX_CHARACTERS: Final = 72
 SUBJECT: Final = re.compile(r"[a-z][\w./-]*(?:, [a-z][\w./-]*)*: (?P<verb>[a-z][\w-]*)\b.+")
