@@ -71,8 +71,10 @@ class LogNormal(Distribution):
     cv: float = Field(gt=0, description="Coefficient of variation: standard deviation over mean")
 
     def drawing_from(self, rng: Random) -> Draw:
-        """Return a log-normal distribution with this mean and coefficient of variation (of the values, not of their
-        logarithms)."""
+        """Return a function that draws numbers of this mean and coefficient of variation.
+
+        Both are of the numbers, not of their logarithms.
+        """
         mu, sigma = lognormal_parameters(self.mean, self.cv)
         return lambda: rng.lognormvariate(mu, sigma)
 
