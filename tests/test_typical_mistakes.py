@@ -66,9 +66,9 @@ MISTAKES = {
         "error: no policy named 'symfony' is installed; did you mean 'symphony'? Installed: {policies}",
     ),
     "an option of a policy that is misspelt": (
-        scenario(("{name: symphony}", "{name: symphony, options: {deadline_margn_ms: 1}}")),
+        scenario(("{name: symphony}", "{name: symphony, options: {max_mis_rate: 1}}")),
         "simulate a.yaml",
-        "error: options of policy 'symphony': deadline_margn_ms: there is no such field; did you mean deadline_margin_ms?",
+        "error: options of policy 'symphony': max_mis_rate: there is no such field; did you mean max_miss_rate?",
     ),
     "a word that an option of a policy does not know": (
         scenario(("{name: symphony}", "{name: symphony, options: {deferral: never}}")),
