@@ -2,7 +2,7 @@
 
 Packages and modules; each imports only those below it:
 
-    start        the entry point: `tidegate --version`, and otherwise the
+    entry_point  what starts first: `tidegate --version`, and otherwise the
     cli          `tidegate` command; other distributions add subcommands; commands: those of this distribution
     recommend    which policy and hardware to use for given traffic: simulates all that apply
     testing      test kit for authors of policies: Playbook, check_policy, PolicyConformance, pytest fixtures

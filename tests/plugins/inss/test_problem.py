@@ -25,7 +25,7 @@ CALM = tenant("calm", 50, 60)
         ),
         (problem(tenant("bert", 50, 60)), "knows nothing of 'bert': measure it"),
         (problem(tenant("calm", 50, 60, memory_mib=900), memory_mib=800), "takes 900 MiB with one row"),
-        (problem(CALM, tenant("slow", 1, 900), units=1), "share would round to nothing"),
+        (problem(CALM, tenant("slow", 1, 900), units=1), "the share of a model would round to nothing"),
         (
             ShareProblem(gpus=(GpuPool(product="A100", count=1),), interference=INTERFERENCE, models=(CALM,)),
             "measured on 'V100', not on 'A100'",
