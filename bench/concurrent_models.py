@@ -61,7 +61,7 @@ WORKLOADS: dict[str, tuple[float, list[dict[str, Any]]]] = {
 }
 """The rate at load 1, in requests per second, and the models: at load 1 and slowdown 1 they take about all of a GPU."""
 ARMS: dict[str, bool | str | None] = {"passed": None, "in turn": True, "side by side": False, "learned": "learned"}
-"""What `serialize_models` is."""
+"""Value of `serialize_models` for each arm; None: requests bypass the scheduler."""
 
 
 @dataclass(frozen=True)

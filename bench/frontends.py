@@ -1,4 +1,4 @@
-"""What frontends and shards cost and carry: a no-op model directly, through one process, and through both, in turn.
+"""Latency and capacity of frontends and shards: a no-op model directly, through one process, and through both, in turn.
 
     python -m bench.frontends --perf-analyzer PATH [--split 0 1x1 2x1 2x2 ...] [--callers N ...] [--rounds N] [--json
     FILE]

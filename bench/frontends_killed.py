@@ -3,7 +3,7 @@
     python -m bench.frontends_killed [--seconds S] [--every S] [--frontends N] [--rate RPS] [--json FILE]
 
 An emulated GPU takes 5 ms for a batch of up to eight; requests come at random, at a fixed rate, over several
-connections, and nobody tries again. SIGKILL to a frontend, the shard, the other frontend, the shard, ...: it fails
+connections, and clients do not retry. SIGKILL to a frontend, the shard, the other frontend, the shard, ...: it fails
 where a request has no end, or ends in any other way than with its answer or UNAVAILABLE.
 """
 

@@ -1,4 +1,4 @@
-"""What a live change of the layout costs: workers move to other GPUs under load; who is on time meanwhile.
+"""Cost of a live layout change: workers move to other GPUs under load; attainment meanwhile.
 
     python -m bench.shadow_switch [--changes N] [--load SHARE] [--stay S]
 

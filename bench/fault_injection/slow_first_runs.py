@@ -1,4 +1,4 @@
-"""Two slow stages among the first eight: until when is nobody answered?"""
+"""Two slow stages among the first eight: how long until Tidegate answers requests again?"""
 
 import time
 from typing import Any

@@ -117,7 +117,7 @@ def capacity_rps(layout: Layout, sizes: Mapping[int, float]) -> float:
 
 
 def ceiling_rps(layout: Layout, sizes: Mapping[int, float], slo_ms: float) -> float:
-    """What no scheduler can pass: every query runs where it is on time without waiting, but for one in twenty."""
+    """Upper bound of the rate for any scheduler: every query runs where it is on time without waiting, but for one in twenty."""
     tables = layout.partitions[0].latency_ms
     workers = {kind: sum(worker.speed == kind for worker in layout.workers) for kind in tables}
     return _ceiling(

@@ -1,6 +1,6 @@
 """Tenants of one device, and how they slow each other down: the expected time of a stage, given who else runs there.
 
-A profile says what a stage takes on its share of a device while nobody else uses the rest. NVIDIA MPS divides compute
+A profile says what a stage takes on its share of a device while the rest is idle. NVIDIA MPS divides compute
 units only: caches, memory bandwidth and buses stay common, so that a busy neighbor makes the stage longer. What it is
 expected to take beside others is `profile.scaled(interference.slowdown(tenant, neighbors)).expected_ns(rows)`.
 """

@@ -305,7 +305,7 @@ class ProfileLearner:
         return True
 
     def _judge_together(self) -> None:
-        """Fit the first stages anew: none strays further from the middle one than most do, at its number of rows.
+        """Fit the first stages again: none strays further from the middle one than most do, at its number of rows.
 
         A stage of more rows may besides take as much longer as it has rows: of batches as large nothing is known yet.
         """
