@@ -117,7 +117,7 @@ def capacity_rps(layout: Layout, sizes: Mapping[int, float]) -> float:
 
 
 def ceiling_rps(layout: Layout, sizes: Mapping[int, float], slo_ms: float) -> float:
-    """Upper bound of the rate for any scheduler: every query runs where it is on time without waiting, but for one in twenty."""
+    """Bound on the rate of any scheduler: every query but one in twenty runs at once where it is on time."""
     tables = layout.partitions[0].latency_ms
     workers = {kind: sum(worker.speed == kind for worker in layout.workers) for kind in tables}
     return _ceiling(
