@@ -280,7 +280,7 @@ def test_a_shard_that_is_asked_to_end_loses_nothing(tidegate: Tidegate, tensors:
     load = Load(tidegate, ["ant", "cat"], tensors)
     eventually(lambda: load.answered > 20, "some load")
     first = tidegate.children(SHARD)
-    os.kill(first[1], signal.SIGTERM)
+    os.kill(tidegate.children(f"{SHARD}1")[0], signal.SIGTERM)
     eventually(
         lambda: len(tidegate.children(SHARD)) == 2 and set(tidegate.children(SHARD)) != set(first),
         "another process for it",
@@ -294,7 +294,7 @@ def test_a_shard_that_is_asked_to_end_loses_nothing(tidegate: Tidegate, tensors:
 def test_a_shard_that_dies_costs_its_models_alone(
     tidegate: Tidegate, call: Make, request_of: Make, eventually: Make, open_stream: Make, rest_of: Make
 ) -> None:
-    os.kill(tidegate.children(SHARD)[1], signal.SIGKILL)
+    os.kill(tidegate.children(f"{SHARD}1")[0], signal.SIGKILL)
     said = set()
 
     def is_lost() -> bool:

@@ -5,6 +5,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +56,26 @@ def test_it_ends_as_one(tidegate: Tidegate, call: Make, request_of: Make, eventu
     assert tidegate.stop()["answered"] == 5
     for pid in pids:
         eventually(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "its processes to end")
+
+
+SLOW_TO_START = """
+import time
+from tidegate_proxy.frontends.supervisor import supervise
+
+def start(_socket):
+    print("starting", flush=True)
+    time.sleep(600)
+
+raise SystemExit(supervise([start], lambda _folder, _sockets: time.sleep(600), 1))
+"""
+
+
+def test_it_ends_well_while_a_shard_starts() -> None:
+    with subprocess.Popen([sys.executable, "-c", SLOW_TO_START], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "starting\n"
+        process.terminate()
+        assert process.wait(60) == 0
 
 
 def test_a_frontend_that_dies_loses_its_own_connections_alone(

@@ -47,6 +47,8 @@ class _Child:
         """0: it does not run."""
         self.start_at = 0.0
         """When it is to be started."""
+        self.has_served = False
+        """Whether one of its processes has ever been ready: if so, the next one is restarted however it ends."""
         self._pauses = RestartPauses()
         self._started_at = 0.0
 
@@ -100,7 +102,7 @@ class _Supervisor:
     def __init__(self, folder: Path, run_shards: Sequence[Run], run_frontend: RunFrontend, frontends: int) -> None:
         sockets = [folder / f"shard{number}" for number in range(len(run_shards))]
         names = ["the shard"] if len(sockets) == 1 else [f"shard {number}" for number in range(len(sockets))]
-        titles = [SHARD] if len(sockets) == 1 else [f"{SHARD}-{number}" for number in range(len(sockets))]
+        titles = [SHARD] if len(sockets) == 1 else [f"{SHARD}{number}" for number in range(len(sockets))]
         shards = [
             _Child(name, title, partial(run, socket), folder)
             for name, title, run, socket in zip(names, titles, run_shards, sockets, strict=True)
@@ -159,14 +161,19 @@ class _Supervisor:
             own_status = code if code >= 0 else 1
             if self._stopping:
                 self._status = self._status or own_status * (child in self._told)
-            elif child in self._socket_of and not self._socket_of[child].exists():
-                return own_status  # it never served, and has said why
+            elif child in self._socket_of and not self._has_served(child, code):
+                return own_status  # it has said why
             if not self._stopping:
                 how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with status {code}"
                 log.error(
                     "process ended, restarting",
                     extra={"component": child.name, "error": how, "restart_in_s": round(wait_s, 2)},
                 )
+
+    def _has_served(self, shard: _Child, code: int) -> bool:
+        """Whether a shard was ever ready, given how its process ended. Its successor removes the socket, so keep it."""
+        shard.has_served = shard.has_served or code == 0 or self._socket_of[shard].exists()
+        return shard.has_served
 
     def _finish(self, status: int) -> int:
         """End what still runs."""
@@ -201,6 +208,8 @@ def _run(child: _Child, supervisor: int) -> NoReturn:
         if os.getppid() == supervisor:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             status = child.run()
+    except KeyboardInterrupt:  # all end before it could serve
+        status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
     except BaseException:
