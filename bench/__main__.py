@@ -1,7 +1,7 @@
 """Run every benchmark: `make bench`, or `python -m bench [--json FILE]`. Nothing else should run meanwhile.
 
 Not among them, since they take long or need the papers' data, all `python -m bench.NAME`: faults, dynamic_models,
-shadow_switch, shadow_mode, concurrent_models, no_regret, and what reproduces papers (`bench/papers`).
+shadow_mode, no_regret, and what reproduces papers (`bench/papers`).
 """
 
 import argparse
@@ -14,13 +14,9 @@ from typing import Any
 from rich.console import Console
 
 from bench.added_latency import CALLERS, bench_added_latency
-from bench.flame_graphs import draw_flame_graphs
-from bench.generator import bench_generator
 from bench.live_vs_simulated import bench_live_vs_simulated
-from bench.ppipe_dispatch import bench_dispatch
 from bench.saturation import ROUNDS, bench_saturation
 from bench.scheduler import bench_scheduler
-from bench.subclusters import bench_subclusters
 
 
 def main() -> None:
@@ -32,10 +28,7 @@ def main() -> None:
         choices=(
             "added_latency",
             "saturation",
-            "generator",
             "scheduler",
-            "subclusters",
-            "ppipe_dispatch",
             "live_vs_simulated",
         ),
         help="run one of them",
@@ -51,25 +44,15 @@ def main() -> None:
     )
     parser.add_argument("--callers", type=int, nargs="+", metavar="N", help="added_latency: how many call at a time")
     parser.add_argument(
-        "--flame-graphs",
-        type=Path,
-        metavar="DIR",
-        help="added_latency: draw where the CPU time goes instead (--perf-analyzer)",
-    )
-    parser.add_argument(
         "--rounds", type=int, default=ROUNDS, metavar="N", help="added_latency, saturation: how often each is measured"
     )
     parser.add_argument("--full", action="store_true", help="scheduler: every number of models with every of workers")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="scheduler: draw how it grows into this HTML file")
     arguments = parser.parse_args()
-    if arguments.flame_graphs and not (arguments.only == "added_latency" and arguments.perf_analyzer):
-        parser.error("--flame-graphs needs --only added_latency and --perf-analyzer PATH")
     console = Console(width=None if os.isatty(1) else 120)
     console.print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
     figures: dict[str, Any] = {}
-    if arguments.flame_graphs:
-        figures["flame_graphs"] = draw_flame_graphs(console, arguments.perf_analyzer, arguments.flame_graphs)
-    elif arguments.only in (None, "added_latency"):
+    if arguments.only in (None, "added_latency"):
         figures["added_latency"] = bench_added_latency(
             console,
             arguments.perf_analyzer,
@@ -81,14 +64,8 @@ def main() -> None:
         figures["saturation"] = bench_saturation(
             console, arguments.perf_analyzer, arguments.against, rounds=arguments.rounds
         )
-    if arguments.only in (None, "generator"):
-        figures["generator"] = bench_generator(console)
     if arguments.only in (None, "scheduler"):
         figures["scheduler"] = bench_scheduler(console, full=arguments.full, plot=arguments.plot)
-    if arguments.only in (None, "subclusters"):
-        figures["subclusters"] = bench_subclusters(console)
-    if arguments.only in (None, "ppipe_dispatch"):
-        figures["ppipe_dispatch"] = bench_dispatch(console)
     if arguments.only in (None, "live_vs_simulated"):
         figures["live_vs_simulated"] = bench_live_vs_simulated(console)
     if arguments.json:

@@ -3,7 +3,8 @@
 One caller gives the latency that Tidegate adds; more of them tell how many requests per second pass, and what each
 costs the process of Tidegate in CPU time and context switches. The load comes from our own generator, in Python, which
 takes a good part of a small machine; or from NVIDIA's perf_analyzer (`--perf-analyzer PATH`), which takes less and
-leaves more to measure. `--against PATH` has the `tidegate` of another checkout beside ours.
+leaves more to measure. `--against PATH` has the `tidegate` of another checkout beside ours. Where the CPU time goes:
+`py-spy record --native --subprocesses --pid PID` while it runs.
 """
 
 import tempfile

@@ -5,22 +5,12 @@ import re
 from math import sqrt
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bench.papers.paris_elsa.__main__ import main
-from bench.papers.paris_elsa.decisions import time_decisions
 from bench.papers.paris_elsa.design_points import ELSA, FIFS, homogeneous, layout_of, paris, slices_of, slo_of
-from bench.papers.paris_elsa.live import overhead_in_log
 from bench.papers.paris_elsa.measured import MIGPERF, PARVAGPU, Case, Curve, read_cases, sizes_of_requests
 from bench.papers.paris_elsa.throughput import Cell, Setting, ceiling_rps, measure
-from tidegate.api import NS_PER_MS, Batch, Dispatch, Request, RequestArrived, Stage, StageFinished
-from tidegate.engine import StartStage
-from tidegate.observation import EngineSettings, Recorder
-from tidegate.sim.build import setup_of
-from tidegate.workload import Scenario
-from tidegate_loadtest.live import LiveObservations
-from tidegate_loadtest.result import RunResult
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 CASE = Case("m", 24, 28, {size: Curve({rows: 4 + 2.0 * rows / size for rows in ROWS}) for size in (1, 2, 3, 4, 7)})
@@ -92,31 +82,6 @@ def test_what_cannot_be_planned_says_why() -> None:
     found = measure(Cell(small, homogeneous(1), Setting(), 500))
     assert (found.rate_rps, found.slices) == (None, {})
     assert "measure" in found.why_not
-
-
-def test_live_overhead_is_read_from_the_event_log(tmp_path: Path) -> None:
-    sizes, began_ns = {2: 1.0}, 10**12
-    layout = layout_of(CASE, homogeneous(7), sizes, 100)
-    scenario = Scenario.model_validate({"duration_s": 1, "layout": layout, "arrivals": {"rate_rps": 1}})
-    took_ns = round((4 + 4 / 7 + 1.5) * NS_PER_MS)
-    with (tmp_path / "events.jsonl").open("wb") as out:
-        recorder = Recorder(out)
-        recorder.started("elsa", {}, setup_of(scenario, 1), EngineSettings(learn=True, max_tries=2))
-        batch = Batch(0, "m", (0,), (Stage(0, "m", began_ns, took_ns),))
-        request = Request(0, "m", 2, began_ns, began_ns + 10**8)
-        recorder.handled(RequestArrived(began_ns, request), [Dispatch(batch)], [StartStage(batch, 0, 2)])
-        recorder.handled(StageFinished(began_ns + took_ns, 0, 0, 0, began_ns, began_ns + took_ns), [], [])
-    finished = np.full(1, took_ns + 2 * NS_PER_MS, np.int64)
-    run = RunResult(1, began_ns, np.zeros(1, np.int64), np.zeros(1, np.int64), finished, np.array(["OK"]))
-    found = overhead_in_log(LiveObservations(run, 0, {}), tmp_path / "events.jsonl", layout)
-    assert found.execution_ms == pytest.approx(1.5, abs=1e-3)
-    assert found.way_ms == pytest.approx(2, abs=1e-3)
-
-
-def test_decisions_are_timed() -> None:
-    row = time_decisions(5, decisions=20)
-    assert row["workers"] == 5
-    assert all(value > 0 for value in row.values())
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ MANY_GPUS, MANY_SCALES, MANY_SEEDS = 64, (0.5, 0.7), 3
 MANY_SECONDS = 1.0
 CHANGING_GPUS, CHANGING_SCALE, CHANGING_SEEDS = 2, 0.7, 3
 CHANGING_STRETCH = 20.0
-"""All takes so many times as long, as in `bench.papers.inss.live`: an hour has a twentieth of its requests."""
+"""All takes so many times as long: an hour has a twentieth of its requests."""
 CONFIDENCE = 0.95
 
 

@@ -10,8 +10,6 @@ throughput   the six design points: the most queries per second of which 95 % ar
 sensitivity  other SLAs, other spreads of sizes, batches up to 64
 within       how much of the SLA a slice is planned for
 merging      ELSA with merging of small queries, beside plain ELSA
-decisions    how long ELSA takes to decide, by the number of workers
-live         slices as emulated GPUs behind real tritonservers, beside the same simulated: let nothing else run
 """
 
 import argparse
@@ -26,14 +24,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bench.papers.paris_elsa import tables
-from bench.papers.paris_elsa.decisions import WORKERS, time_decisions
 from bench.papers.paris_elsa.design_points import ELSA, FIFS, HOMOGENEOUS, MERGING, Point, drawn, homogeneous, paris
-from bench.papers.paris_elsa.live import run_pair
 from bench.papers.paris_elsa.measured import Case, read_cases
 from bench.papers.paris_elsa.throughput import Cell, Found, Setting, measure
 from tidegate.sim.parallel import run_parallel
 
-PARTS = ("throughput", "sensitivity", "within", "merging", "decisions", "live")
+PARTS = ("throughput", "sensitivity", "within", "merging")
 KNEES = {"segments": "knees"}
 """The paper's. PARIS's default is ours, *by SLO*: a slice is planned for what it answers within 0.8 of the SLA."""
 WITHINS = (0.5, 0.65, 0.8, 0.9, 1.0)
@@ -53,7 +49,6 @@ SETTINGS = {
     "batches up to 64": Setting(largest=64),
 }
 VARIED_MODELS = ("mobilenetv2", "densenet121", "resnet50", "inceptionv3", "vgg16", "bert-large-seq128")
-LIVE_MODEL, LIVE_GPCS, LIVE_LOADS = "inceptionv3", 14, (0.35, 0.6)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -69,7 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--whole-gpcs", type=int, help="for GPU(7); default: the paper's, up to a sixth more than others"
     )
     parser.add_argument("--requests", type=int, default=6000, help="in each simulated run; default 6000")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each live run; default 60")
     parser.add_argument("--jobs", type=int, default=-1, help="simulations at once; default: as many as cores")
     options = parser.parse_args(arguments)
     console = Console(width=None if os.isatty(1) else 170)
@@ -108,20 +102,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "sensitivity": varied,
         "within": planned_within,
         "merging": merged,
-        "decisions": lambda: tables.show_decisions(console, [time_decisions(workers) for workers in WORKERS]),
-        "live": lambda: _live(console, cases, options.seconds),
     }
     for part in options.only or PARTS:
         found[part] = parts[part]()
         if options.json:
             options.json.write_text(json.dumps(found, indent=1) + "\n")
-
-
-def _live(console: Console, cases: Sequence[Case], seconds: float) -> list[dict[str, Any]]:
-    case = next(case for case in cases if case.title == LIVE_MODEL)
-    points = [paris(policy) for policy in (ELSA, FIFS)]
-    pairs = [run_pair(case, point, load, 1, seconds, LIVE_GPCS) for load in LIVE_LOADS for point in points]
-    return tables.show_live(console, pairs)
 
 
 def _with_progress(console: Console, results: Iterator[Found], total: int) -> Iterator[Found]:

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.papers.paris_elsa.design_points import ELSA, FIFS, MERGING
-from bench.papers.paris_elsa.live import AIM, Pair
 from bench.papers.paris_elsa.throughput import Found
 
 GAIN_OVER_WHOLE, GAIN_OVER_BEST = 1.7, 1.1
@@ -100,46 +99,6 @@ def show_merging(console: Console, results: Sequence[Found]) -> list[dict[str, A
                 table.add_row(title, _slices(one), f"{one.rate_rps:.0f}", f"{other.rate_rps:.0f}", gained)
     console.print(table)
     return [each.row() for each in results]
-
-
-def show_decisions(console: Console, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How long ELSA takes."""
-    table = Table(*(name.replace("_", " ") for name in rows[0]), title="ELSA's decisions")
-    for row in rows:
-        table.add_row(*(f"{value:g}" if name == "workers" else f"{value:.1f}" for name, value in row.items()))
-    console.print(table)
-    return rows
-
-
-def show_live(console: Console, pairs: Sequence[Pair]) -> list[dict[str, Any]]:
-    """Live beside simulated."""
-    table = Table(
-        "load",
-        "policy",
-        "goodput/s live, simulated",
-        "",
-        "attainment",
-        "p95 ms",
-        "",
-        "execution, way, sent late p99 ms",
-        "aim",
-    )
-    for pair in pairs:
-        live, simulated = pair.live, pair.simulated
-        table.add_row(
-            f"{pair.load:.0%}",
-            pair.policy,
-            f"{live.goodput_rps:.1f}, {simulated.goodput_rps:.1f}",
-            f"{pair.goodput_off:+.1%}",
-            f"{live.attainment:.1%}, {simulated.attainment:.1%}",
-            f"{live.p95_ms:.1f}, {simulated.p95_ms:.1f}",
-            f"{pair.p95_off:+.1%}",
-            f"{pair.overhead.execution_ms:+.2f}, {pair.overhead.way_ms:.2f}, {live.lateness_p99_ms:.1f}",
-            "met" if pair.meets else "[red]missed[/]",
-        )
-    console.print(table)
-    console.print(f"Aim: goodput within {AIM:.0%}")
-    return [pair.row() for pair in pairs]
 
 
 def _table(title: str, *columns: str) -> Table:
