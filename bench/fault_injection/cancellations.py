@@ -49,7 +49,6 @@ def _queued(metrics: str) -> float:
 HAZARD = Hazard(
     "cancellations",
     f"{MANY:,} requests that wait, cancelled at once: until none is left",
-    "each is searched for among all: O(n^2) (no figure given)",
     f"{LIMIT_S:g} s or less, the client's own time included",
     run,
 )

@@ -52,7 +52,6 @@ def run(rig: Rig) -> Result:
 HAZARD = Hazard(
     "drain_budget",
     f"SIGTERM while calls of a minute are under way over gRPC and HTTP, drain_timeout_s {DRAIN_S:g}",
-    "takes twice drain_timeout_s, HTTP first",
     f"ends within drain_timeout_s and {SPARE_S:g} s",
     run,
 )

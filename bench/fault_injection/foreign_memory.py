@@ -105,7 +105,6 @@ def run(rig: Rig) -> Result:
 HAZARD = Hazard(
     "foreign_memory",
     "a client reads, overwrites and takes away the shared memory of others' tensors",
-    "69 of 720 answers of others wrong",
     "0 foreign reads and writes, all answers right",
     run,
 )

@@ -72,7 +72,6 @@ def _ask(client: Client) -> tuple[float, int]:
 HAZARD = Hazard(
     "greedy_neighbor",
     f"a client with {UNDER_WAY} requests under way, a neighbor with one (batches of {BATCH_MS:g} ms)",
-    "the neighbor's p50 from 14 ms to 1165 ms (fifs); 11 of its 25 rejected (symphony)",
     f"all of the neighbor's answered, p50 {LIMIT_MS:g} ms or less",
     run,
 )

@@ -98,7 +98,6 @@ def _not_live_after(address: str) -> float:
 HAZARD = Hazard(
     "hanging_policy",
     "a policy that never returns",
-    "gRPC hangs while HTTP's live says 200",
     f"not 200 within {LIMIT_S:g} s, and the log says what hangs",
     run,
 )

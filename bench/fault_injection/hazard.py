@@ -27,8 +27,6 @@ class Hazard:
     """For `--only`."""
     what: str
     """What is done."""
-    before: str
-    """What came of it before issue 11 was worked on (f8bfec9), as that issue says."""
     aim: str
     """When it holds."""
     run: Callable[[Rig], Result]

@@ -290,7 +290,6 @@ def _complaints(figures: dict[str, Any]) -> list[str]:
 HAZARD = Hazard(
     "kills",
     f"{FLEET.gpus} Tritons at {SHARE:.0%} load killed in turn, {OVERLOAD:g} times the load, then SIGTERM",
-    "held (no figure given)",
     "no request lost, every one ends once, all counts agree",
     run,
 )

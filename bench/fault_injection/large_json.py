@@ -64,7 +64,6 @@ def run(rig: Rig) -> Result:
 HAZARD = Hazard(
     "large_json",
     f"{MIB} MiB of JSON: the longest that others wait",
-    "everybody for up to 15 s",
     f"{LIMIT_S:g} s or less",
     run,
 )

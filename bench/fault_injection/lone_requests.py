@@ -41,7 +41,6 @@ def run(rig: Rig) -> Result:
 HAZARD = Hazard(
     "lone_requests",
     f"lone requests on an idle worker, SLO {SLO_MS:g} ms, stages of {STAGE_MS:g} ms, {BUSY} busy processes beside",
-    f"symphony drops 14 of {REQUESTS}, fifs none",
     "neither drops any",
     run,
 )

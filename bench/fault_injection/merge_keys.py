@@ -53,7 +53,6 @@ def run(rig: Rig) -> Result:
 HAZARD = Hazard(
     "merge_keys",
     "parameters whose names imitate the merge keys of others",
-    "requests that differ share a batch: wrong parameters (no figure given)",
     "0 wrong, 0 failed",
     run,
 )

@@ -20,16 +20,6 @@ class TritonPythonModel:
         ]
 """
 """Rows of [milliseconds, 1 for a failure, ...] come back as they are: the batch takes its longest row's time."""
-NORMALIZED = """
-import triton_python_backend_utils as pb
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        tensors = [pb.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
-        return [pb.InferenceResponse([pb.Tensor("Y", tensor / tensor.sum())]) for tensor in tensors]
-"""
-"""Each answer depends on all rows of its request."""
 PARAMETERS = """
 import json
 import time

@@ -51,7 +51,6 @@ def run(rig: Rig) -> Result:
 HAZARD = Hazard(
     "poisoned_batches",
     "a client that poisons the batches of others",
-    "good clients: 604 of 848 answered (844 without it)",
     f"{FEWER:.0%} fewer answered than without it, at most",
     run,
 )

@@ -23,7 +23,6 @@ def run(rig: Rig) -> Result:
 HAZARD = Hazard(
     "replaced_tidegate",
     "Tidegate replaced by a new process under load",
-    "not possible without failures (no figure given)",
     "no request fails",
     run,
 )

@@ -63,30 +63,23 @@ class Rig:
         self, *tritons: EmbeddedTriton, environment: Mapping[str, str] | None = None, **fields: object
     ) -> ProxyProcess:
         """A `tidegate serve` before them, with such a configuration."""
-        return self.configured(self.configuration(*tritons, **fields), environment)[0]
-
-    def configured(
-        self, configuration: Mapping[str, Any], environment: Mapping[str, str] | None = None
-    ) -> tuple[ProxyProcess, Path]:
-        """A `tidegate serve` with this configuration, and the file that holds it."""
         folder = self.folder()
         path = folder / "tidegate.yaml"
-        path.write_text(yaml.safe_dump(dict(configuration)))
-        process = proxy_process(folder, "--config", str(path), environment=environment)
-        return self.running.enter_context(process), path
+        path.write_text(yaml.safe_dump(self.configuration(*tritons, **fields)))
+        return self.running.enter_context(proxy_process(folder, "--config", str(path), environment=environment))
 
-    def client(self, address: str, *, compression: grpc.Compression | None = None) -> "Client":
+    def client(self, address: str) -> "Client":
         """A client with a connection of its own."""
-        return self.running.enter_context(Client(address, compression))
+        return self.running.enter_context(Client(address))
 
 
 class Client:
     """One of a Triton or of a Tidegate, over gRPC, on a connection of its own."""
 
-    def __init__(self, address: str, compression: grpc.Compression | None = None) -> None:
+    def __init__(self, address: str) -> None:
         options = [("grpc.use_local_subchannel_pool", 1)]
         options += [(f"grpc.max_{way}_message_length", -1) for way in ("send", "receive")]
-        self._channel = grpc.insecure_channel(address, options=options, compression=compression)
+        self._channel = grpc.insecure_channel(address, options=options)
 
     def __enter__(self) -> "Client":
         return self

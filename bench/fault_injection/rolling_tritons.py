@@ -15,7 +15,6 @@ def run(rig: Rig) -> Result:
 HAZARD = Hazard(
     "rolling_tritons",
     "a rolling update of the Tritons under load",
-    "never taken back: UNAVAILABLE until Tidegate is restarted",
     "every request answered",
     run,
 )

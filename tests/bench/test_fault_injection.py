@@ -18,7 +18,7 @@ def test_every_hazard_of_the_package_is_in_the_table() -> None:
     files = {path.stem for path in folder.glob("*.py") if re.search(r"^HAZARD = ", path.read_text(), re.MULTILINE)}
     assert files == set(NAMES)
     assert [hazard.name for hazard in hazards()] == list(NAMES)
-    assert all(hazard.what and hazard.before and hazard.aim for hazard in hazards())
+    assert all(hazard.what and hazard.aim for hazard in hazards())
 
 
 @pytest.mark.parametrize("error", [ValueError("why"), SystemExit("why")])
@@ -27,8 +27,8 @@ def test_one_that_breaks_does_not_hold_and_the_next_one_runs(error: BaseExceptio
         raise error
 
     chosen = [
-        Hazard("a", "what", "before", "aim", broken),
-        Hazard("b", "what", "before", "aim", lambda rig: Result(str(rig.quick), holds=True)),
+        Hazard("a", "what", "aim", broken),
+        Hazard("b", "what", "aim", lambda rig: Result(str(rig.quick), holds=True)),
     ]
     reports = bench_faults(Console(quiet=True), chosen, quick=True)
     assert {name: report["holds"] for name, report in reports.items()} == {"a": False, "b": True}
