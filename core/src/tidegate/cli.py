@@ -1,4 +1,4 @@
-"""The `tidegate` command. Its subcommands come from plugins; only `plugins` is at home here."""
+"""The `tidegate` command: collects the subcommands of all plugins and adds `plugins`, which lists them."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from tidegate.schemas import plain_message
 
 
 def build_app(plugins: Plugins) -> typer.Typer:
-    """The command line over everything that is installed."""
+    """Return the command line with the subcommands of all installed plugins."""
     app = typer.Typer(
         name="tidegate",
         cls=_GroupedCommands,

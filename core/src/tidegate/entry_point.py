@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Say the version, if nothing else is asked, or run the command line."""
+    """Print the version for `tidegate --version`; otherwise run the command line."""
     if sys.argv[1:] == ["--version"]:
         from importlib.metadata import version  # noqa: PLC0415 - slow to import, and so is what the other has
 

@@ -1,13 +1,13 @@
-"""Where independent runs go, by name, and what is raised when they cannot."""
+"""Backends that run independent tasks in parallel, by name."""
 
 from enum import StrEnum
 
 
 class Backend(StrEnum):
-    """Interface of a backend that runs tasks in parallel."""
+    """Name of a backend that runs tasks in parallel."""
 
     processes = "processes"
-    """Processes of this machine."""
+    """Processes on this machine."""
     ray = "ray"
     dask = "dask"
 

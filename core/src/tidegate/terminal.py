@@ -1,4 +1,4 @@
-"""Output of commands to a terminal, or to a file or a pipe."""
+"""Console output of commands, to a terminal, a file or a pipe."""
 
 import sys
 from typing import Final
@@ -6,11 +6,14 @@ from typing import Final
 from rich.console import Console
 
 UNBOUNDED_COLUMNS: Final = 10_000
-"""Columns of a file or a pipe: no line is wrapped and no cell is cut, whatever COLUMNS says."""
+"""Width of a file or a pipe in columns: no line is wrapped and no cell is cut, whatever COLUMNS is."""
 
 
 def console_for_tables(*, markup: bool = True) -> Console:
-    """Return a console for standard output; where that is no terminal, tables are as wide as their content."""
+    """Return a console for standard output; if that is no terminal, tables are as wide as their content.
+
+    `markup`: whether text may contain rich markup.
+    """
     return Console(
         soft_wrap=True, highlight=False, markup=markup, width=None if sys.stdout.isatty() else UNBOUNDED_COLUMNS
     )

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 DEFAULT_DEVICE_CLASS = "default"
-"""The kind of workers of which nothing is known."""
+"""Device class of workers whose device is not described."""
 
 
 class WholeDevice(msgspec.Struct, frozen=True, tag="whole", forbid_unknown_fields=True):
@@ -77,7 +77,10 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """Device memory in MiB; None: unknown."""
 
     def device_class(self, part: Slice) -> str:
-        """The kind of a worker that has this part of it: `A100`, `A100/1g.5gb`, `A100/mps-25`, `A100/1g.5gb/mps-25`."""
+        """Return the device class of a worker that uses this part of the device.
+
+        For example `A100`, `A100/1g.5gb`, `A100/mps-25` or `A100/1g.5gb/mps-25`.
+        """
         product = self.product or DEFAULT_DEVICE_CLASS
         match part:
             case WholeDevice():

@@ -120,13 +120,13 @@ class ProfileUpdated(Event, frozen=True, tag=True):
 
 
 class LatencyDistributionUpdated(Event, frozen=True, tag=True):
-    """Requests of an application that ran alone changed its latency distribution; use the new one from now on."""
+    """Latency distribution of an application that changed by new observations; use the new one from now on."""
 
     times: LatencyDistribution
 
 
 class TimerLatencyUpdated(Event, frozen=True, tag=True):
-    """The latency of timers changed: set timers that much before the last possible moment."""
+    """Changed latency of timers: set timers by that much earlier than the last possible moment."""
 
     timer_latency_ns: int
     """The new value of `Setup.timer_latency_ns`, in ns."""

@@ -1,8 +1,8 @@
-"""Tenants of one device, and how they slow each other down: the expected time of a stage, given who else runs there.
+"""Interference between batches on one device: the expected latency of a stage, given what else runs there.
 
-A profile says what a stage takes on its share of a device while the rest is idle. NVIDIA MPS divides compute
-units only: caches, memory bandwidth and buses stay common, so that a busy neighbor makes the stage longer. What it is
-expected to take beside others is `profile.scaled(interference.slowdown(tenant, neighbors)).expected_ns(rows)`.
+A profile gives the latency of a stage on its MPS share while the rest of the device is idle. NVIDIA MPS divides compute
+units only: caches, memory bandwidth and buses are shared, so a busy neighbor slows the stage down. The expected latency
+beside neighbors is `profile.scaled(interference.slowdown(tenant, neighbors)).expected_ns(rows)`.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ class Tenant(msgspec.Struct, frozen=True):
     partition: str
     rows: int
     percent: float = 100
-    """Percentage of the compute units that it may use: `Mps.percent`, or 100 without MPS."""
+    """Percentage of the compute units that the batch may use: `Mps.percent`, or 100 without MPS."""
 
 
 class Interference(Protocol):

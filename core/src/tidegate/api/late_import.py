@@ -1,4 +1,4 @@
-"""Functions whose modules are imported when they run, since most planners need libraries that policies do not."""
+"""Functions whose modules are imported at the first call, because planners need libraries that policies do not."""
 
 from collections.abc import Callable
 from importlib import import_module

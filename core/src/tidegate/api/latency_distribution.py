@@ -1,4 +1,4 @@
-"""How long the requests of one application run alone: a distribution, for models whose time depends on the data."""
+"""Latency distribution of one application's requests that run alone, for models whose latency depends on the data."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
@@ -25,9 +25,9 @@ class LatencyDistribution(msgspec.Struct, frozen=True):
 
     model: str
     app: str
-    """The tag of its requests (`Request.app`)."""
+    """Application tag of the requests (`Request.app`)."""
     device_class: str
-    """The device class of the workers that ran them."""
+    """Device class of the workers on which the times were measured."""
     times_ns: tuple[int, ...]
     """Equally probable times in ns, ascending, at least one."""
     fixed_ns: float = 0.0

@@ -1,7 +1,7 @@
-"""MIG geometry: into which instances NVIDIA cuts a GPU, and where in its memory each may begin.
+"""MIG geometry: the instances into which NVIDIA cuts a GPU, and the memory slices at which each may start.
 
-The facts are those of NVIDIA's MIG user guide and of what `nvidia-smi mig -lgip` and `-lgipp` list on such GPUs; where
-no listing of a GPU was at hand, its geometry says what was inferred.
+The facts come from NVIDIA's MIG user guide and from the output of `nvidia-smi mig -lgip` and `-lgipp` on such GPUs.
+`MigGeometry.inferred` lists the facts that no such output has confirmed.
 """
 
 import re
@@ -81,7 +81,10 @@ class MigGeometry(msgspec.Struct, frozen=True):
         return tuple(first[gpcs] for gpcs in sorted(first))
 
     def why_not(self, placed: Iterable[Mig]) -> str | None:
-        """Return why a GPU cannot have these instances at once, with a remedy; None if it can."""
+        """Return why a GPU cannot hold these MIG instances at once, with a remedy; None if it can.
+
+        `placed`: instances with profile name and first memory slice.
+        """
         instances = sorted(placed, key=lambda instance: (instance.start, instance.profile))
         try:
             profiles = [self.profile(instance.profile) for instance in instances]

@@ -1,7 +1,7 @@
-"""The nouns of the contract: what is asked, where it can run, and what a batch is.
+"""Requests, models, workers and batches: the data types of the plugin API.
 
 Instants and durations are integer nanoseconds (`..._ns`). Every value is immutable, compares by content and encodes to
-JSON, so that a recorded run can be compared byte by byte with its replay.
+JSON, so a recorded run can be compared byte by byte with its replay.
 """
 
 from typing import Final, Literal

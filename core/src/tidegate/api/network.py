@@ -19,7 +19,7 @@ class Network(msgspec.Struct, frozen=True):
     bytes_per_s: float
     """Bandwidth of each uplink and each downlink in bytes per second, positive."""
     latency_ns: int = 0
-    """Latency in ns from the end of a transfer on the links until its rows have arrived."""
+    """Latency in ns from the end of a transfer until its rows have arrived."""
 
     def transfer_ns(self, partition: str, rows: int) -> int:
         """Return how long, in ns, the output of `rows` rows of a partition occupies the links."""

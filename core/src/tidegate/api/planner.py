@@ -36,22 +36,22 @@ class Plan(VersionedDocument):
     @property
     @abstractmethod
     def summary(self) -> str:
-        """The plan in one line."""
+        """Return the plan in one line of text."""
 
     @property
     @abstractmethod
     def table(self) -> list[dict[str, str]]:
-        """The plan as rows {column: text}, all with the same columns."""
+        """Return the rows of the plan as {column: text}, all with the same columns."""
 
 
 def gap_between(objective: float, bound: float) -> float:
-    """Return the relative distance of an objective from its bound."""
+    """Return the relative distance of an objective from its bound (0: equal); both in the same unit."""
     distance = abs(objective - bound)
     return distance / abs(objective) if distance > 0 and objective else distance
 
 
 class Progress(Protocol):
-    """Callback by which a planner reports progress and gets the elapsed time in seconds; planners read no clock."""
+    """Callback by which a planner reports progress; it returns the elapsed time in seconds. Planners read no clock."""
 
     def __call__(self, *, objective: float | None = None, bound: float | None = None) -> float:
         """Report the best objective and the best bound so far, as far as known; returns the seconds since the start."""

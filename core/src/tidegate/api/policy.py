@@ -1,7 +1,7 @@
-"""The data plane's contract: a policy turns events into commands.
+"""Base class of policies, which turn events into commands.
 
-A policy is a plain deterministic object: no clock (every event says when it is), no threads, no network, and randomness
-only from the generator it is given. The same object runs in the simulator and in the proxy.
+A policy is a plain deterministic object: no clock (every event carries the current time), no threads, no network, and
+randomness only from the seed that it is given. The same object runs in the simulator and in the proxy.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""How long a partition runs: a question with two answers, what it takes and what may be promised."""
+"""Latency profile of a partition: expected latency for throughput, and a high quantile for deadlines."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -75,9 +75,10 @@ class Profile(msgspec.Struct, frozen=True):
         device_class: str = "default",
         shape: str = "",
     ) -> Self:
-        """Create the profile `l(b) = alpha*b + beta` (Symphony, section 2.1).
+        """Create the profile `l(b) = alpha*b + beta` (Symphony, section 2.1) of a partition on a device class.
 
         `alpha_ms`: latency of each row; `beta_ms`: fixed latency of a batch, both in ms. `max_rows`: largest batch.
+        `shape`: shape of the requests; empty: any.
         """
         sizes = sizes_up_to(max_rows)
         table_ns = tuple(ms_to_ns(alpha_ms * rows + beta_ms) for rows in sizes)
@@ -85,7 +86,10 @@ class Profile(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_table(cls, partition: str, table_ns: Sequence[int], *, device_class: str = "default") -> Self:
-        """Create a profile from the latency in ns of batches of 1, 2, 3, ... rows: `table_ns[rows - 1]`."""
+        """Create the profile of a partition on a device class from the latency of batches of 1, 2, 3, ... rows.
+
+        `table_ns[rows - 1]` is the latency in ns of a batch of `rows` rows.
+        """
         sizes = sizes_up_to(len(table_ns))
         return cls(partition, device_class, tuple(table_ns[rows - 1] for rows in sizes), sizes=sizes)
 
@@ -100,10 +104,11 @@ class Profile(msgspec.Struct, frozen=True):
         device_class: str = "default",
         shape: str = "",
     ) -> Self:
-        """Create a profile through measured latencies {rows: ms}, interpolated linearly and made monotone.
+        """Create the profile of a partition on a device class through measured latencies {rows: ms}.
 
-        Beyond the largest point the last slope continues; below the smallest the first value holds. `expected_ms`: mean
-        latency. `upper_ms`: the high quantile, if measured. `max_rows`: largest batch of the profile.
+        Latencies are interpolated linearly and made monotone. Beyond the largest point the last slope continues; below
+        the smallest the first value holds. `expected_ms`: mean latency. `upper_ms`: the high quantile, if measured.
+        `max_rows`: largest batch of the profile. `shape`: shape of the requests; empty: any.
         """
         sizes = sizes_up_to(max_rows)
         expected = _through(partition, expected_ms, sizes)
@@ -189,8 +194,10 @@ class Profile(msgspec.Struct, frozen=True):
         return self._between(self.planned, rows) if self.sizes else self.planned[rows - 1]
 
     def lower_bound_ns(self, rows: int) -> int:
-        """Return a lower bound in ns of the latency of a batch: a request with less time left will miss its
-        deadline."""
+        """Return a lower bound, in ns, of the latency of a batch of `rows` rows.
+
+        A request with less time left will miss its deadline.
+        """
         return max(1, self.expected_ns(rows) // MAX_SURPRISE_FACTOR)
 
     def largest_rows_within(self, budget_ns: int) -> int:

@@ -1,4 +1,4 @@
-"""`tidegate check-policy`: whether policies keep the invariants, and where they are below the simple ones."""
+"""`tidegate check-policy`: checks policies against the invariants and compares them with simple policies."""
 
 from collections.abc import Sequence
 from pathlib import Path

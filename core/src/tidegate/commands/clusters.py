@@ -1,4 +1,4 @@
-"""The options of commands whose runs may go to a cluster."""
+"""Options of commands that can run simulations on a cluster."""
 
 from typing import Annotated
 

@@ -36,7 +36,7 @@ SIM_EXTRA_MODULES = {"numpy", "joblib", "yaml"}
 
 
 def describe_error(error: Exception) -> str:
-    """Return the text of an error; for one of the operating system with the file first."""
+    """Return the text of an error; that of an OSError begins with the name of the file."""
     if isinstance(error, OSError) and error.filename:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return str(error)
@@ -67,7 +67,10 @@ def errors_explained() -> Iterator[None]:
 
 
 def with_progress(console: Console, label: str, results: Iterable[T], total: int | None) -> list[T]:
-    """Return the results, collected under a progress bar on a terminal. `total`: None: unknown."""
+    """Return the results as a list, collected under a progress bar on a terminal.
+
+    `label`: text before the bar. `total`: number of results; None: unknown.
+    """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (
@@ -93,7 +96,11 @@ def write_results(
     html_file: Path | None,
     page: Callable[[], str],
 ) -> None:
-    """Write what was asked for. Raises OSError."""
+    """Write results as JSON and as an HTML page, each where a file is given, and print where they are.
+
+    `document`: results for `json_file`. `page`: function that returns the page for `html_file`; it is called only if
+    the page is written. None for a file: not written. Raises OSError if a file cannot be written.
+    """
     from tidegate.sim.document import write_document
 
     if json_file is not None:
@@ -105,7 +112,7 @@ def write_results(
 
 
 def origin() -> "PageOrigin":
-    """Return the origin of a page that is written now."""
+    """Return the origin of an HTML page that is written now: version, date and command line."""
     from datetime import UTC, datetime
 
     from tidegate.report import PageOrigin
@@ -116,7 +123,7 @@ def origin() -> "PageOrigin":
 
 
 def title_of(scenario: "Scenario", *, rate: bool = True) -> str:
-    """Return a title for the scenario; `rate`: include its rate."""
+    """Return the title of a report on a scenario; `rate`: whether it includes the request rate."""
     from tidegate.workload import layout_of, mean_rate_rps
 
     workers = len(layout_of(scenario).workers)
@@ -129,5 +136,5 @@ def title_of(scenario: "Scenario", *, rate: bool = True) -> str:
 
 
 def in_ms(value: float | None) -> str:
-    """Return a latency in ms as text for a table."""
+    """Return a latency in ms as text for a table; `-` for None."""
     return "-" if value is None else f"{value:.1f}"

@@ -1,4 +1,4 @@
-"""`tidegate explain`: what happened to a request of a recorded run, and why."""
+"""`tidegate explain`: the timeline of one request of an event log, with the reason of each step."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tidegate.observation import LogEntry, LogHeader, RequestTimeline
 
 MAX_SHOWN_REQUESTS = 5
-"""So many requests of each sort are named where the one that was asked for is not there."""
+"""Maximum number of requests of each group that the error names if the requested one is not in the event log."""
 
 
 class ExplainError(Exception):

@@ -1,4 +1,4 @@
-"""`tidegate goodput`: how much load a policy carries."""
+"""`tidegate goodput`: the highest rate that a policy sustains within a limit of bad requests."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`tidegate new-policy`: a policy of one's own to begin with."""
+"""`tidegate new-policy`: writes the distribution of a new policy from a template."""
 
 import shlex
 from pathlib import Path

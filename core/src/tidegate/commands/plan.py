@@ -1,4 +1,4 @@
-"""`tidegate plan`: a problem through a planner."""
+"""`tidegate plan`: computes a layout for a problem with a planner."""
 
 import ctypes
 import os
@@ -109,9 +109,10 @@ def stdout_to_stderr() -> Iterator[None]:
 def run_under_bar(
     planner: "PlannerSpec", problem: "VersionedDocument", time_limit_s: float, console: "Console"
 ) -> "Plan":
-    """Run a planner under a bar of its time, on a terminal only: the best so far, its gap, the time left.
+    """Run a planner, with a progress bar on a terminal: the best objective, its gap and the time left.
 
-    The bar's clock is the planner's, and begins when what the planner needs is imported.
+    `time_limit_s`: seconds that the planner may search; they begin after its libraries are imported. Raises
+    PlanningError if the planner finds no plan.
     """
     from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
     from rich.progress_bar import ProgressBar

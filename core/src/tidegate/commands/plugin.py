@@ -1,4 +1,4 @@
-"""Registers the core's policy of policies, and its subcommands."""
+"""Registration of the core's composite policy `by-model` and of its subcommands."""
 
 from tidegate.api import CommandSpec, PolicySpec, hookimpl
 from tidegate.commands.batch_histogram import batch_histogram

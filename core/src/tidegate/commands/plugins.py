@@ -1,4 +1,4 @@
-"""`tidegate plugins`: what is installed, and the options of one of them."""
+"""`tidegate plugins`: lists what is installed, or the options of one plugin."""
 
 import dataclasses
 import json
@@ -58,7 +58,7 @@ def plugins_command(plugins: Plugins) -> Callable[..., None]:
 
 
 def offers_of(plugins: Plugins) -> list[PluginOffer]:
-    """Return everything that plugins offer, by kind."""
+    """Return everything that plugins offer, grouped by type: policies, planners, controllers, observers, commands."""
 
     def offer(
         kind: str,

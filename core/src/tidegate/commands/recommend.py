@@ -1,4 +1,4 @@
-"""`tidegate recommend`: what to run, on which hardware, for given traffic."""
+"""`tidegate recommend`: recommends policy and hardware for given traffic."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any

@@ -1,4 +1,4 @@
-"""`tidegate replay`: a recorded run through the engine again."""
+"""`tidegate replay`: runs an event log through the engine again and compares the commands."""
 
 from pathlib import Path
 from typing import Annotated

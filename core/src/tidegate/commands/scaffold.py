@@ -1,4 +1,4 @@
-"""The template of a policy, a whole distribution that this one carries, under another name."""
+"""Template of a policy distribution, copied under another name."""
 
 import re
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ HOW_TO_COPY: Final = re.compile(r"^## Make it yours.*?(?=^## )", re.MULTILINE | 
 
 
 def write_distribution(name: str, folder: Path) -> list[Path]:
-    """Write the template as a policy of this name into a folder; the files, relative to it.
+    """Write the policy template under a name into a folder; return the written files, relative to the folder.
 
-    Raises ValueError for a name that cannot be one, FileExistsError where the folder exists, OSError where it cannot be
-    written.
+    `name`: lower-case letters and digits, words separated by `-`. Raises ValueError if the name has another form,
+    FileExistsError if the folder exists, and OSError if it cannot be written.
     """
     if not POLICY_NAME_PATTERN.fullmatch(name):
         raise ValueError(

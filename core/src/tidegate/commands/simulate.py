@@ -1,4 +1,4 @@
-"""`tidegate simulate`: a scenario under virtual time."""
+"""`tidegate simulate`: runs a scenario in virtual time."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

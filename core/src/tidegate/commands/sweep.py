@@ -1,4 +1,4 @@
-"""`tidegate sweep`: a scenario over a grid of changes."""
+"""`tidegate sweep`: simulates a scenario for a grid of changes."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The flags `--tls-...` of commands that ask servers: how their gRPC ports speak TLS."""
+"""TLS flags (`--tls-...`) of commands that connect to gRPC ports."""
 
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +26,11 @@ TlsServerNameFlag = Annotated[
 def tls_of(
     tls: bool, ca: Path | None, cert: Path | None, key: Path | None, server_name: str | None
 ) -> dict[str, Path | str] | None:
-    """Return the TLS section that the flags describe (`tritons[].tls`), with absolute paths; None: no TLS."""
+    """Return the TLS section that the flags describe (`tritons[].tls`), with absolute paths; None: no TLS.
+
+    `tls`: whether TLS is used even without files. `ca`, `cert`, `key`: PEM files of the certificate authority, the
+    client certificate and its key. `server_name`: host name expected in the server's certificate. None: not given.
+    """
     files = {"ca": ca, "cert": cert, "key": key}
     found: dict[str, Path | str] = {name: path.absolute() for name, path in files.items() if path is not None}
     if server_name is not None:

@@ -1,12 +1,12 @@
-"""Control at run time: a controller decides what is loaded where, and a governor permits each change or rejects it.
+"""Controllers at run time: a controller decides what is loaded where; a governor permits or rejects each change.
 
 controller       the base class of plugins: observations in, layouts out: BEGIN HERE
 observation      what a controller sees of a period; monitor: computes it from the event stream
 settings         how a scenario or a configuration names a controller, and its limits
-loop             the interface of drivers: asks the controller, has the governor judge, and carries out a layout_change
+loop             the interface of drivers: asks the controller and the governor, and carries out a layout_change
   governor       which layouts are rejected, and why
   layout_change  one change, from the first worker that starts to the last one that has drained
-  actions        what a driver has to do for it
+  actions        requests to the driver that a change consists of
 layout_revision  a layout with its workers' ids, and which of them the next layout keeps
 rates            the rates that a controller plans for, and when they have drifted
 capacity         the rate that a layout serves, and the GPUs that it uses

@@ -1,4 +1,4 @@
-"""Actions that a control loop asks its driver, the simulator or the proxy, to carry out."""
+"""Actions that a control loop requests from its driver, the simulator or the proxy."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from tidegate.schemas import Layout, LayoutWorker
 class QueryController:
     """Call `ControlLoop.answer` with the observation, and pass the result to `on_answer`.
 
-    It may take long, and may run in a thread: it touches nothing but the controller.
+    The call may take long and may run in a thread: it uses only the controller.
     """
 
     observation: Observation
@@ -28,7 +28,7 @@ class StartWorker:
     worker_id: int
     worker: LayoutWorker
     layout: Layout
-    """The layout that it is of: its partitions are described there."""
+    """Layout that contains the worker and describes its partitions."""
 
 
 @dataclass(frozen=True)
@@ -50,4 +50,4 @@ class StopWorker:
 
 
 Action = QueryController | StartWorker | Switch | StopWorker | ChangeProgressed
-"""The closed union; ChangeProgressed is to be told to the engine, so that all who watch it see the change."""
+"""Union of all actions. The driver passes ChangeProgressed to the engine, so that every observer sees the change."""

@@ -1,4 +1,4 @@
-"""The control plane's contract at run time: a controller turns what was observed into a layout."""
+"""Base class of controllers: plugins that compute layouts from observations while serving."""
 
 import random
 from abc import ABC, abstractmethod
@@ -18,29 +18,32 @@ class ControllerOptions(BaseModel):
 
 
 class Controller(ABC):
-    """Says, now and then, what is to be loaded where.
+    """Base class of controllers, which decide at intervals which partitions are loaded on which workers.
 
-    A plain deterministic object, as a policy is: no clock (every observation says when it is), no threads, no network,
-    randomness only from its seed. It decides where models run, and leaves to others whether and how that comes about:
-    the governor may refuse a layout, and a driver starts the new workers beside the old ones, switches, and drains.
-    While a change is under way it is not asked.
+    A controller is a plain deterministic object, like a policy: no clock (every observation carries the current time),
+    no threads, no network, and randomness only from its seed. It only proposes layouts. The governor may reject them; a
+    driver starts the new workers beside the old ones, switches, and drains the old ones. During a change the controller
+    is not asked.
     """
 
     Options: ClassVar[type[ControllerOptions]] = ControllerOptions
 
     def __init__(self, layout: Layout, options: ControllerOptions, *, seed: int = 0) -> None:
-        """`layout`: the one that serves at the start. Raises ValueError for options that do not fit it."""
+        """Create a controller. Raises ValueError if the options do not fit the layout.
+
+        `layout`: the layout that serves at the start. `seed`: seed of the generator `rng`.
+        """
         self.first_layout = layout
         self.options = options
         self.rng = random.Random(seed)
 
     @abstractmethod
     def step(self, observation: Observation) -> Layout | None:
-        """The layout that is to serve from now on; None, or the present one: all is well as it is.
+        """Return the layout that should serve from now on; None or the current layout: no change.
 
-        A worker that a layout has in common with the present one (same device, slice and partitions) goes on, whatever
-        its name. SLOs and network are not the controller's: those of the present layout stay. What it raises is noted
-        with its message, and nothing changes: to raise PlanningError is how it says that there is no layout to give.
+        A worker that both layouts have (same device, slice and partitions) keeps running, whatever its name. SLOs and
+        network of the current layout stay. Raises PlanningError if there is no such layout. Any exception is logged
+        with its message and changes nothing.
         """
 
 

@@ -14,11 +14,11 @@ from tidegate.control.settings import ControllerChoice
 from tidegate.schemas import Layout, field_errors
 
 MAX_DOUBLINGS = 6
-"""How often the pause is doubled at most: 64 times as long."""
+"""Maximum number of times that the cooldown is doubled: to 64 times its length."""
 
 
 class Governor:
-    """Governor of a controller: enforces cooldown, stabilization and minimum improvement."""
+    """Governor of a controller: enforces cooldown, stabilization window and minimum improvement."""
 
     def __init__(self, limits: ControllerChoice) -> None:
         self._limits = limits
@@ -44,7 +44,8 @@ class Governor:
     ) -> str:
         """Return why a layout is rejected, as text; empty: it is permitted.
 
-        `present`: current revision; `wanted`: the controller's; `away`: ids of unavailable workers.
+        `present`: current revision; `wanted`: the controller's; `observed`: the current observation; `away`: ids of
+        unavailable workers.
         """
         if self._wanted_since_ns is None:
             self._wanted_since_ns = observed.now_ns
@@ -60,7 +61,9 @@ class Governor:
         return objection
 
     def in_cooldown(self, now_ns: int) -> bool:
-        """Whether what there is no objection to has to wait: the last change is not long ago, or the wish is new."""
+        """Whether a permitted change must wait for the cooldown after the last change or for the stabilization
+        window.
+        """
         wanted_ns = 0 if self._wanted_since_ns is None else now_ns - self._wanted_since_ns
         return now_ns < self._rests_until_ns or wanted_ns < self._limits.stabilization_window_s * 1e9
 
@@ -69,8 +72,8 @@ class Governor:
     ) -> str:
         """Return why a layout would lose requests that the current one serves, as text; empty: it would not.
 
-        `largest_rows`: rows of the largest request so far, by model, which may grow while workers start; `away`: ids of
-        unavailable workers.
+        `present`, `wanted`: current and new revision. `largest_rows`: rows of the largest request so far, by model,
+        which may grow while workers start. `away`: ids of unavailable workers.
         """
         return _takes_less(wanted.layout, largest_rows) or _is_away(present, wanted, away)
 
@@ -137,7 +140,10 @@ _ANY = {
 
 
 def changes_nothing(present: LayoutRevision, wanted: LayoutRevision) -> bool:
-    """Whether two revisions are of one layout, but for what its plan promises and in what order its workers stand."""
+    """Whether two revisions load the same partitions on the same workers.
+
+    The order of the workers and the latency that the plan expects may differ.
+    """
     same = capacities(present.layout) == capacities(wanted.layout)
     return same and set(present.ids) == set(wanted.ids) and _paths(present.layout) == _paths(wanted.layout)
 

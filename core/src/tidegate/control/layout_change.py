@@ -1,7 +1,8 @@
 """One change of the layout: new workers start beside the old ones, then the switch, then the old ones drain.
 
-A pure state machine. The old layout serves until every new worker is warm, and the new one from the same instant on: no
-model ever has less than with the smaller of the two. Whatever goes wrong before the switch undoes the change.
+A pure state machine. The old layout serves until every new worker is warm; the new layout serves from the same instant
+on. So no model ever has fewer workers than in the smaller of the two layouts. A failure before the switch undoes the
+change.
 """
 
 from typing import Literal
@@ -21,7 +22,11 @@ class LayoutChange:
     def __init__(
         self, number: int, before: LayoutRevision, after: LayoutRevision, *, start_limit_ns: int, drain_limit_ns: int
     ) -> None:
-        """`start_limit_ns`: how long the new workers may take to be warm; `drain_limit_ns`: the old ones to drain."""
+        """Create a change with a number that identifies it in events.
+
+        `start_limit_ns`: maximum time in ns for the new workers to become warm; `drain_limit_ns`: for the old workers
+        to drain.
+        """
         self.number = number
         self.before, self.after = before, after
         self.state: ChangeState = "starting"
@@ -66,7 +71,10 @@ class LayoutChange:
         return self._switch_if_warm(now_ns)
 
     def on_worker_failed(self, now_ns: int, worker_id: int, why: str) -> list[Action]:
-        """Handle the loss of a worker's process; a new worker's loss before the switch undoes the change."""
+        """Handle the loss of a worker's process; the loss of a new worker before the switch undoes the change.
+
+        `why`: error text, for logs.
+        """
         match self.workers.get(worker_id):
             case "starting" | "warm" if not self._switching:
                 name = self.after.workers[worker_id].name
@@ -92,7 +100,7 @@ class LayoutChange:
         return told
 
     def on_switch_failed(self, now_ns: int, why: str) -> list[Action]:
-        """Handle the engine's rejection of the new layout: undo the change."""
+        """Handle the engine's rejection of the new layout (`why`): undo the change."""
         self._switching = False
         return self.undo(now_ns, f"the switch was refused: {why}")
 
@@ -119,7 +127,7 @@ class LayoutChange:
         return [*stops, self._progress(now_ns)]
 
     def undo(self, now_ns: int, why: str) -> list[Action]:
-        """Stop the new workers and keep the old layout; without effect after the switch."""
+        """Stop the new workers and keep the old layout; without effect after the switch. `why`: text for logs."""
         if self.state != "starting" or self._switching:
             return []
         self.state = "undone"
@@ -147,7 +155,10 @@ class LayoutChange:
 def progress(
     now_ns: int, number: int, state: ChangeState, before: LayoutRevision, after: LayoutRevision, reason: str = ""
 ) -> ChangeProgressed:
-    """Return the progress event of a change from one revision to another."""
+    """Return the event that reports a change from one revision to another.
+
+    `number`: number of the change; `reason`: why it was undone, empty if it was not.
+    """
     old, new = before.workers, after.workers
     starts = tuple(worker.name for worker_id, worker in new.items() if worker_id not in old)
     stops = tuple(worker.name for worker_id, worker in old.items() if worker_id not in new)

@@ -20,7 +20,7 @@ class LayoutRevision:
 
     layout: Layout
     ids: tuple[int, ...]
-    """The id of each of the layout's workers, in its order."""
+    """Id of each worker of the layout, in the order of the layout."""
 
     @classmethod
     def of(cls, layout: Layout) -> "LayoutRevision":

@@ -1,7 +1,7 @@
-"""The control loop: asks the controller, has the governor judge, and brings a change about.
+"""Control loop: asks the controller, lets the governor judge the answer, and carries out a change.
 
-Pure, as the engine is: a driver calls `advance` when `next_wake_ns` has come, tells how workers fare, and carries out
-the actions that each call returns.
+Pure, like the engine: a driver calls `advance` when `next_wake_ns` has come, reports the state of workers, and carries
+out the actions that each call returns.
 """
 
 from collections.abc import Callable, Collection
@@ -20,13 +20,13 @@ from tidegate.control.settings import ControllerChoice
 from tidegate.schemas import Layout, field_errors
 
 Unanswered = Callable[[], Collection[Request]]
-"""Gives the requests that have come and not ended: asked for only when it matters."""
+"""Function that returns the requests that arrived and have not ended; called only when they matter."""
 ControllerAnswer = Layout | str | None
 """Result of a controller: a layout, None (no change), or a string: why it failed."""
 
 
 class ControlLoop:
-    """Control loop of one controller: asks it, has the governor judge, and carries out changes.
+    """Control loop of one controller: asks it, lets the governor judge, and carries out changes.
 
     Add its `monitor` to the engine's reducer (`Reducer.add_listener`). Every notification returns actions for the
     driver.
@@ -92,7 +92,7 @@ class ControlLoop:
             return f"{type(fault).__name__}: {fault}"
 
     def on_answer(self, now_ns: int, answer: ControllerAnswer) -> list[Action]:
-        """Handle the result of `answer`; it is ignored after control was stopped."""
+        """Handle the result of `answer`; a result that comes after `halt` is ignored."""
         observed, self._asked = self._asked, None
         if observed is None or not self._enabled:
             return []
@@ -109,7 +109,10 @@ class ControlLoop:
         return self._follow(now_ns, change.on_worker_warm(now_ns, worker_id))
 
     def on_worker_failed(self, now_ns: int, worker_id: int, why: str) -> list[Action]:
-        """Handle a worker's process that failed to start or is gone; a serving worker may come back."""
+        """Handle a worker's process that failed to start or ended; a serving worker may come back.
+
+        `why`: error text, for logs.
+        """
         if worker_id in self.revision.ids:
             self.away.add(worker_id)
         return [] if self.change is None else self._follow(now_ns, self.change.on_worker_failed(now_ns, worker_id, why))
@@ -129,7 +132,7 @@ class ControlLoop:
         return self._follow(now_ns, actions)
 
     def on_switch_failed(self, now_ns: int, why: str) -> list[Action]:
-        """Handle the engine's rejection of the new layout; it keeps the old one."""
+        """Handle the engine's rejection of the new layout (`why`); the engine keeps the old one."""
         return [] if self.change is None else self._follow(now_ns, self.change.on_switch_failed(now_ns, why))
 
     def on_worker_drained(self, now_ns: int, worker_id: int) -> list[Action]:

@@ -1,4 +1,4 @@
-"""Computes the observation since a controller was asked last from an engine's event stream."""
+"""Computes observations for a controller from an engine's event stream."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -42,15 +42,15 @@ class Monitor(OutcomeListener):
             self._on_time[request.model] += request.deadline_ns >= ended_ns
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
-        """Count a dropped request."""
+        """Count a dropped request, whatever the reason."""
         self._end(request)
 
     def failed(self, now_ns: int, request: Request, reason: str) -> None:
-        """Count a failed request."""
+        """Count a failed request, whatever the reason."""
         self._end(request)
 
     def cancelled(self, now_ns: int, request: Request) -> None:
-        """Count a cancelled request as arrived; the layout is not to blame."""
+        """Count a cancelled request as arrived but not as ended."""
         self._come(request)
 
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
@@ -84,7 +84,7 @@ class Monitor(OutcomeListener):
     def observe(
         self, now_ns: int, revision: LayoutRevision, unanswered: Collection[Request], away: Collection[int] = ()
     ) -> Observation:
-        """Return the observation of the period since the last call.
+        """Return the observation of the period between the last call and `now_ns`.
 
         `unanswered`: requests that arrived and have not ended; `away`: ids of workers that are not available.
         """

@@ -12,15 +12,15 @@ class ModelLoad:
     """Traffic of a model in a period, and its outcomes. A request counts when it ends, whatever its outcome."""
 
     rate_rps: float
-    """Requests that came, per second."""
+    """Arrived requests per second."""
     rows_per_s: float
-    """Their rows, per second: what `Layout` latencies are by."""
+    """Rows of the arrived requests, per second."""
     largest_rows: int
-    """The rows of the largest request that has ever come; 0: none has."""
+    """Rows of the largest request so far; 0: there was none."""
     ended: int
-    """How many requests ended; those whose clients left are not among them."""
+    """Number of requests that ended, without those that clients cancelled."""
     attainment: float
-    """The share of these that were answered on time; 1 where none ended."""
+    """Fraction of the ended requests that were answered on time; 1 if none ended."""
 
 
 @dataclass(frozen=True)
@@ -29,17 +29,17 @@ class Observation:
 
     now_ns: int
     period_ns: int
-    """The length of the period: since the controller was asked last, or since the last change was done."""
+    """Length of the period in ns: since the controller was last asked, or since the last change was done."""
     layout: Layout
-    """The one that serves."""
+    """The current layout."""
     models: Mapping[str, ModelLoad]
-    """Each model of the layout, by name."""
+    """Load of each model of the layout, by name."""
     busy: Mapping[str, float]
-    """The share of the period for which each worker of the layout ran stages, by name."""
+    """Fraction of the period for which each worker of the layout ran stages, by name."""
     advice: Advise | None = None
     """Last recommendation of the policy in the period: the change of the number of its workers."""
     away: frozenset[str] = frozenset()
-    """The names of the layout's workers that are not there: lost, and not back yet."""
+    """Names of workers of the layout that were lost and are not back yet."""
 
     @property
     def load(self) -> float:

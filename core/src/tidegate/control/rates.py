@@ -6,7 +6,7 @@ from math import sqrt
 from tidegate.schemas import Layout
 
 MAX_CHANCE_DEVIATIONS = 3
-"""Chance explains a difference of so many standard deviations of a Poisson count."""
+"""Maximum difference of two rates that counts as chance, in standard deviations of a Poisson count."""
 
 
 def check_models(planned: Iterable[str], layout: Layout) -> None:
@@ -21,9 +21,10 @@ def check_models(planned: Iterable[str], layout: Layout) -> None:
 def have_drifted(
     rates_rps: Mapping[str, float], expected_rps: Mapping[str, float], period_s: float, *, drift: float
 ) -> bool:
-    """Whether some model's rate is off what was expected by more than the share `drift`, and by more than chance.
+    """Whether some model's rate differs from the expected one by more than the fraction `drift` and by more than
+    chance.
 
-    `rates_rps`: what came in a period of `period_s` seconds, by model; `expected_rps` has the same models.
+    `rates_rps`: observed rates by model over a period of `period_s` seconds; `expected_rps` has the same models.
     """
     for name, rate in rates_rps.items():
         expected = expected_rps[name]
@@ -34,10 +35,13 @@ def have_drifted(
 
 
 class SteadyRates:
-    """Rates averaged since they last drifted: chance averages out, a jump does not."""
+    """Mean rates since the last drift: chance averages out, and a jump starts a new average."""
 
     def __init__(self, *, remembered_s: float = 30.0) -> None:
-        """`remembered_s`: what came longer ago counts less and less, so that rates that creep are followed."""
+        """Create an estimator without observations.
+
+        `remembered_s`: time constant in seconds; older observations count less, so the mean follows slow changes.
+        """
         self._remembered_s = remembered_s
         self._seen: dict[str, tuple[float, float]] = {}
         """How much came, in how many seconds, by model."""

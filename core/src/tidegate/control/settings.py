@@ -1,4 +1,4 @@
-"""How a scenario or a configuration names a controller: the section `controller`."""
+"""Section `controller` of scenarios and configurations: which controller runs, with which options and limits."""
 
 from pathlib import Path
 from typing import Any, Self
@@ -10,36 +10,42 @@ class ControllerChoice(BaseModel):
     """Name and options of a controller, and the limits that the governor enforces."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-    name: str = Field(min_length=1, max_length=200, description="`tidegate plugins` lists them")
+    name: str = Field(min_length=1, max_length=200, description="Name of the plugin; `tidegate plugins` lists them")
     options: dict[str, Any] = Field(default_factory=dict, description="Options of that controller")
-    interval_s: float = Field(default=10.0, gt=0, lt=1e6, description="How often it is asked")
+    interval_s: float = Field(default=10.0, gt=0, lt=1e6, description="Seconds between two questions to the controller")
     enabled: bool = Field(
-        default=True, description="false: it is not asked, and a change that has not switched yet is undone"
+        default=True, description="false: the controller is not asked, and a change before its switch is undone"
     )
-    dry_run: bool = Field(default=False, description="Its changes are told and not carried out")
+    dry_run: bool = Field(default=False, description="Whether changes are reported and not carried out")
     cooldown_s: float = Field(
         default=60.0,
         ge=0,
         lt=1e6,
-        description="From the end of a change to the next; twice as long after one that was undone, then 4 times, ...",
+        description="Minimum seconds between two changes; doubled after each change that was undone",
     )
     stabilization_window_s: float = Field(
-        default=0.0, ge=0, lt=1e6, description="So long it must have wanted a change, every time"
+        default=0.0,
+        ge=0,
+        lt=1e6,
+        description="Seconds for which the controller must want a change, without interruption",
     )
     min_improvement: float = Field(
         default=0.05,
         ge=0,
         lt=1,
-        description="A change must bear so much more, or take so much less of the GPUs, unless requests are lost",
+        description="Minimum gain of a change in sustained rate or in GPUs, as a fraction, unless requests are lost",
     )
     max_miss_rate: float = Field(
-        default=0.01, ge=0, lt=1, description="Requests are lost when more than this share of a model's is not on time"
+        default=0.01,
+        ge=0,
+        lt=1,
+        description="Fraction of a model's requests that may miss their deadlines; beyond it requests count as lost",
     )
     startup_timeout_s: float = Field(
-        default=120.0, gt=0, lt=1e6, description="New workers that are not up by then: the change is undone"
+        default=120.0, gt=0, lt=1e6, description="Seconds for new workers to start; later the change is undone"
     )
     drain_timeout_s: float = Field(
-        default=60.0, gt=0, lt=1e6, description="Old workers that run something still are stopped then all the same"
+        default=60.0, gt=0, lt=1e6, description="Seconds for old workers to drain; later they are stopped"
     )
     _folder: Path = PrivateAttr(default=Path())
 
@@ -50,5 +56,5 @@ class ControllerChoice(BaseModel):
 
     @property
     def folder(self) -> Path:
-        """Folder that relative paths among the options refer to: that of the file that names the controller."""
+        """Folder that relative paths among the options refer to: that of the file with this section."""
         return self._folder

@@ -1,7 +1,6 @@
 """The scheduling engine: keeps the state of requests and workers, and checks every command of a policy.
 
-Pure: no clock, no
-network.
+Pure: no clock, no network.
 
 kernel        handles events, calls the policy, checks and applies its commands: BEGIN with its `engine`
 waiting       every waiting request: fair queueing, late requests, and which requests the policy sees
@@ -10,7 +9,7 @@ state_tables  the workers and their reservations; timers: the pending timers
 
 The kernel imports the two other packages, waiting imports estimates, and all import the state tables.
 
-The events that only drivers send, and the effects that drivers carry out, are defined in `tidegate.observation`, since
+Events that only drivers send and effects that drivers carry out are defined in `tidegate.observation`, because
 observers see them, too.
 """
 

@@ -1,4 +1,4 @@
-"""The engine's books: what is in flight, and what is booked on which worker."""
+"""Tables of the engine's state: batches in flight, and the reservations of each worker."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -9,40 +9,42 @@ from tidegate.api import Batch, BatchFailed, Model, Request, Stage, Worker
 
 @dataclass(slots=True)
 class InFlightBatch:
-    """A dispatched batch that has not ended, with its position."""
+    """A dispatched batch that has not ended, with its current stage."""
 
     batch: Batch
     requests: list[Request]
     rows: int
     shape: str = ""
-    """The shape of all its requests."""
+    """Shape of all requests of the batch."""
     stage: int = 0
-    """The stage that runs, or waits for its worker."""
+    """Index of the stage that runs or waits for its worker."""
     running: bool = False
     sent_ns: int = 0
-    """When the stage that runs was sent to its worker."""
+    """Time in ns at which the running stage was sent to its worker."""
     early_ns: int | None = None
-    """How much earlier that was than the end of the stage that its worker ran; None while that runs on."""
+    """Time in ns between the sending of this stage and the end of the stage before it on the worker; None until that
+    ends.
+    """
     doomed: BatchFailed | None = None
-    """Why it will not be answered, unless it is rerouted: a worker that it needs was lost. None of its stages starts.
+    """Failure of the batch unless it is rerouted, because a worker that it needs was lost; none of its stages starts.
 
-    Told once the stage that runs is over.
+    The event is passed on when the running stage is over.
     """
     preempted: bool = False
-    """The policy took its worker away; its driver will tell when the worker is free."""
+    """Whether the policy preempted the batch; the driver reports when the worker is free."""
 
     @property
     def ran_alone(self) -> bool:
-        """Whether it is of one request, which still waits for it, and of one stage."""
+        """Whether the batch has one stage and one request, which its client has not cancelled."""
         return self.is_whole and len(self.requests) == 1
 
     @property
     def is_whole(self) -> bool:
-        """Whether all of its requests still wait for it, and it is of one stage."""
+        """Whether the batch has one stage and none of its requests was cancelled."""
         return len(self.batch.request_ids) == len(self.requests) and len(self.batch.stages) == 1
 
     def runs(self, stage: Stage) -> bool:
-        """Whether this stage of its batch runs."""
+        """Whether `stage` is the stage of the batch that runs."""
         return self.running and self.batch.stages[self.stage] is stage
 
 
@@ -52,16 +54,16 @@ class Reservations:
 
     worker: Worker
     hosts: frozenset[str]
-    """The partitions that it hosts, to look up."""
+    """Partitions that the worker hosts."""
     idle: set[int]
-    """The workers, of all, that have nothing to do."""
+    """Ids of all workers without reservations, shared by all entries."""
     stages: list[Stage] = field(default_factory=list)
     flights: list[InFlightBatch] = field(default_factory=list)
-    """The flight of each stage."""
+    """Batch of each reserved stage, in the same order."""
     free_ns: int | None = None
-    """The instant from which on a stage counts that is sent while the first one still runs; None: none may be."""
+    """Time in ns from which a stage counts that is sent while the first one still runs; None: none may be sent."""
     is_lost: bool = False
-    """The present event is its loss, of which the policy is told after what came before: nothing starts here."""
+    """Whether the current event is the loss of the worker: no stage starts on it until the policy was notified."""
 
     def book(self, stage: Stage, flight: InFlightBatch) -> None:
         """Add a stage by its planned start, behind the running one."""
@@ -74,7 +76,7 @@ class Reservations:
         self.flights.insert(position, flight)
 
     def may_follow(self, now_ns: int, stage: Stage) -> bool:
-        """Whether a stage may be sent though another one runs: it is the next one, and that is about to end."""
+        """Whether a stage may be sent while another runs: it is the next one, and the running one is about to end."""
         is_next = self.free_ns is not None and len(self.stages) > 1 and self.stages[1] is stage
         return is_next and stage.start_ns <= max(now_ns, self.free_ns or 0)
 
@@ -132,7 +134,7 @@ class WorkerTable:
         self._hosted.update(worker.hosts)
 
     def idle(self, partition: str, kind: str) -> list[Worker]:
-        """Return the workers of a class that host a partition and have no reservations: O(workers)."""
+        """Return the workers of device class `kind` that host a partition and have no reservations: O(workers)."""
         return [
             worker
             for worker in self.workers.values()
@@ -149,7 +151,7 @@ class WorkerTable:
         return True
 
     def dismiss(self, worker_id: int) -> None:
-        """Retire a worker that the new topology does without: it is forgotten after its last reservation."""
+        """Remove a worker that the new topology does not have, after its last reservation."""
         self.withdraw(worker_id)
         if not self.bookings[worker_id].stages:
             del self.bookings[worker_id]
@@ -167,7 +169,7 @@ class WorkerTable:
         self._takes_rows.clear()
 
     def takes_rows(self, name: str) -> int:
-        """Return the most rows of a model that one batch can have: of its pipelines with workers; otherwise 0."""
+        """Return the maximum rows of a batch of a model on the pipelines that have workers; 0 if there is none."""
         most_rows = self._takes_rows.get(name)
         if most_rows is None:
             model = self.models.get(name)
@@ -178,6 +180,6 @@ class WorkerTable:
         return most_rows
 
     def serves(self, request: Request) -> bool:
-        """Whether a request can run on some of the workers that are there."""
+        """Whether some worker can run a request: a pipeline of its model has workers and takes its rows."""
         most_rows = self._takes_rows.get(request.model)
         return request.rows <= (self.takes_rows(request.model) if most_rows is None else most_rows)

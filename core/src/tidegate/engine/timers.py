@@ -1,4 +1,4 @@
-"""The timers that a policy asked for: one per key, fired in the order of (instant, order of setting)."""
+"""Pending timers: one for each key, fired in the order of (time, order of setting)."""
 
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
@@ -6,11 +6,11 @@ from heapq import heapify, heappop, heappush
 from tidegate.api import NEVER_NS, TimerKey
 
 MAX_DEAD_TIMERS = 64
-"""So many dead entries a heap may always have: sweeping out fewer is not worth it."""
+"""Number of cancelled entries that a heap may always contain."""
 
 
 class Timers:
-    """Timers in a heap; moved and cancelled ones stay, marked dead, until they surface or are the majority."""
+    """Timers in a heap; moved and cancelled entries stay until they surface or are the majority."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, TimerKey]] = []
@@ -48,7 +48,7 @@ class Timers:
 
     @property
     def next_ns(self) -> int:
-        """Return the time of the next timer, in ns; NEVER_NS if none is set."""
+        """Time of the next timer, in ns; NEVER_NS if none is set."""
         heap, live = self._heap, self._live
         while heap:
             at_ns, order, key = heap[0]
@@ -68,9 +68,9 @@ class Timers:
         return key
 
     def pop_due(self, now_ns: int) -> Iterator[tuple[int, TimerKey]]:
-        """Remove the due timers one by one; yields the time and key of each.
+        """Remove the due timers one by one; yield the time in ns and the key of each.
 
-        A timer that is set, moved or cancelled meanwhile is not among them.
+        A timer that is set, moved or cancelled meanwhile is left out.
         """
         due = []
         while self._heap and self._heap[0][0] <= now_ns:

@@ -1,4 +1,4 @@
-"""Several policies in one Tidegate: each decides for models of its own, on workers that host no others."""
+"""The composite policy `by-model`: each part schedules its own models on workers that host no others."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -40,11 +40,11 @@ from tidegate.host.manager import PluginError, Plugins, make_policy
 from tidegate.toolkit import FirstComeFirstServed
 
 BY_MODEL = "by-model"
-"""The name under which it is installed."""
+"""Name of the policy."""
 DEFAULT_POLICY = PolicySpec("first come, first served", "The oldest on the first idle worker", FirstComeFirstServed)
 """Policy of the models that no part names."""
 NO_PART = -1
-"""Whose a worker is that hosts none of the models."""
+"""Index of the part of a worker that hosts none of the models."""
 
 
 class PolicyPart(BaseModel):
@@ -53,7 +53,7 @@ class PolicyPart(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     models: tuple[str, ...] = Field(min_length=1, description="Names of models, or patterns such as `bert*`")
-    policy: str = Field(description="`tidegate plugins` lists them")
+    policy: str = Field(description="Name of the plugin; `tidegate plugins` lists them")
     options: dict[str, Any] = Field(default_factory=dict, description="Options of that policy")
     separate_applications: bool = Field(
         default=False,
@@ -77,11 +77,11 @@ class PolicyPart(BaseModel):
 
     @property
     def spec(self) -> PolicySpec:
-        """Return the spec of the named policy."""
+        """Spec of the policy that the part names."""
         return self._spec
 
     def names(self, model: str) -> bool:
-        """Whether a model is one of these."""
+        """Whether a model's name matches a pattern of the part."""
         return any(fnmatchcase(model, pattern) for pattern in self.models)
 
 
@@ -96,10 +96,10 @@ class ByModelOptions(PolicyOptions):
 
 
 class ByModel(Policy):
-    """Each part decides for its models, as if there were no others; no worker hosts models of two parts.
+    """Composite policy: each part schedules its models as if there were no others; no worker hosts models of two parts.
 
-    A part is told what concerns its models and its workers, and what it commands is passed on. A part that breaks is
-    replaced by first come, first served; the others go on.
+    A part gets the events of its models and workers, and its commands are passed on. A part that fails is replaced by
+    first come, first served; the others continue.
     """
 
     Options = ByModelOptions
@@ -115,11 +115,11 @@ class ByModel(Policy):
         before: Sequence[Policy | None] = (),
         broken: frozenset[int] = frozenset(),
     ) -> None:
-        """`before`: the policies of the parts that these follow, in the order of the options; None: that part follows
-        none. `broken`: the parts that broke, by their places there.
+        """Create the parts.
 
-        Raises ValueError where models of two parts share a worker or a partition, PluginError where a part cannot be
-        made.
+        `before`: policies of the parts that these replace, in the order of the options; None: the part starts without a
+        past. `broken`: indexes of failed parts. Raises ValueError if models of two parts share a worker or a partition,
+        and PluginError if a part cannot be created.
         """
         super().__init__(setup, options)
         self._part_of = self._parts_of(setup.models)

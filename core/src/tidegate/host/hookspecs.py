@@ -1,4 +1,4 @@
-"""The hooks that a distribution may implement."""
+"""Hook specifications: the functions by which a distribution adds plugins."""
 
 from collections.abc import Iterable
 

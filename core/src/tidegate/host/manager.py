@@ -1,4 +1,4 @@
-"""Loads plugins, checks what their hooks return, refuses two things of one name, and selects by name."""
+"""Plugin manager: loads plugins, checks the results of their hooks, rejects duplicate names, and selects by name."""
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
@@ -33,7 +33,7 @@ class UnknownPlugin(PluginError):
 
 
 class Plugins:
-    """Everything that installed plugins offer, by kind and name."""
+    """Everything that installed plugins offer, by type and name."""
 
     def __init__(self) -> None:
         self._manager = pluggy.PluginManager(PROJECT_NAME)
@@ -102,7 +102,7 @@ class Plugins:
         return self._select("observer", name, self.observers)
 
     def make_policy(self, name: str, setup: Setup, options: dict[str, Any]) -> Policy:
-        """Create a policy by name. `options`: by name.
+        """Create a policy by name. `options`: option values by name.
 
         Raises PluginError with the invalid option and the valid ones.
         """
@@ -114,9 +114,9 @@ class Plugins:
         _validated(self.policy(policy).policy.Options, options, f"policy {policy!r}", plugins=self)
 
     def make_controller(self, choice: ControllerChoice, layout: Layout, *, seed: int = 0) -> Controller:
-        """Create the controller that a file names, over the initial layout.
+        """Create the controller that a configuration names, for the initial layout.
 
-        Raises PluginError with the invalid option and the valid ones.
+        `seed`: seed of its random generator. Raises PluginError with the invalid option and the valid ones.
         """
         return make_controller(self.controller(choice.name), layout, choice.options, seed=seed, folder=choice.folder)
 
@@ -173,7 +173,8 @@ def make_controller(
 ) -> Controller:
     """Create a controller with validated options.
 
-    `folder`: base of relative paths in options; None: the current folder. Raises PluginError with the problem.
+    `seed`: seed of its random generator. `folder`: base of relative paths in options; None: the current folder. Raises
+    PluginError with the problem.
     """
     validated = _validated(spec.controller.Options, options, f"controller {spec.name!r}", folder)
     try:

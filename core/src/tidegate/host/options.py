@@ -22,9 +22,9 @@ class PluginOption:
 
     name: str
     type: str
-    """In words, with its bounds, e.g. `number, at least 0`."""
+    """Type as text, with its bounds, e.g. `number, at least 0`."""
     default: str | None
-    """Default as a file has it; None: the option is required."""
+    """Default as written in a configuration; None: the option is required."""
     description: str
 
 

@@ -1,11 +1,11 @@
 """Observers of an engine: they see every stimulus, with the commands and effects that followed.
 
-observer    the base class, with options: BEGIN HERE; policy_trace_observer: one that also sees what the policy is given
+observer    the base class, with options: BEGIN HERE; policy_trace_observer: one that also sees the policy's events
 stimuli     inputs of an engine: the events that policies see, and those that only drivers send
-effects     what an engine asks of its driver
+effects     actions that an engine requests from its driver
 reducer     derives the outcome of each request and stage from the stream: every metric is computed from it
 event_log   the stream in a file: written by an observer, read back
-timeline      what happened to one request, and why; timeline_recorder: records timelines while an engine runs
+timeline    what happened to one request, and why; timeline_recorder: records timelines while an engine runs
 """
 
 from tidegate.observation.effects import (

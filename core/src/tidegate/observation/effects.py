@@ -16,7 +16,7 @@ class StartStage(Effect, frozen=True, tag=True):
     stage: int
     rows: int
     shape: str = ""
-    """The shape of its requests."""
+    """Shape of the batch's requests."""
 
 
 class CancelStage(Effect, frozen=True, tag=True):
@@ -39,9 +39,9 @@ class PolicyReplaced(Effect, frozen=True, tag=True):
     policy: str
     reason: str
     part: str = ""
-    """The part that was replaced, while the others go on; empty: all of it."""
+    """Name of the replaced part of a composite policy; empty: the whole policy."""
     backoff_ns: int = 0
-    """After so long the policy is tried again, with the next event."""
+    """Time in ns after which the policy is tried again, with the next event."""
 
     def __str__(self) -> str:
         """Name the policy or part that broke, the reason, and when it is tried again."""
@@ -60,24 +60,24 @@ class ObserverRemoved(Effect, frozen=True, tag=True):
     """An observer raised an exception and was removed. Log it."""
 
     observer: str
-    """The name of its class."""
+    """Class name of the observer."""
     reason: str
 
 
 class EngineRestarted(Effect, frozen=True, tag=True):
-    """The engine itself broke and made its books again from what had been observed.
+    """An internal error made the engine rebuild its state from the observed outcomes. Log it as an error.
 
-    Stages that run go on; requests that waited wait again, first come, first served, until the policy is tried again.
-    The effects behind this one are those of the new books; what else the event asked for is void. To be logged.
+    Running stages go on. Waiting requests wait again, first come, first served, until the policy is tried again. The
+    effects that follow belong to the new state; other effects of the event are void.
     """
 
     policy: str
-    """The name under which it runs."""
+    """Name of the policy."""
     reason: str
     failed: tuple[int, ...] = ()
-    """The requests that the fault concerned, by id: they have no answer."""
+    """Ids of the requests that the event named; they failed."""
     batches: tuple[int, ...] = ()
-    """The batches of which a stage runs, by id; the driver is to forget every other stage."""
+    """Ids of the batches with a running stage; the driver forgets every other stage."""
 
 
 AnyEffect = (

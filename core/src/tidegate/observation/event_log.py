@@ -1,7 +1,7 @@
-"""The event log: one JSON line for the setup, then one for every stimulus with the commands and effects that it had.
+"""The event log: one JSON line for the setup, then one for every stimulus with its commands and effects.
 
-It is what invariant 7 (parity) is shown with: fed back through an engine, the events give the same commands. Folded by
-a reducer, it says what became of every request.
+Replayed through an engine, its events give the same commands (invariant 7). A reducer derives the outcome of every
+request from it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -50,7 +50,7 @@ class Recorder(Observer):
         self._encoder = msgspec.json.Encoder()
 
     def started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:
-        """Write the header line."""
+        """Write the header line: policy name, options, setup and engine settings."""
         self._write(LogHeader(LOG_VERSION, policy, options, setup, settings))
 
     def handled(self, event: AnyStimulus, commands: Sequence[AnyCommand], effects: Sequence[AnyEffect]) -> None:

@@ -17,12 +17,11 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of an engine besides its policy; equal events give equal commands only under equal settings."""
 
     learn: bool
-    """Whether profiles are corrected by what is observed."""
+    """Whether observations correct the profiles."""
     max_tries: int
-    """How often a request is tried whose workers fail; then the failure is its answer."""
+    """Maximum number of tries of a request whose workers fail; then the request fails."""
     first_lead_ns: int = 0
-    """How early, before a stage is expected to end, the first batch is sent behind it; later it is learned. 0:
-    never."""
+    """Initial lead of early dispatch in ns; 0: no early dispatch."""
 
 
 class ObserverOptions(BaseModel):
@@ -32,10 +31,10 @@ class ObserverOptions(BaseModel):
 
 
 class Observer(ABC):
-    """Watches an engine: sees every stimulus with the commands and the effects that it had.
+    """Base class of observers, which see every stimulus of an engine with its commands and effects.
 
-    One that raises is removed, which the log says once and a metric counts; nothing else happens. Nothing that it is
-    shown may be changed.
+    An observer must not change what it is shown. If it raises an exception, it is removed, logged and counted; the
+    engine goes on.
     """
 
     Options: ClassVar[type[ObserverOptions]] = ObserverOptions
@@ -44,16 +43,16 @@ class Observer(ABC):
         self.options = options
 
     def started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:  # noqa: B027 - optional
-        """The engine is about to take in its first stimulus; one who does not care need not say so.
+        """Handle the start of the engine, before its first stimulus; optional.
 
-        `policy`: its name; `options`: its validated options.
+        `policy`: name of the policy; `options`: its validated options.
         """
 
     @abstractmethod
     def handled(self, event: AnyStimulus, commands: Sequence[AnyCommand], effects: Sequence[AnyEffect]) -> None:
-        """The engine took in a stimulus. This is on the hot path, so be quick.
+        """Handle a stimulus that the engine applied. Be quick: this is on the hot path.
 
-        `commands`: what the policy wanted because of it and was carried out; `effects`: what the driver is given to do.
+        `commands`: applied commands of the policy; `effects`: effects for the driver.
         """
 
     def close(self) -> None:  # noqa: B027 - optional

@@ -1,4 +1,4 @@
-"""An observer that is told, besides, what the policy of the engine is told."""
+"""An observer that also sees the events that the policy gets."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -8,10 +8,9 @@ from tidegate.observation.observer import Observer
 
 
 class PolicyTraceObserver(Observer):
-    """Sees what an observer sees, and what the policy was told because of it.
+    """Observer that also sees the events that the policy gets, such as WorkerReady and TimerFired.
 
-    That a request's turn has come, that a worker is free, that a timer fired: only policies are told. An engine has at
-    most one witness, from its beginning on (`Engine(timelines=...)`) or for a while (`Engine.attach`).
+    An engine has at most one, from its start (`Engine(timelines=...)`) or for a while (`Engine.attach`).
     """
 
     @abstractmethod

@@ -1,7 +1,7 @@
-"""Folds the stream of observations into what became of each request and each stage.
+"""Reducer: derives the outcome of each request and each stage from the stream of observations.
 
-Whoever keeps figures of requests reads them from here: the engine's tally, the simulator's record, the proxy's metrics
-and statistics, the judge of a load test. So the figures of one run are equal, whoever tells them.
+All counts of requests come from here: the engine's counts, the simulator's results, the proxy's metrics and statistics,
+the evaluation of a load test. So the numbers of one run are equal everywhere.
 """
 
 from collections import Counter
@@ -31,11 +31,11 @@ class OutcomeCounts:
     accepted: int = 0
     answered: int = 0
     late: int = 0
-    """How many of the answered were answered after their deadlines."""
+    """Number of answered requests that missed their deadline."""
     failed: int = 0
     cancelled: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    """How many were dropped, by reason."""
+    """Number of dropped requests, by reason."""
 
     def __str__(self) -> str:
         """The counts for people: `accepted 9, answered 5 (late 1), failed 0, cancelled 1, dropped 3 (deadline 3)`."""
@@ -55,22 +55,23 @@ class OutcomeListener:
     """Base class of listeners to a reducer: override the notifications of interest. They come in order of time."""
 
     def joined(self, now_ns: int, effect: StartStage, requests: Sequence[Request]) -> None:
-        """Handle the start of a batch with this stage; `requests`: those not cancelled."""
+        """Handle the first stage of a batch at `now_ns`; `requests`: those not cancelled."""
 
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
         """Handle the end of a stage that ran, whatever its outcome.
 
-        `started_ns`: when it was sent, or when the previous stage on its worker ended, if that was later.
+        `started_ns`: time at which the stage was sent, or at which the previous stage on its worker ended, if that was
+        later. `ended_ns`: time of its end.
         """
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
-        """Handle the end of a batch's last stage; `requests`: those not cancelled."""
+        """Handle the end of a batch's last stage at `ended_ns`; `requests`: those not cancelled."""
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
-        """Handle a request that the policy dropped."""
+        """Handle a request that the policy dropped, with its reason, a short identifier."""
 
     def failed(self, now_ns: int, request: Request, reason: str) -> None:
-        """Handle a request that failed for good."""
+        """Handle a request that failed for good, with its reason as text."""
 
     def cancelled(self, now_ns: int, request: Request) -> None:
         """Handle a request whose client left."""
@@ -83,7 +84,7 @@ class OutcomeListener:
 
 
 class SentStage:
-    """A stage that runs or is on its way to its worker."""
+    """Stage that runs or was sent to its worker."""
 
     __slots__ = ("effect", "sent_ns", "worker_id")
 

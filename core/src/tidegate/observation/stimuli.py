@@ -11,44 +11,43 @@ class ClockAdvanced(Event, frozen=True, tag=True):
 
 
 class TopologyChanged(Event, frozen=True, tag=True):
-    """The models and workers are others from now on: the engine lets the policy's successor decide over them.
+    """Change of the models and workers: the policy's successor (`Policy.migrate`) decides from now on.
 
-    What runs is finished; what is queued is told to the new policy as arrivals; workers that are busy join it when they
-    are done, and those that the plan does without are given nothing more. A worker that hosts something else from now
-    on needs a new id.
+    Running batches are finished. Queued requests arrive again at the new policy. Busy workers join it when they are
+    idle; workers that the new topology does not have get no more work. A worker with other partitions needs a new id.
     """
 
     models: tuple[Model, ...]
     workers: tuple[Worker, ...]
     profiles: tuple[Profile, ...]
-    """The profiles of partitions that are new on a kind of worker; what was learned about others stands."""
+    """Profiles of partitions that are new on a device class; learned profiles of others stay."""
     network: Network | None = None
 
 
 class PolicyChanged(Event, frozen=True, tag=True):
-    """The operator wants another policy, or other options: it decides from now on, over what is queued.
+    """Change of the policy or its options by the operator.
 
-    What runs is finished; what is queued is told to the new policy as arrivals; workers that are busy join it when they
-    are done. Profiles, and what was learned of them, stand.
+    Running batches are finished. Queued requests arrive again at the new policy; busy workers join it when they are
+    idle. Profiles and their learned corrections stay.
     """
 
     policy: str
-    """The name by which policies are installed."""
+    """Name of the policy."""
     options: dict[str, Any]
 
 
 class PolicyOverran(Event, frozen=True, tag=True):
-    """The driver measured that the policy takes too long to decide: it is replaced as if it had broken.
+    """The driver measured that the policy takes too long to decide; the engine replaces it like a failed policy.
 
-    Engines hold no clock. In the log of events this makes a replay go as the run went.
+    Engines have no clock. As an event it is in the event log, so a replay gives the same result.
     """
 
     took_ns: int
-    """How long decisions of more than the budget took together."""
+    """Total time in ns of the decisions that exceeded the budget."""
     within_ns: int
-    """In how long a time."""
+    """Period in ns over which they were added."""
     budget_ns: int
-    """How long one may take."""
+    """Budget of one decision in ns."""
 
 
 class RetryLimitChanged(Event, frozen=True, tag=True):
@@ -58,31 +57,31 @@ class RetryLimitChanged(Event, frozen=True, tag=True):
 
 
 ChangeState = Literal["starting", "switched", "done", "undone", "proposed", "refused"]
-"""How far a change of layout is: new workers start beside those that serve; the new ones serve, and the old ones drain;
-nothing is left to do; the new ones are stopped, and the old ones serve on. Or a dry run proposed it, or it was refused.
+"""State of a layout change.
+
+starting: new workers start beside the old ones. switched: the new ones serve, and old ones drain. done: nothing is left
+to do. undone: the new workers are stopped, and the old ones serve. proposed: a dry run proposed it. refused: it was
+rejected.
 """
 
 
 class ChangeProgressed(Event, frozen=True, tag=True):
-    """A change of layout that a controller wants reached a state.
-
-    What the engine does about it TopologyChanged tells.
-    """
+    """New state of a layout change that a controller wants; the engine itself acts on TopologyChanged."""
 
     change: int
-    """The number of the change, from 1; 0: one that was refused before it began."""
+    """Number of the change, from 1; 0: it was rejected before it began."""
     state: ChangeState
     starts: tuple[str, ...] = ()
-    """The names of the workers that are new with it."""
+    """Names of the workers that the change starts."""
     stops: tuple[str, ...] = ()
-    """The names of the workers that it does without."""
+    """Names of the workers that the change stops."""
     gpus: float = 0.0
-    """How many GPUs the layout takes that serves then; shares of GPUs count as such."""
+    """Number of GPUs of the layout that serves in this state, with fractions."""
     reason: str = ""
-    """Why it was undone, or refused; empty where all went well."""
+    """Why the change was undone or rejected; empty otherwise."""
 
 
 AnyStimulus = (
     AnyEvent | ClockAdvanced | TopologyChanged | PolicyChanged | PolicyOverran | RetryLimitChanged | ChangeProgressed
 )
-"""The closed union, for decoding and for exhaustive matches."""
+"""Union of all stimuli, for decoding and for exhaustive matches."""

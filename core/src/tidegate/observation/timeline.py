@@ -28,9 +28,9 @@ class Step(msgspec.Struct, frozen=True):
 
     at_ns: int
     what: str
-    """In a word or two: `arrived`, `held`, `waits`, `joined`, `sent`, `ran`, `answered`, `dropped`, ..."""
+    """Type of the step in a word: `arrived`, `held`, `waits`, `joined`, `sent`, `ran`, `answered`, `dropped`, ..."""
     text: str
-    """In a sentence, with times from the arrival of the request on."""
+    """Description in a sentence; times count from the arrival of the request."""
 
 
 class RequestTimeline(msgspec.Struct):
@@ -39,20 +39,20 @@ class RequestTimeline(msgspec.Struct):
     request: Request
     steps: list[Step] = msgspec.field(default_factory=list)
     outcome: str = ""
-    """`in time`, `late`, `dropped`, `failed` or `cancelled`; empty while it has not ended."""
+    """`in time`, `late`, `dropped`, `failed` or `cancelled`; empty: not ended."""
     batch_id: int | None = None
-    """The batch that it is in, or was in last."""
+    """Id of its batch, or of its last one."""
     shown: bool = False
-    """Whether the policy knows of it."""
+    """Whether the policy sees the request."""
     is_late: bool = False
-    """Whether the policy knows, or knew, of it as one that cannot be on time any more."""
+    """Whether the policy saw it as a late request."""
 
     def ms(self, at_ns: int) -> float:
-        """Return a time in milliseconds since the arrival."""
+        """Return an instant in ms since the arrival of the request."""
         return (at_ns - self.request.arrival_ns) / NS_PER_MS
 
     def tell(self, at_ns: int, what: str, text: str) -> None:
-        """Append a step."""
+        """Append a step at `at_ns`: its type `what` in a word, and a sentence."""
         self.steps.append(Step(at_ns, what, text))
 
 
@@ -60,12 +60,12 @@ class Why(msgspec.Struct, frozen=True):
     """Cause of a policy's decision."""
 
     event: AnyStimulus
-    """The last event that the policy got, or the engine's input where that is unknown."""
+    """Last event that the policy got, or the engine's input if that is unknown."""
     timer: tuple[int, int] | None = None
-    """When a timer that fired was set, and for when; None for other events."""
+    """Times in ns at which a fired timer was set, and for which; None for other events."""
 
     def then(self, timeline: RequestTimeline, workers: Mapping[int, Worker]) -> str:
-        """Return the cause of a decision as text; `workers`: by id."""
+        """Return the cause of a decision on the request of a timeline, as text; `workers`: by id."""
         event = self.event
         words = f"after {type(event).__name__}"
         match event:
@@ -97,12 +97,12 @@ class Why(msgspec.Struct, frozen=True):
 
 
 def in_ms(milliseconds: float) -> str:
-    """Return milliseconds as text for people."""
+    """Return a duration in ms as text."""
     return f"{milliseconds:.3f} ms"
 
 
 def timer_of(request: Request, key: TimerKey) -> str:
-    """Return the name of a timer for people: most are named after a queue (`queue_key`)."""
+    """Return the name of a timer as text: most timers are named after a queue (`queue_key`)."""
     if isinstance(key, str | int):
         return f"timer {key}"
     if key[:2] == (request.model, request.shape) and key[2:] in ((request.merge_key,), ("",)):
@@ -111,6 +111,6 @@ def timer_of(request: Request, key: TimerKey) -> str:
 
 
 def name_of(worker_id: int, workers: Mapping[int, Worker]) -> str:
-    """Return the name of a worker for people."""
+    """Return the name of a worker as text; `workers`: by id."""
     worker = workers.get(worker_id)
     return f"worker {worker.name if worker else worker_id}"

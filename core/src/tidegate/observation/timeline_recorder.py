@@ -1,7 +1,7 @@
-"""Keeps the timelines of an engine's requests: folded from the stream, and from what the policy is told besides.
+"""Recorder of timelines: derived from the engine's stream and from the events that the policy gets.
 
-What happened is in the stream. Why, and why then, is in what the policy was told: that a request is there (one that
-waits for its turn is not, yet), that a worker is free, that a timer fired.
+The stream contains what happened. The policy's events explain why and when: that it sees a request, that a worker is
+free, that a timer fired.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -46,13 +46,16 @@ from tidegate.observation.timeline import RequestTimeline, Why, in_ms, name_of, 
 
 
 class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
-    """Keeps the timelines of an engine's requests: of those that were asked for, or of the latest.
+    """Observer that keeps the timelines of selected requests, or of the latest.
 
-    An engine that has it tells it besides what it tells the policy (`on_policy_event`).
+    The engine also passes it the events that the policy gets (`on_policy_event`).
     """
 
     def __init__(self, *, only: Collection[int] | None = None, most: int = 1000) -> None:
-        """`only`: ids of requests; None: of all, the oldest one forgotten once there are more than `most`."""
+        """Create a recorder.
+
+        `only`: ids of the requests to record; None: all, and the oldest is forgotten beyond `most` requests.
+        """
         super().__init__(ObserverOptions())
         self._only = only
         self._most = most
@@ -79,7 +82,7 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
     # What the engine tells ---------------------------------------------------------------------------------------
 
     def started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:
-        """Store the names of models and workers."""
+        """Store the models and workers by name and id."""
         self._models = {model.name: model for model in setup.models}
         self._workers = {worker.id: worker for worker in setup.workers}
 
@@ -270,7 +273,7 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
         self._end(now_ns, request, "failed", f"failed: {reason}")
 
     def cancelled(self, now_ns: int, request: Request) -> None:
-        """Record a request whose client left."""
+        """Record a request that its client cancelled."""
         self._end(now_ns, request, "cancelled", "its client does not wait any more")
 
     def _end(self, now_ns: int, request: Request, outcome: str, text: str) -> None:

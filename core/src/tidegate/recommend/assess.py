@@ -1,4 +1,4 @@
-"""One choice of hardware, assessed: the best candidate and the best-tuned Triton, and how little would do for each."""
+"""Assessment of one choice of hardware: the best candidate, the best-tuned Triton, and the least hardware for each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,17 +23,17 @@ from tidegate.sim.interval import Interval
 from tidegate.workload import PolicyChoice, Scenario, ScenarioError
 
 MAX_BUNDLES = 256
-"""So many are bought at most."""
+"""Maximum number of bundles to buy."""
 GPU_SEARCH_FACTOR = 2
 """Factor by which the search for the least hardware exceeds what sufficed in one run, as other seeds may need more."""
 TRITONS_MOST = 4
-"""Triton is asked for up to so many times what suffices without it."""
+"""Maximum hardware to try for Triton, as a multiple of what suffices with Tidegate."""
 TRITON_FINALISTS = 3
-"""So many settings of Triton are held against the best candidate: whichever is the best there, too."""
+"""Number of Triton's best settings that are compared with the best candidate."""
 REPORTED_WINDOW_FACTOR = 2
-"""Times the length of the search's windows: those of the figures that are reported."""
+"""Length of the windows of reported figures, as a multiple of the search's windows."""
 FEWER_SEEDS = HELD_OUT_SEEDS[:4]
-"""For what is asked of many."""
+"""Held-out seeds for comparisons of many candidates."""
 LOAD, SLO = 1.1, 0.9
 """Changes to assess: 10 % more load; SLOs 10 % shorter."""
 
@@ -45,7 +45,7 @@ class ChangedAssessment:
     name: str
     ours: HeldOutResult | None
     triton: HeldOutResult | None
-    """None: it cannot run there."""
+    """Result of Triton; None: Triton cannot run there."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,15 @@ class Assessment:
 
     site: HardwareSite
     count: int
-    """Steps of the site that are used: GPUs, or bundles."""
+    """Number of steps of the site in use: GPUs, or bundles."""
     candidate: Candidate
     ours: HeldOutResult
     triton: Candidate | None
-    """None: Triton cannot run this without a proxy, or cannot run on it."""
+    """Best settings of Triton's own batcher; None: Triton cannot run this by itself, or not on this site."""
     tritons: HeldOutResult | None
     gain: Interval | None
     least: int | None
-    """The least steps of the site that keep the goal; None: that is not known, or not even all do."""
+    """Least number of steps of the site that meets the goal; None: unknown, or all of them do not suffice."""
     tritons_least: int | None
     changes: tuple[ChangedAssessment, ...]
     race: HalvingResult[Candidate]
@@ -189,7 +189,11 @@ class Assessor:
         return None if most is None else least_count(keeps, most)
 
     def keeps(self, site: HardwareSite, count: int, others: Sequence[Candidate] = ()) -> bool:
-        """Whether some policy with its defaults keeps the goal, or one of some others, by a run. Raises TraceError."""
+        """Whether a policy with its default options, or one of `others`, meets the goal on `count` steps, by one run
+        each.
+
+        Raises TraceError if the trace is too short.
+        """
         choices = policy_choices(site.plugins, site.question.only)
         first = [*(Candidate(choice) for choice in choices if not choice.options), *others]
         try:

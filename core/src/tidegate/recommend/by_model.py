@@ -1,4 +1,4 @@
-"""Triton's settings model by model: from the best that all can have, one model after the other is given its own."""
+"""Settings of Triton's batcher model by model: starting from common settings, each model gets its own in succession."""
 
 from collections.abc import Callable, Sequence
 from statistics import fmean
@@ -11,20 +11,21 @@ from tidegate.recommend.triton_tuning import batched, choices_of
 from tidegate.workload import Scenario
 
 MAX_TUNED_MODELS = 16
-"""So many models at most are given their own: those that miss most."""
+"""Maximum number of models that get their own settings: those with the most misses."""
 MAX_RETESTED_SETTINGS = 2
-"""So many of a model's settings that were better with one seed are asked with more."""
+"""Maximum number of a model's better settings that are run with more seeds."""
 ROUND_SEEDS = (SEEDS_BY_ROUND[0], (*SEEDS_BY_ROUND[0], *SEEDS_BY_ROUND[1]))
-"""The seeds of the first look at a model's settings, and of the second."""
+"""Seeds of the first and of the second run of a model's settings."""
 PER_MODEL_LABEL = "Triton's own batcher, model by model"
 
 
 def tuned_by_model(
     scenario: Scenario, common: HalvingResult[Candidate], trial_of: RunOfEntrant[Candidate], trials: SimulationRuns
 ) -> HalvingResult[Candidate]:
-    """A race of settings that all models have, with the best one of settings by model among those who finished it.
+    """Return a race of common settings with the best settings by model added to its finishers.
 
-    It is better than where it began on the seeds that chose it, and is left out where there is none.
+    `common`: result of the race of common settings. `trial_of`: returns the run of a candidate. `trials`: simulates
+    runs. Settings by model are added only if they are better on the seeds that chose them.
     """
     first, *others = common.standings
     models = batched(scenario)

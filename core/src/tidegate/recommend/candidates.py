@@ -12,7 +12,7 @@ from tidegate.recommend.triton_tuning import TRITON_POLICY
 from tidegate.workload import PolicyChoice, Scenario, ScenarioError
 
 NO_PLANNER = ""
-"""The planner that there is none of: every model on every GPU."""
+"""Planner name of candidates without a planner: every GPU hosts every model."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class Candidate:
 
     choice: PolicyChoice
     planner: str = NO_PLANNER
-    """Whose layout."""
+    """Name of the planner that made the layout."""
 
     @property
     def title(self) -> str:
-        """Label of the candidate for people."""
+        """Label of the candidate in reports."""
         return self.choice.title + (f", laid out by {self.planner}" if self.planner else "")
 
 
@@ -35,27 +35,27 @@ class UnfitCandidate:
 
     names: tuple[str, ...]
     why: str
-    """The reason, and the remedy."""
+    """Reason and remedy."""
 
 
 @dataclass
 class HardwareSite:
-    """Hardware, of which more or less can be used, and scenarios on it."""
+    """Hardware of which any number of steps can be used, and scenarios on it."""
 
     question: RecommendQuery
     plugins: Plugins
     bundle: GpuBundle | None
-    """None: the scenario's own workers, all of them."""
+    """GPUs of a step or of the site; None: the scenario's own workers, all of them."""
     _scenarios: dict[tuple[str, int], Scenario | str] = field(default_factory=dict)
 
     @property
     def divisible(self) -> bool:
-        """Whether there can be less of it."""
+        """Whether the site can be used in part."""
         return self.bundle is not None
 
     @property
     def most(self) -> int:
-        """Return the number of steps of the site: GPUs."""
+        """Number of steps of the site: GPUs; 1 for the scenario's own workers."""
         return len(self.bundle.gpus) if self.bundle is not None else 1
 
     def gpus(self, count: int) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ class HardwareSite:
         return self.bundle.gpus * count if self.question.buy else self.bundle.gpus[:count]
 
     def cost(self, count: int) -> float:
-        """Return the price of these GPUs, or their number if there are no prices."""
+        """Return the price of `count` steps; without prices, their number."""
         if self.bundle is None:
             return 1.0
         return self.bundle.cost * count if self.question.buy else float(count)

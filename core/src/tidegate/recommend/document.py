@@ -1,4 +1,4 @@
-"""The answer as JSON, for machines."""
+"""The recommendation as a JSON document."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,12 +12,12 @@ from tidegate.recommend.successive_halving import HalvingResult
 from tidegate.recommend.triton_tuning import sections_of
 
 DOCUMENT_VERSION = 1
-"""Raised whenever a field changes its meaning or goes away."""
+"""Version of the JSON document, increased when a field changes its meaning or is removed."""
 Document = dict[str, Any]
 
 
 def recommend_document(found: Recommendation, said: Sequence[str]) -> Document:
-    """Return the recommendation as a JSON document; `said`: its sentences."""
+    """Return the recommendation as a JSON document; `said`: its sentences from `verdicts`."""
     return {
         "version": DOCUMENT_VERSION,
         "command": "recommend",

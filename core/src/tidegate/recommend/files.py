@@ -1,4 +1,4 @@
-"""The answer as files: the configuration of the proxy, its profiles, the layout, a scenario to try it with."""
+"""The recommendation as files: proxy configuration, profiles, layout, and a scenario to try it with."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,11 @@ class FolderError(Exception):
 
 
 def write_files(found: Recommendation, folder: Path, said: list[str]) -> list[Path]:
-    """Write what is needed to do as recommended into a new folder. Raises FolderError, OSError."""
+    """Write the files of a recommendation into a new folder; return their paths.
+
+    `said`: its sentences, for the README. Raises FolderError if the folder is not empty, and OSError if it cannot be
+    written.
+    """
     check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     scenario = found.scenario

@@ -1,4 +1,4 @@
-"""GPUs in words (`8xT4,2xA100`, `A100=2.5`), and a scenario on so many of them."""
+"""GPUs as text (`8xT4,2xA100`, `A100=2.5`), and scenarios on a given set of GPUs."""
 
 import re
 from collections import Counter
@@ -17,16 +17,16 @@ _ENTRY = re.compile(r"(?:(\d{1,4})\s*[x*]\s*)?([^\s=,+]+)")
 
 @dataclass(frozen=True)
 class GpuBundle:
-    """GPUs that exist, or that are bought together."""
+    """GPUs that are available, or that are bought together."""
 
     gpus: tuple[str, ...]
-    """Each by its product, in the order in which they are kept: where fewer will do, the last are spared."""
+    """Product of each GPU, in the order of use: if fewer suffice, the last ones are not used."""
     price: float | None = None
     """Price of all GPUs together, in any unit; None: 1 for each GPU."""
 
     @property
     def cost(self) -> float:
-        """Return the price of the GPUs."""
+        """Price of the GPUs; without a price, their number."""
         return len(self.gpus) if self.price is None else self.price
 
     @property
@@ -88,10 +88,10 @@ def gpus_of_scenario(scenario: Scenario) -> tuple[str, ...] | None:
 
 
 def on_gpus(scenario: Scenario, gpus: Sequence[str]) -> Scenario:
-    """The scenario with these GPUs, each a worker that hosts every model. Raises ScenarioError.
+    """Return the scenario on these GPUs, each a worker that hosts every model.
 
-    The delays on the way to workers of a product are those that the scenario has for it. What it says of single
-    workers, events, is left out.
+    Network delays to workers of a product stay as in the scenario; events of single workers are left out. Raises
+    ScenarioError.
     """
     given = scenario.model_dump(mode="json", exclude_defaults=True)
     for section in ("layout", "workers", "controller"):
@@ -109,7 +109,10 @@ def on_gpus(scenario: Scenario, gpus: Sequence[str]) -> Scenario:
 
 
 def checked(given: dict[str, Any], scenario: Scenario, where: str) -> Scenario:
-    """Return a scenario made of sections of another, with its paths. Raises ScenarioError."""
+    """Return a scenario made of sections of another one, with the paths of that one.
+
+    `given`: sections by name; `where`: beginning of error messages. Raises ScenarioError if they are invalid.
+    """
     try:
         return Scenario.model_validate(given, context={"folder": scenario.folder})
     except ValidationError as error:

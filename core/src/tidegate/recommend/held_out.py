@@ -24,7 +24,7 @@ class HeldOutResult:
     p99_ms: float | None
     busy_share: float
     scores: tuple[float, ...]
-    """One for each seed."""
+    """Score of each seed."""
 
     @property
     def worst_mean(self) -> float:
@@ -32,7 +32,7 @@ class HeldOutResult:
         return min((each.mean for each in self.models.values()), default=1.0)
 
     def keeps(self, goal: float) -> bool:
-        """Whether every model's mean attainment is at least so much."""
+        """Whether every model's mean attainment is at least `goal`, 0 to 1."""
         return self.worst_mean >= goal
 
 

@@ -1,4 +1,4 @@
-"""The least hardware that keeps the goal, by bisection."""
+"""Bisection for the least hardware that meets the goal."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,10 @@ def least_count(keeps: Callable[[int], bool], most: int) -> int | None:
 
 
 def least_around(keeps: Callable[[int], bool], start: int, most: int) -> int | None:
-    """Return the same as `least_count`, faster if the result is near `start`: steps double, then bisection."""
+    """Return the same as `least_count`, faster if the result is near `start`.
+
+    `keeps`: monotone condition; `most`: largest number to try. Steps double from `start`, then bisection.
+    """
     start = min(start, most)
     if start < 1:
         return None

@@ -1,6 +1,6 @@
-"""How long batches took in a recording: what its simulation takes for true.
+"""Latency of batches in a recording, used as the true latency when the recording is simulated.
 
-What was known at the start is a guess where nobody had profiled, and says nothing of shapes that nobody had measured.
+Initial profiles may be guesses and contain no unmeasured shapes.
 """
 
 from collections import defaultdict
@@ -13,9 +13,9 @@ from tidegate.observation import OutcomeListener, StartStage
 from tidegate.schemas import read_shape
 
 MIN_STAGES = 20
-"""Fewer stages of a kind tell less than what was known before."""
+"""Minimum number of observed stages for which the observed latency replaces the initial one."""
 ENOUGH_OF_A_SIZE = 3
-"""So many stages of one size have a median that is worth something."""
+"""Minimum number of stages of one batch size for a usable median."""
 MAX_GUESS_RATIO = 2.0
 """Ratio between observed and initial latency above which the initial one was a guess."""
 
@@ -30,7 +30,7 @@ class ObservedLatencies(OutcomeListener):
         self._took_ms = defaultdict(lambda: defaultdict(list))
 
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
-        """Add the duration of a stage; a few failed ones do not change a median."""
+        """Add the duration of a stage from `started_ns` to `ended_ns`; a few failed stages do not change a median."""
         stage = effect.batch.stages[effect.stage]
         kind = self._kinds.get(stage.worker_id)
         if kind is not None and ended_ns > started_ns:
@@ -38,7 +38,10 @@ class ObservedLatencies(OutcomeListener):
             self._took_ms[stage.partition, kind, effect.shape][effect.rows].append(took_ms)
 
     def points_ms(self, model: str, kind: str, shape: str, max_rows: int) -> dict[int, float] | None:
-        """Return latency in ms by rows: observed, otherwise initial; None if unknown."""
+        """Return the latency in ms by rows, up to `max_rows`: observed, otherwise initial; None if unknown.
+
+        `kind`: device class; `shape`: shape of the requests.
+        """
         known = self._known.get((model, kind, shape))
         medians = self._medians(model, kind, shape)
         if not medians:
@@ -80,9 +83,10 @@ class ObservedLatencies(OutcomeListener):
         return Profile.from_points(model, points_ms, max_rows=max_rows, device_class=kind, shape=shape)
 
     def of_model(self, model: str, counts: dict[str, int], max_rows: int) -> dict[str, Any]:
-        """Return the `profiles` and `shapes` of a model for a scenario; `counts`: its requests by shape.
+        """Return the `profiles` and `shapes` of a model for a scenario.
 
-        Empty if nothing is known. An unknown shape gets the latency of the most similar one.
+        `counts`: number of its requests by shape; `max_rows`: largest batch. Empty if nothing is known. An unknown
+        shape gets the latency of the most similar one.
         """
         kinds = sorted({kind for partition, kind, _ in (*self._known, *self._took_ms) if partition == model})
         tables = {

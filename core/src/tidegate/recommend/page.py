@@ -1,4 +1,4 @@
-"""The answer as a page: to be read, and to be sent round."""
+"""The recommendation as an HTML page."""
 
 from collections.abc import Sequence
 from html import escape
@@ -31,7 +31,10 @@ TUNED_TRITON_LABEL = "Triton, tuned"
 
 
 def recommend_page(found: Recommendation, said: Sequence[str], document: Document, origin: PageOrigin) -> str:
-    """Return the HTML page of `tidegate recommend`."""
+    """Return the HTML page of `tidegate recommend`.
+
+    `said`: sentences of the recommendation; `document`: its JSON document, for download.
+    """
     chosen = found.chosen
     parts: list[Chart | PageSection | None] = [
         _models(found, chosen),

@@ -1,4 +1,4 @@
-"""A planner's layout as a scenario: the demand that it is asked to plan for, and what it answered."""
+"""Scenario on a planner's layout: the demand that the planner gets, and the layout that it returns."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ OF_THE_LAYOUT = ("profile", "profiles", "max_batch", "pipelines")
 
 
 def planned_on(question: RecommendQuery, planner: PlannerSpec, gpus: Sequence[str]) -> Scenario:
-    """The question's scenario on these GPUs as a planner lays them out.
+    """Return the query's scenario on these GPUs with the layout of a planner.
 
-    Raises PlanningError, with the reason and the remedy, for what the planner cannot plan or was not told, and
-    ScenarioError for a layout that the traffic does not fit.
+    Raises PlanningError, with reason and remedy, if the planner finds no layout or lacks data, and ScenarioError if the
+    traffic does not fit the layout.
     """
     if planner.problem_of is None or planner.layout is None or question.run_planner is None:
         raise PlanningError("it makes no layouts of GPUs, or is one that others are judged by")

@@ -9,7 +9,7 @@ from tidegate.report.number_format import limit as limit_words
 
 
 def assess_offers(assessor: Assessor, sites: Sequence[HardwareSite]) -> tuple[list[Assessment], list[UnfitCandidate]]:
-    """Assess the options that may be the cheapest, in order, and say why others are not. Raises TraceError."""
+    """Assess the options that may be the cheapest, in order; return the others with the reason. Raises TraceError."""
     needed = {number: assessor.enough(site) for number, site in enumerate(sites)}
     order = sorted(needed, key=lambda number: _cost(sites[number], needed[number]))
     assessed: dict[int, Assessment] = {}

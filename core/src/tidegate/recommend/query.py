@@ -11,7 +11,7 @@ from tidegate.schemas import BlockProfile
 from tidegate.workload import Scenario
 
 GOAL_ATTAINMENT = 0.99
-"""The attainment that every model shall have."""
+"""Default attainment that every model must reach."""
 
 
 class RecommendError(Exception):
@@ -20,25 +20,25 @@ class RecommendError(Exception):
 
 @dataclass(frozen=True)
 class RecommendQuery:
-    """Query of `tidegate recommend`: all that its answer depends on."""
+    """Query of `tidegate recommend`: everything that the recommendation depends on."""
 
     scenario: Scenario
-    """Models and their arrivals; its workers say what there is where `bundles` is empty."""
+    """Models and their arrivals; its workers are the hardware if `bundles` is empty."""
     recording: RecordedTraffic | None = None
     """Recorded traffic, used instead of the scenario's arrivals."""
     bundles: tuple[GpuBundle, ...] = ()
-    """Hardware: one that there is, or several that could be bought. Empty: the scenario's workers as they are."""
+    """Hardware: the available GPUs, or several purchase options. Empty: the scenario's workers."""
     buy: bool = False
-    """The bundles could be bought, as many as it takes: the cheapest is asked for."""
+    """Whether the bundles can be bought in any number; then the cheapest is recommended."""
     goal: float = GOAL_ATTAINMENT
     blocks: Mapping[str, BlockProfile] = field(default_factory=dict)
-    """How long the blocks of a model run, by its name."""
+    """Block profiles by model name."""
     run_planner: Callable[[PlannerSpec, VersionedDocument], Plan] | None = None
-    """Runs a planner against the clock that the core does not have. None: planners are not asked."""
+    """Function that runs a planner with a clock, which the core lacks; None: planners are not used."""
     only: tuple[str, ...] = ()
-    """The policies to try, by name; empty: all that are installed."""
+    """Names of the policies to try; empty: all installed ones."""
     requests: int = 3000
-    """In each run of the search, about; twice as many in those that are reported."""
+    """Approximate number of requests in each run of the search; reported runs have twice as many."""
 
     def asked(self) -> dict[str, Any]:
         """Return the query for the JSON document."""

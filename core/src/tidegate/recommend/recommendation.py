@@ -1,4 +1,4 @@
-"""The answer: what to run on which hardware, or to stay with Triton."""
+"""The recommendation: which policy on which hardware, or Triton without Tidegate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,18 +23,18 @@ class Recommendation:
 
     question: RecommendQuery
     verdict: Literal["run", "stay"]
-    """`run`: the candidate. `stay`: nothing is shown to be better than Triton's own batcher, tuned."""
+    """`run`: run the candidate. `stay`: nothing was shown to be better than Triton's own batcher, tuned."""
     chosen: Assessment
-    """The recommended hardware's."""
+    """Assessment of the recommended hardware."""
     assessed: tuple[Assessment, ...]
     """Assessments of every hardware option."""
     unfit: tuple[UnfitCandidate, ...]
     runs: int
-    """How many simulations it took."""
+    """Number of simulations."""
 
     @property
     def candidate(self) -> Candidate:
-        """Candidate to run; with `stay` Triton's own batcher, with its best settings."""
+        """Candidate to run; for `stay` Triton's own batcher with its best settings."""
         if self.verdict == "stay":
             assert self.chosen.triton is not None, "or there would be nothing to stay with"
             return self.chosen.triton
@@ -60,10 +60,11 @@ class Recommendation:
 
 
 def recommend(question: RecommendQuery, trials: SimulationRuns, plugins: Plugins | None = None) -> Recommendation:
-    """Find out what to run.
+    """Return the recommendation for a query.
 
-    Raises RecommendError where nothing can run, or no model has an SLO; ScenarioError for a GPU on which nobody
-    measured a model; PluginError, TraceError.
+    `trials`: simulates runs. `plugins`: policies and planners to try; None: the installed ones. Raises RecommendError
+    if nothing can run or no model has an SLO, ScenarioError for a GPU without measurements of a model, PluginError and
+    TraceError.
     """
     if all(model.slo_ms is None for model in question.scenario.models):
         raise RecommendError(
@@ -90,10 +91,10 @@ def recommend(question: RecommendQuery, trials: SimulationRuns, plugins: Plugins
 
 
 def choose(assessed: Sequence[Assessment]) -> tuple[Assessment, Literal["run", "stay"]]:
-    """The hardware to take, and whether to run the candidate there or to stay with Triton.
+    """Return the hardware to take, and whether to run the candidate there or to stay with Triton.
 
-    The least cost that keeps the goal; where nothing keeps it, what is best. A candidate must be shown to be better
-    than Triton, or to need less: else stay.
+    The choice is the least cost that meets the goal, or the best attainment if nothing meets it. A candidate must be
+    better than Triton or need less hardware; otherwise the result is `stay`.
     """
     buying = assessed[0].site.question.buy
     ours = min(assessed, key=lambda each: (_cost(each, each.least), -each.ours.attainment.mean))

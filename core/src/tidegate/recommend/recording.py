@@ -1,7 +1,7 @@
-"""Traffic out of an event log (`tidegate serve --event-log`): what arrived, cut into windows as others draw seeds.
+"""Traffic of an event log (`tidegate serve --event-log`): arrivals, cut into windows that take the place of seeds.
 
-A recording is one sample. So that a choice can be judged by other requests than those that it was made by, windows take
-turns: those with even numbers choose, the others judge.
+A recording is one sample. To evaluate a choice on other requests than those that chose it, windows with even numbers
+choose and the others evaluate.
 """
 
 from array import array
@@ -20,11 +20,11 @@ from tidegate.workload import RequestSequence, Scenario
 from tidegate.workload.arrivals import NS_PER_S
 
 TRAFFIC_WINDOWS = 16
-"""Into so many windows a recording is cut."""
+"""Number of windows that a recording is cut into."""
 FIRST_HELD_OUT = 1000
-"""The seeds from here on judge what the others chose."""
+"""First seed of the held-out seeds, which evaluate the choice."""
 MIN_REQUESTS = 400
-"""Fewer tell nothing."""
+"""Minimum number of recorded requests."""
 
 
 class RecordingError(Exception):
@@ -37,7 +37,7 @@ class RecordedTraffic:
 
     models: tuple[str, ...]
     at_ns: "array[int]"
-    """Since the first arrival."""
+    """Arrival times in ns since the first arrival."""
     model: "array[int]"
     rows: "array[int]"
     shapes: tuple[str, ...] | None
@@ -57,7 +57,8 @@ class RecordedTraffic:
     ) -> RequestSequence:
         """Return the requests of a seed's window at `load` times the recorded load.
 
-        Time is compressed by that factor, over as many more windows. `slos_ns`: SLO by model.
+        Time is compressed by that factor, over as many more windows. `slos_ns`: SLO in ns by model number.
+        `served_late`: names of models whose late requests are served.
         """
         number = 2 * (seed % FIRST_HELD_OUT) + (seed >= FIRST_HELD_OUT)
         start_ns = number % TRAFFIC_WINDOWS * self.window_ns
@@ -79,10 +80,10 @@ class RecordedTraffic:
 
 
 def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[RecordedTraffic, dict[str, Any]]:
-    """Return the arrivals of an event log, and its models as a scenario lists them.
+    """Return the arrivals of an event log, and its models as sections of a scenario.
 
-    A model's SLO is the one it was served with, if its requests had about that, otherwise their median. Raises
-    RecordingError, and ValueError if the file is no event log.
+    A model's SLO is the one it was served with, if most requests had about that, otherwise the median of theirs. Raises
+    RecordingError for too little traffic, and ValueError if the file is no event log.
     """
     known = {model.name: number for number, model in enumerate(setup.models)}
     at_ns, model, rows = array("q"), array("q"), array("q")
@@ -162,7 +163,10 @@ def _most_rows(setup: Setup, name: str) -> int:
 
 
 def scenario_of_recording(given: dict[str, Any], name: str) -> Scenario:
-    """Return the scenario for a recording. Raises RecordingError, ScenarioError."""
+    """Return the scenario for a recording.
+
+    `given`: sections of `read_recording`; `name`: name of the scenario. Raises RecordingError, ScenarioError.
+    """
     for model in given["models"]:
         if "profiles" not in model:
             raise RecordingError(

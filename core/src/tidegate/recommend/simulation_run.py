@@ -1,4 +1,4 @@
-"""One simulated run of a candidate, and what it tells."""
+"""One simulated run of a candidate and its outcome."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -14,11 +14,13 @@ from tidegate.workload.scenario import ProcessSpec, TraceSpec
 from tidegate.workload.traces import read_trace
 
 GOLDEN_RATIO = 0.6180339887
-"""Seeds of a trace begin at parts of it that are spread evenly, however many there are."""
+"""Golden ratio: spreads the start points of seeds evenly over a trace, however many there are."""
 LEAST_S, SLOS_OF_WINDOW, SLOS_OF_WARMUP = 1.0, 40, 10
-"""A window lasts so long at least: seconds, and times the longest SLO. So does a warm-up."""
+"""Minimum length of a window in seconds; lengths of window and warm-up as multiples of the longest SLO."""
 MIN_REQUESTS = 20
-"""A model with fewer requests in a window is not judged by itself: one of them that is late would decide."""
+"""Minimum number of requests of a model in a window for its own attainment; with fewer, one late request would
+decide.
+"""
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,12 @@ class SimulationRun:
     choice: PolicyChoice
     seed: int
     load: float = 1.0
-    """Times the traffic."""
+    """Factor on the request rate."""
     recording: RecordedTraffic | None = None
     requests: int | None = None
-    """The window is as long as so many requests take, about; None: as the scenario says."""
+    """Approximate number of requests in the window; None: as the scenario defines."""
     goal: float | None = None
-    """Stop as soon as some model is certain to have a lower attainment."""
+    """Attainment below which the run stops as soon as it is certain for some model; None: it never stops early."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,15 @@ class SimulationOutcome:
     """Outcome of one run: requests, drops and attainment by model."""
 
     attainment: float = 0.0
-    """That of all requests."""
+    """Attainment of all requests."""
     models: dict[str, float] = field(default_factory=dict)
-    """That of each model; those of which few requests arrived are left out."""
+    """Attainment by model; models with few requests are left out."""
     p99_ms: float | None = None
     busy_share: float = 0.0
     missed: bool = False
-    """It was stopped: a model is below the goal."""
+    """Whether the run was stopped because a model is below the goal."""
     broken: str = ""
-    """Why it did not run at all."""
+    """Why the run failed; empty: it did not."""
 
     @property
     def worst(self) -> float:

@@ -1,4 +1,4 @@
-"""Many runs, on all cores, none of them twice."""
+"""Parallel simulation of many runs, each run once."""
 
 import hashlib
 import json
@@ -10,14 +10,14 @@ from tidegate.sim.parallel import run_parallel
 from tidegate.workload import Scenario
 
 Collect = Callable[[str, Iterable[SimulationOutcome], int], list[SimulationOutcome]]
-"""Collects the outcomes that are still to come, of which there are so many, and says meanwhile what is being done."""
+"""Function `collect(label, outcomes, total)` that returns the pending outcomes as a list and shows progress."""
 
 Key = tuple[object, ...]
-"""Key that identifies a run; the goal is not part of it, since it only ends runs early."""
+"""Key that identifies a run, without its goal, which only ends runs early."""
 
 
 def quietly(label: str, outcomes: Iterable[SimulationOutcome], total: int) -> list[SimulationOutcome]:
-    """Collect the outcomes without a progress display."""
+    """Return the outcomes without a progress display; `label` and `total` are ignored."""
     del label, total
     return list(outcomes)
 
@@ -29,7 +29,7 @@ class SimulationRuns:
     jobs: int = -1
     collect: Collect = quietly
     count: int = 0
-    """How many were run."""
+    """Number of simulated runs."""
     _known: dict[Key, SimulationOutcome] = field(default_factory=dict)
     """Outcomes of complete runs."""
     _stopped: dict[Key, tuple[float, SimulationOutcome]] = field(default_factory=dict)

@@ -1,9 +1,8 @@
-"""The best of many by few runs: successive halving, on common random numbers.
+"""Successive halving on common random numbers: finds the best of many candidates with few runs.
 
-All run on one seed; the better ones on more, and so on. Who is far behind the best after the first is not asked again,
-and is stopped on the way there once that is certain. Traffic of which the best miss nothing is no contest: then they
-are told apart by what they keep of so much more load that even the best begins to miss, and of the traffic as it is, in
-equal parts.
+All entrants run on one seed, the better ones on more, and so on. Entrants far behind the best are eliminated after the
+first round, and stopped during it once that is certain. If the best miss no deadline, the load is raised until even the
+best misses some; then entrants are ranked by that load and the given traffic in equal parts.
 """
 
 from collections.abc import Sequence
@@ -17,19 +16,19 @@ from tidegate.recommend.simulation_runs import SimulationRuns
 Entrant = TypeVar("Entrant")
 Racer_contra = TypeVar("Racer_contra", contravariant=True)
 SEEDS_BY_ROUND = ((0,), (1, 2), (3, 4, 5))
-"""The seeds that each round adds."""
+"""Seeds added in each round."""
 MAX_HEAT_SURVIVORS = 16
-"""So many go on from a heat with the traffic as it is, at most."""
+"""Maximum number of entrants that leave a heat with unchanged traffic."""
 MAX_SCORE_GAP = 0.1
 """Score gap to the best entrant of a heat above which an entrant is eliminated."""
 PACEMAKER_COUNT = 4
-"""So many run the heat to its end first; then it is known how far behind is too far."""
+"""Number of entrants that run the heat to its end first, which determines the score to reach."""
 SURVIVORS_BY_ROUND = (6, 3)
-"""How many go on after the first and after the second round, at most."""
+"""Maximum number of entrants after the first and after the second round."""
 NO_CONTEST = 0.995
 """Score above which entrants of a heat with unchanged traffic cannot be told apart."""
 STEP, STEPS = 1.2, 12
-"""The load grows by this factor, so many times at most, until the best is not above that any more."""
+"""Growth factor of the load, and maximum number of increases, until the best score falls below `NO_CONTEST`."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,9 @@ class EntrantStanding(Generic[Entrant]):
 
     entrant: Entrant
     score: float
-    """The mean over its seeds, at the load of the race; of one that was stopped in the heat, what it is below."""
+    """Mean score over its seeds at the load of the race; for an entrant stopped in the heat an upper bound."""
     runs: int
-    """0: it was stopped."""
+    """Number of runs; 0: stopped."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,11 @@ class HalvingResult(Generic[Entrant]):
     """Result of successive halving: the entrants by rank."""
 
     load: float
-    """Times the traffic, at which it was decided; above 1: there and with the traffic as it is."""
+    """Load of the ranking as a factor on the traffic; above 1, unchanged traffic counts as well."""
     standings: list[EntrantStanding[Entrant]]
-    """The entrants that came furthest first, and of these the best."""
+    """Entrants by the round that they reached, then by score, best first."""
     broken: list[tuple[Entrant, str]]
-    """The entrants that could not run, and why."""
+    """Entrants that could not run, with the reason."""
 
 
 class RunOfEntrant(Protocol[Racer_contra]):
@@ -65,7 +64,10 @@ class RunOfEntrant(Protocol[Racer_contra]):
 def successive_halving(
     label: str, entrants: Sequence[Entrant], trial_of: RunOfEntrant[Entrant], trials: SimulationRuns
 ) -> HalvingResult[Entrant]:
-    """Return the entrants ranked by successive halving."""
+    """Return the entrants ranked by successive halving.
+
+    `label`: text of the progress display. `trial_of`: returns the run of an entrant. `trials`: simulates runs.
+    """
     outcomes, bound = _heat(f"{label}, heat", entrants, trial_of, trials)
     broken = [(each, got.broken) for each, got in zip(entrants, outcomes, strict=True) if got.broken]
     stopped = [each for each, got in zip(entrants, outcomes, strict=True) if got.missed]

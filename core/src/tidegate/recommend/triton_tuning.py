@@ -1,7 +1,7 @@
-"""The settings of Triton's own batcher that are tried: the baseline is Triton tuned as well as it can be.
+"""Settings of Triton's own batcher to try: the baseline is Triton tuned as well as possible.
 
-Sources: Triton's user guide on tuning (first no delay, then longer ones; preferred sizes; queue policies). First all
-models have the same settings, then each its own (`by_model` says in which order these are tried).
+Source: Triton's user guide on tuning (no delay, then longer ones; preferred sizes; queue policies). First all models
+have the same settings, then each its own (`by_model`).
 """
 
 from itertools import product
@@ -12,7 +12,7 @@ from tidegate.schemas import dynamic_batching_of, options_of_model
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 
 TRITON_POLICY = "triton"
-"""The policy that is Triton's own batcher."""
+"""Name of the policy that is Triton's own batcher."""
 BY_MODEL = "triton, by model"
 """Label of Triton with settings for each model."""
 DELAY_SLO_FRACTIONS = (0.0, 0.05, 0.1, 0.2, 0.4)
@@ -20,13 +20,13 @@ DELAY_SLO_FRACTIONS = (0.0, 0.05, 0.1, 0.2, 0.4)
 TIMEOUT_SLO_FRACTIONS = (0.0, 0.25, 0.5, 0.75)
 """Queue timeouts to try, as fractions of the shortest SLO; 0: none."""
 PREFERRED_BATCH_SIZES = ((), (8,), (32,))
-"""Preferred batch sizes."""
+"""Preferred batch sizes to try, in rows."""
 TIME_OPTIONS = ("max_queue_delay_ms", "default_timeout_ms")
-"""The options that are a time."""
+"""Names of the options that are durations."""
 Own = dict[str, dict[str, Any]]
-"""Settings of single models that differ, by name."""
+"""Settings of single models that differ from the common ones, by name."""
 SOLO_DELAY_SLO_FRACTION = 0.1
-"""Queue delay, as a fraction of the model's SLO, with which its own preferred size is tried if it has none."""
+"""Queue delay as a fraction of a model's SLO, tried together with a preferred size if the model has no delay."""
 
 
 def triton_choices(scenario: Scenario) -> list[PolicyChoice]:
@@ -65,7 +65,7 @@ def nearby(choice: PolicyChoice) -> list[PolicyChoice]:
 
 
 def in_proportion(scenario: Scenario, choice: PolicyChoice) -> PolicyChoice:
-    """Return these settings with each model's delay and timeout in proportion to its SLO."""
+    """Return these settings with each model's delay and timeout scaled to its SLO."""
     options, slos_ms = choice.options, _slos_ms(scenario)
     shortest_ms = min(slos_ms.values())
     times = {name: options[name] for name in TIME_OPTIONS if name in options}
@@ -77,7 +77,7 @@ def in_proportion(scenario: Scenario, choice: PolicyChoice) -> PolicyChoice:
 
 
 def choices_of(scenario: Scenario, choice: PolicyChoice, name: str) -> list[PolicyChoice]:
-    """Return these settings with another delay, timeout or preferred size of one model."""
+    """Return these settings with another delay, timeout or preferred size of the model `name`."""
     slo_ms = _slos_ms(scenario)[name]
     now = options_of_model(choice.options, name)
     waiting = {"max_queue_delay_ms": now.get("max_queue_delay_ms") or _rounded(SOLO_DELAY_SLO_FRACTION * slo_ms)}

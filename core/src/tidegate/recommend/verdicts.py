@@ -1,4 +1,4 @@
-"""The answer in words: what to run, what it keeps, what it saves, what would change it."""
+"""The recommendation in sentences: what to run, its attainment, its savings, and what would change it."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ SETTING_PHRASES = {
 }
 
 MIN_ATTAINMENT_GAIN = 0.005
-"""Half a point: so much better another one must be to be called so."""
+"""Minimum gain in attainment that is called better: 0.005, half a percentage point."""
 
 
 def verdicts(found: Recommendation) -> list[str]:

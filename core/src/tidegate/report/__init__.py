@@ -1,4 +1,4 @@
-"""Building blocks of HTML reports. They know nothing about what is reported and need nothing beyond Python.
+"""Building blocks of HTML reports, independent of the subject of a report; only Python's standard library is needed.
 
 page      the frame: verdict, origin, sections, data to download, tables
 chart     a titled chart with its legend

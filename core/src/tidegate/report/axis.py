@@ -1,4 +1,4 @@
-"""Scales with ticks at round numbers."""
+"""Axes of plots: scales with ticks at round numbers."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from math import ceil, floor, isclose, log10
 TICK_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 ABOUT_TICKS = 5
 MAX_CHARACTERS = 30
-"""So many fit under a narrow chart."""
+"""Maximum number of characters of tick labels under a narrow chart."""
 MIN_SPAN = 0.98
-"""An axis of shares begins here at the latest, so that noise among what is nearly all does not look like much."""
+"""Maximum lower end of an axis of fractions, so that small differences near 100 % do not look large."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class PlotAxis:
     most: float
     ticks: tuple[float, ...]
     written: Callable[[float], str]
-    """How the value of a tick is shown."""
+    """Function that formats the value of a tick."""
 
     @classmethod
     def over(
@@ -34,9 +34,10 @@ class PlotAxis:
         unit: str = "",
         whole: bool = False,
     ) -> "PlotAxis":
-        """Create an axis that contains these values, with round ends unless given.
+        """Create an axis that contains these values, with round ends.
 
-        `unit` follows each tick; `whole`: ticks at whole numbers only.
+        `label`: name of the axis; `least`, `most`: ends to use instead; `unit`: suffix of each tick; `whole`: ticks at
+        whole numbers only.
         """
         known = [*values, *(end for end in (least, most) if end is not None)] or [0.0, 1.0]
         low, high = min(known) if least is None else least, max(known) if most is None else most
@@ -55,7 +56,10 @@ class PlotAxis:
 
     @classmethod
     def shares(cls, values: Iterable[float], label: str, *, from_zero: bool = False) -> "PlotAxis":
-        """Create an axis of fractions: up to 100 %, down to a round number below the least value."""
+        """Create an axis of fractions: up to 100 %, down to a round number below the least value.
+
+        `label`: name of the axis; `from_zero`: begin at 0.
+        """
         lowest = 0.0 if from_zero else max(0.0, min([*values, MIN_SPAN]))
         percents = cls.over([100 * lowest], label, least=0.0 if from_zero else None, most=100.0, unit=" %")
         least = max(0.0, percents.least)
@@ -67,7 +71,7 @@ class PlotAxis:
         return (value - self.least) / (self.most - self.least)
 
     def is_crowded(self) -> bool:
-        """Whether the numbers of the ticks find no room under a narrow chart, so that every other is left out there."""
+        """Whether the tick labels do not fit under a narrow chart, so that every second one is left out there."""
         return max(map(len, map(self.written, self.ticks)), default=0) * len(self.ticks) > MAX_CHARACTERS
 
     def holds(self, value: float) -> bool:

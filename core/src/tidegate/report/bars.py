@@ -1,4 +1,4 @@
-"""Horizontal bars in parts, a line each, with names before and numbers behind them."""
+"""Horizontal stacked bars, one in each line, with names before and numbers behind them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tidegate.report.colors import css
 from tidegate.report.marks import percent
 
 THICK, LINE = 16, 24
-"""Pixels of a bar, and from one to the next."""
+"""Height of a bar, and distance from one bar to the next, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class StackedBar:
     name: str
     parts: Sequence[BarSegment]
     says: str
-    """The number behind it."""
+    """Text behind the bar, usually a number."""
     mark: float | None = None
-    """Where a line crosses it: an SLO."""
+    """Value at which a line crosses the bar, e.g. an SLO; None: no line."""
 
 
 def stacked_bars(bars: Sequence[StackedBar], axis: PlotAxis, label: str) -> str:

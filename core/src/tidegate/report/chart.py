@@ -1,4 +1,4 @@
-"""A chart of a report: a title that asks a question, and what answers it."""
+"""Charts of a report: a title, a legend, and plots, bars or lanes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class LegendEntry:
     color: str
     dash: str = ""
     shape: str = "box"
-    """`box` or `line`"""
+    """`box` or `line`."""
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class Chart:
     """A titled chart: plots, bars or lanes, with a legend."""
 
     title: str
-    """A question."""
+    """Title, phrased as a question."""
     body: str
-    """HTML."""
+    """Content as HTML."""
     legend: Sequence[LegendEntry] = ()
     note: str = ""
     """Note below the chart that explains how to read it."""
     wide: bool = False
-    """It takes the whole width of the page."""
+    """Whether the chart takes the whole width of the page."""
 
     def html(self) -> str:
         """Return the chart as HTML."""
@@ -46,7 +46,7 @@ class Chart:
 def chart_of(
     title: str, plot: Plot, *, legend: Sequence[LegendEntry] = (), note: str = "", wide: bool = False
 ) -> Chart:
-    """Return the chart of one plot."""
+    """Return the chart of one plot; the arguments are the fields of `Chart`: title, legend, note, wide."""
     return Chart(title, plot.html(title), legend, note, wide)
 
 
@@ -59,9 +59,10 @@ def facets(
     wide: bool = True,
     small: bool = False,
 ) -> Chart:
-    """Return the chart of several plots (or HTML) side by side, each with its name unless it is alone.
+    """Return the chart of several plots (or HTML) side by side, with titles unless there is only one.
 
-    `small`: there are many similar ones, so that two fit beside each other on a phone.
+    `title`, `legend`, `note`, `wide`: fields of `Chart`. `parts`: (title, plot) pairs. `small`: many similar plots, of
+    which two fit beside each other on a phone.
     """
     drawn = [(name, part if isinstance(part, str) else part.html(f"{title} {name}")) for name, part in parts]
     if len(drawn) == 1:

@@ -8,11 +8,11 @@ OUTCOME_COLORS: Mapping[str, str] = {
     "dropped": "dropped",
     "failed": "failed",
 }
-"""How requests end, best first, and the color of each."""
+"""Outcomes of requests, best first, with their colors."""
 WAITING, EXECUTING = "waiting", "executing"
 INK, MUTED, OTHER = "ink", "muted", "other"
 MODELS, CONTENDERS = 10, 8
-"""So many models, policies or servers have colors of their own; the others of a page share one."""
+"""Number of models and of contenders (policies, servers) with colors of their own; further ones share a color."""
 DASH_PATTERNS = ("", "7 3", "2 3")
 
 

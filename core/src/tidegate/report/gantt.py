@@ -1,4 +1,4 @@
-"""Gantt charts: a lane for each worker, strips for instants. All charts of a page zoom together."""
+"""Gantt charts: a lane for each worker, and strips for instants. All charts of a page zoom together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from tidegate.report.colors import css
 from tidegate.report.marks import CHARACTER, percent
 
 LANE, BAR, STRIP = 20, 14, 16
-"""Pixels of a lane, of a bar in it, and of a strip."""
+"""Height in pixels of a lane, of a bar in it, and of a strip."""
 NS_PER_US, US_PER_MS = 1000, 1000
 MAX_NAME = 16
 ZOOM_BUTTONS = (

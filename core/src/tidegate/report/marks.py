@@ -9,9 +9,9 @@ from tidegate.report.axis import PlotAxis
 from tidegate.report.colors import INK, css
 
 PLOT_WIDTH_UNITS = 1000
-"""The units in which lines are drawn across: they are stretched to the width that there is."""
+"""Width of a plot in SVG units; it is stretched to the available width."""
 CHARACTER, NARROW = 7.2, 150
-"""Pixels of a character, and of the marks of a narrow plot."""
+"""Width in pixels of a character, and of the marks of a narrow plot."""
 Point = tuple[float, float]
 
 
@@ -19,7 +19,7 @@ class Mark(Protocol):
     """Base class of marks in a plot."""
 
     def svg(self, x: PlotAxis, y: PlotAxis, height: float) -> str:
-        """Return the mark as SVG."""
+        """Return the mark as SVG over axes `x` and `y`; `height`: of the plot, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class LineMark:
     width: float = 2
 
     def svg(self, x: PlotAxis, y: PlotAxis, height: float) -> str:
-        """Return a path whose width does not change when it is stretched."""
+        """Return a path over axes `x` and `y`, `height` pixels high, whose stroke width does not change when
+        stretched.
+        """
         path, pen = [], "M"
         for point in self.points:
             if point is None:
@@ -60,7 +62,7 @@ class PointMarks:
     hollow: bool = False
 
     def svg(self, x: PlotAxis, y: PlotAxis, height: float) -> str:
-        """Return a circle for each point."""
+        """Return a circle for each point over axes `x` and `y`; `height`: of the plot, in pixels."""
         fill = "none" if self.hollow else css(self.color)
         says = self.says or [""] * len(self.points)
         return "".join(
@@ -80,7 +82,7 @@ class RuleMark:
     color: str = INK
 
     def svg(self, x: PlotAxis, y: PlotAxis, height: float) -> str:
-        """Return the line, with its label at the less crowded end."""
+        """Return the line, with its label at the less crowded end; `height`: of the plot, in pixels."""
         stroke = f'stroke="{css(self.color)}" stroke-dasharray="3 4"'
         if self.down:
             at = percent(x.place(self.at))
@@ -105,12 +107,12 @@ class ColumnMarks:
     """Upright bars, each from `start` to `end` on the x axis and from zero to its value."""
 
     bars: Sequence[tuple[float, float, float]]
-    """(start, end, value)"""
+    """Bars as (start, end, value), in the units of the axes."""
     color: str
     says: Sequence[str] = ()
 
     def svg(self, x: PlotAxis, y: PlotAxis, height: float) -> str:
-        """Return a rectangle for each bar."""
+        """Return a rectangle for each bar over axes `x` and `y`; `height`: of the plot, in pixels."""
         says = self.says or [""] * len(self.bars)
         drawn = []
         for (start, end, value), said in zip(self.bars, says, strict=True):
@@ -136,5 +138,5 @@ def percent(share: float) -> str:
 
 
 def titled(said: str) -> str:
-    """Return a mark with a tooltip, which screen readers read, too."""
+    """Return a tooltip as SVG, which screen readers read, too; empty without text."""
     return f"<title>{escape(said)}</title>" if said else ""

@@ -1,10 +1,10 @@
-"""Numbers as sentences and tables of a report write them."""
+"""Numbers formatted for sentences and tables of a report."""
 
 from collections.abc import Sequence
 
 
 def share(value: float) -> str:
-    """A share in percent; what is not all of it is never written as 100 %, nor what is something as 0 %."""
+    """Format a fraction in percent; only exactly 1 becomes 100 %, and only exactly 0 becomes 0 %."""
     percents = 100 * value
     for digits in (1, 2, 3):
         shown = f"{percents:.{digits}f}"
@@ -14,20 +14,20 @@ def share(value: float) -> str:
 
 
 def limit(value: float) -> str:
-    """A share that somebody chose, as it was written."""
+    """Format a configured fraction in percent, with all of its digits."""
     return f"{100 * value:g} %"
 
 
 def rate(value: float) -> str:
-    """Requests per second: no decimals where they would be noise."""
+    """Format a rate in requests per second, without decimals from 100 on."""
     return f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 worker`, `8 workers`."""
+    """Format a count with its noun: `1 worker`, `8 workers`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def listed(words: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Join words to a list: `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

@@ -1,4 +1,4 @@
-"""The frame of a report: one HTML file that needs no network, with the data that it shows to take along."""
+"""The frame of a report: one HTML file with its data for download, readable without a network."""
 
 import json
 from base64 import b64encode
@@ -11,7 +11,7 @@ from tidegate.report.chart import Chart
 
 WORD_COLUMNS = ("", "policy", "target", "model", "state", "if")
 TEXT_COLUMNS = ("reason", "starts", "stops", "batching", "started with")
-"""Columns of a word and of several, which begin at the left; numbers end at the right."""
+"""Columns of text, aligned left; numbers are aligned right."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class PageOrigin:
     """Origin of a page: version, command, date."""
 
     version: str
-    """Tidegate's."""
+    """Version of Tidegate."""
     date: str
     command: str
 
@@ -34,7 +34,7 @@ class Download:
 
     name: str
     kind: str
-    """Its media type."""
+    """Media type of the file."""
     content: str
 
     def html(self) -> str:
@@ -51,7 +51,7 @@ class PageSection:
     body: str
     note: str = ""
     folded: bool = False
-    """It is long: only its title is shown until somebody asks for it."""
+    """Whether only the title is shown until the reader opens the section."""
 
     def html(self) -> str:
         """Return the section as HTML."""
@@ -71,7 +71,7 @@ class Page:
     facts: Mapping[str, str]
     """Parameters of the run, such as seeds and servers."""
     scenario: Mapping[str, object]
-    """The scenario, as JSON has it."""
+    """Scenario as a JSON object."""
     parts: Sequence[Chart | PageSection]
     warnings: Sequence[str] = ()
     downloads: Sequence[Download] = field(default_factory=tuple)

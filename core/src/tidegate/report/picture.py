@@ -1,4 +1,4 @@
-"""A chart as an SVG file by itself, for a README: by day and by night, as the page that shows it is."""
+"""Charts as SVG files, e.g. for a README, in light and dark mode."""
 
 from collections.abc import Sequence
 from html import escape
@@ -10,13 +10,16 @@ from tidegate.report.marks import CHARACTER
 from tidegate.report.plot import BELOW, RIGHT, Plot
 
 TITLE, LEGEND, UNIT, GAP = 34, 24, 22, 26
-"""Pixels of the heading, of the legend, of what the y axis counts, and between two plots."""
+"""Height in pixels of the title, of the legend, of the unit of the y axis, and of the gap between plots."""
 
 
 def picture(
     title: str, plots: Sequence[Plot], legend: Sequence[LegendEntry], *, width: int = 820, note: str = ""
 ) -> str:
-    """Return plots, one below the other over one legend, as SVG text."""
+    """Return plots, one below the other over one legend, as SVG text.
+
+    `width`: in pixels; `note`: text below the title.
+    """
     style = files(__package__).joinpath("style.css").read_text("utf-8")
     left = max(plot.left for plot in plots)
     wide = width - left - RIGHT

@@ -1,6 +1,6 @@
-"""Two axes and the marks between them.
+"""Plots: two axes and the marks between them.
 
-Heights are pixels, and across everything is a share of the width that there is: text keeps its size on a telephone.
+Heights are in pixels; horizontal positions are fractions of the available width, so text keeps its size on a phone.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from tidegate.report.axis import PlotAxis
 from tidegate.report.marks import CHARACTER, Mark, percent
 
 ABOVE, BELOW, RIGHT = 24, 40, 18
-"""Pixels around the space of the marks: for what sticks out, for the x axis, for its last number."""
+"""Margins of a plot in pixels: above, below for the x axis, right for its last number."""
 NO_UNIT, NO_LABEL = 8, 24
-"""Pixels above and below where an axis has no words of its own."""
+"""Margins above and below in pixels if an axis has no label."""
 MIN_LEFT = 36
 
 
@@ -33,11 +33,11 @@ class Plot:
         return max(MIN_LEFT, CHARACTER * longest + 14)
 
     def svg(self) -> str:
-        """Axes and marks, for a space of 100 % by `height` pixels out of which they may stick."""
+        """Return axes and marks as SVG for a space of 100 % by `height` pixels; they may extend beyond it."""
         return self._grid() + "".join(mark.svg(self.x, self.y, self.height) for mark in self.marks)
 
     def html(self, label: str) -> str:
-        """For a page; `label` tells those who do not see it what it shows."""
+        """Return the plot as HTML; `label`: text for screen readers."""
         above, below = ABOVE if self.y.label else NO_UNIT, BELOW if self.x.label else NO_LABEL
         unit = f'<p class="unit">{escape(self.y.label)}</p>' if self.y.label else ""
         return (

@@ -13,4 +13,4 @@ class Assignment(VersionedDocument):
     model_config = ConfigDict(extra="ignore")
     kind: Literal["subclusters"] = "subclusters"
     assignment: dict[str, Annotated[int, Field(ge=0)]]
-    """{model: the number of its sub-cluster}."""
+    """{model: number of its sub-cluster}."""

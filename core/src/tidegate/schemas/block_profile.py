@@ -1,8 +1,8 @@
-"""The block profile: how long each block of a model runs, by device class, virtual share and batch size.
+"""The block profile: latency of each block of a model, by device class, virtual share and batch size.
 
-`tidegate profile-blocks` writes it, planners that partition models read it. A block is the smallest piece of a model
-that a planner may place; consecutive blocks make a partition, whose latency is the sum of its blocks' (PPipe, sections
-5.1 and 5.2, L_{k,v,b,i} and S_i).
+`tidegate profile-blocks` writes it; planners that partition models read it. A block is the smallest piece of a model
+that a planner may place; consecutive blocks make a partition, whose latency is the sum of the latencies of its blocks
+(PPipe, sections 5.1 and 5.2, L_{k,v,b,i} and S_i).
 """
 
 from itertools import pairwise
@@ -21,13 +21,13 @@ class BlockLatencies(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     device_class: str = Field(min_length=1)
-    """The class of the GPU or worker."""
+    """Device class of the GPU or worker."""
     share: int = Field(ge=1)
-    """v: measured on 1/v of the device, with all v shares busy."""
+    """Virtual share v: measured on 1/v of the device, with all v shares busy."""
     rows: list[Annotated[int, Field(ge=1)]] = Field(min_length=1)
-    """The batch sizes that were measured, rising."""
+    """Measured batch sizes in rows, ascending."""
     latency_us: list[list[Microseconds]]
-    """`latency_us[block][i]`: of a batch of `rows[i]` rows."""
+    """Latency in microseconds: `latency_us[block][i]` is that of a batch of `rows[i]` rows."""
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
@@ -57,9 +57,9 @@ class BlockProfile(VersionedDocument):
     kind: Literal["block_profile"] = "block_profile"
     model: str = Field(min_length=1)
     blocks: list[Annotated[str, Field(min_length=1)]] = Field(min_length=1)
-    """The names of the blocks, in the order in which they run."""
+    """Names of the blocks, in the order in which they run."""
     cut_bytes: list[Annotated[int, Field(ge=1)]]
-    """Bytes per row that cross each of the boundaries between blocks, as sent (halved where sent as fp16)."""
+    """Bytes of one row at each boundary between blocks, as transferred (halved if transferred as fp16)."""
     memory_mib: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
     """Device memory of each block in MiB: weights, and workspace if measured; None if not measured."""
     latencies: list[BlockLatencies]
@@ -93,10 +93,11 @@ class BlockProfile(VersionedDocument):
         return sorted({table.device_class for table in self.latencies})
 
     def latency_us(self, kind: str, share: int, rows: int, first: int, last: int) -> float:
-        """Expected microseconds of the blocks `first`..`last` - 1 for a batch of `rows`.
+        """Return the expected latency in microseconds of the blocks `first`..`last` - 1 for a batch of `rows` rows.
 
-        Straight lines between measured batch sizes. Raises DocumentError for a device class, share or batch size that
-        was not measured, ValueError for blocks that the model lacks.
+        `kind`: device class; `share`: virtual share. Measured batch sizes are interpolated linearly. Raises
+        DocumentError for a device class, share or batch size that was not measured, ValueError for blocks that the
+        model lacks.
         """
         if not 0 <= first < last <= len(self.blocks):
             raise ValueError(f"blocks {first} to {last} (exclusive) of a model with {len(self.blocks)}")
@@ -116,7 +117,10 @@ class BlockProfile(VersionedDocument):
         return sum(row[below] + weight * (row[above] - row[below]) for row in table.latency_us[first:last])
 
     def missing(self, kind: str, shares: list[int], rows: list[int]) -> list[tuple[int, int]]:
-        """Return the pairs (share, batch size) of a class that were not measured, in the order of the arguments."""
+        """Return the pairs (share, batch size in rows) of a device class that were not measured.
+
+        `kind`: device class; `shares`, `rows`: values to check; the result has their order.
+        """
         tables = {share: self._table(kind, share) for share in shares}
         return [
             (share, size) for share, table in tables.items() for size in rows if table is None or size not in table.rows

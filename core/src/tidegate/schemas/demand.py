@@ -1,4 +1,4 @@
-"""The demand: which models are asked for how often, and on which GPUs. Planners make their problems out of it."""
+"""Demand: request rates of models and the available GPUs, from which planners derive their problems."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ class DemandedModel:
     name: str
     slo_ms: float | None
     rate_rps: float
-    """Requests per second, mean."""
+    """Mean requests per second."""
     max_batch: int
-    """The largest batch, in rows."""
+    """Largest batch in rows."""
     sizes: Mapping[int, float]
-    """{rows: the share of its requests that have so many}."""
+    """{rows: fraction of its requests with this many rows}."""
     latency_ms: Mapping[str, tuple[float, ...]]
-    """Milliseconds of a batch of 1, 2, ... rows, by kind of worker: `A100`, `A100-40GB/1g.5gb`."""
+    """Latency in ms of a batch of 1, 2, ... rows, by device class: `A100`, `A100-40GB/1g.5gb`."""
     blocks: BlockProfile | None = None
-    """How long its blocks run; None: it was not cut."""
+    """Latency of its blocks; None: the model was not split."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Demand:
 
     models: tuple[DemandedModel, ...]
     gpus: Mapping[str, int]
-    """How many there are, by product."""
+    """Number of GPUs by product."""
     per_node: int = 8
-    """GPUs of a machine, at most."""
+    """Maximum number of GPUs of a machine."""
     interference: InterferenceModel | None = None
-    """How models slow each other down that share a GPU; None: that was not measured."""
+    """Interference of models that share a GPU; None: not measured."""
     gbps: float | None = None
-    """The rate of each machine's link; None: transfers take no time."""
+    """Bandwidth of each machine's link in Gbit/s; None: transfers take no time."""

@@ -1,4 +1,4 @@
-"""The deployment: a folder made from a layout, with a model repository for each worker; what is where in it.
+"""The deployment: a folder generated from a layout, with a model repository for each worker.
 
 `tidegate generate` writes it; `tidegate up` starts it.
 """
@@ -28,9 +28,9 @@ DEPLOYMENT_FILE: Final = "deployment.json"
 LAYOUT_FILE: Final = "layout.json"
 PROXY_FILE: Final = "tidegate.yaml"
 RUN_FOLDER: Final = "run"
-"""The folder of the logs, and of the file that says what runs."""
+"""Folder of the logs and of the state file."""
 STATE_FILE: Final = "run/state.json"
-"""There while the deployment is up, or after it ended against its will."""
+"""File that exists while the deployment is up, or after it ended unexpectedly."""
 
 
 class _Part(BaseModel):
@@ -43,7 +43,7 @@ class DeployedPartition(_Part):
     name: Name
     model: Name
     blocks: tuple[int, int]
-    file: Inside = Field(description="Its ONNX file, which the repositories of its hosts are linked to")
+    file: Inside = Field(description="ONNX file of the partition, to which the repositories of its workers are linked")
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
@@ -53,7 +53,7 @@ class DeployedWorker(_Part):
 
     name: Name
     repository: Inside
-    launch: Inside = Field(description="A script that starts its Triton")
+    launch: Inside = Field(description="Script that starts the worker's Triton")
     device: DeviceField
     slice: SliceField
     hosts: tuple[Name, ...]
@@ -67,7 +67,7 @@ class Deployment(VersionedDocument):
     partitions: tuple[DeployedPartition, ...] = Field(min_length=1)
     workers: tuple[DeployedWorker, ...] = Field(min_length=1)
     sources: dict[Name, str] = Field(
-        default={}, description="Where the blocks of each model are, from which other partitions can be made"
+        default={}, description="Folder of each model's blocks, from which other partitions can be made"
     )
 
 

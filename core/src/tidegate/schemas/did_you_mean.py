@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from typing import Final
 
 MIN_SIMILARITY: Final = 0.7
-"""How like each other two names are, at least, for one to be a slip of the other (difflib's ratio; 1: equal)."""
+"""Minimum similarity of two names for a suggestion (difflib's ratio; 1: equal)."""
 
 
 def closest(given: str, known: Iterable[str]) -> str | None:
@@ -17,7 +17,7 @@ def closest(given: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(given: str, known: Iterable[str], heading: str) -> str:
-    """Return the end of an error message about an unknown name, with a suggestion and the known names.
+    """Return the end of an error message about an unknown name `given`, with a suggestion and the known names.
 
     For example `; did you mean 'symphony'? Installed: fifs, symphony`, or without a similar name `; installed: fifs,
     symphony`. `heading`: noun for the known names, in lower case.

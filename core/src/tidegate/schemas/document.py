@@ -18,7 +18,7 @@ D = TypeVar("D", bound=VersionedDocument)
 
 
 def read_document(path: Path, kind: type[D]) -> D:
-    """Read a problem or a plan: JSON, or YAML in a file named so. Raises DocumentError."""
+    """Read a document of type `kind`: JSON, or YAML by the file's suffix. Raises DocumentError."""
     try:
         return kind.model_validate(_parse(path))
     except ValidationError as error:
@@ -26,7 +26,7 @@ def read_document(path: Path, kind: type[D]) -> D:
 
 
 def write_document(path: Path, document: VersionedDocument) -> None:
-    """Write a problem or a plan as JSON. Raises OSError."""
+    """Write a document as JSON. Raises OSError."""
     path.write_text(document.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 

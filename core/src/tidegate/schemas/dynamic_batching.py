@@ -1,7 +1,7 @@
-"""How Triton batches a model by itself: `dynamic_batching` of its config.pbtxt, and the same as options of `triton`.
+"""Triton's `dynamic_batching`: the section of config.pbtxt, and the same as options of the policy `triton`.
 
-The options are those of the policy `triton`, milliseconds and names of its own; the section is a dict as protobuf's
-JSON form has it with the fields' own names, since the core knows no protobuf.
+Options use milliseconds and names of their own; the section is a dict as in protobuf's JSON form with field names of
+the `.proto` file, because the core has no protobuf.
 """
 
 from collections.abc import Mapping
@@ -24,10 +24,10 @@ TUNED_TIMEOUTS = (0.0, 0.25, 0.5, 0.75)
 
 
 def tuned_settings(slos_ms: Mapping[str, float]) -> dict[str, Section]:
-    """Settings of Triton's batcher as its experts tune it, by label: the baseline of every claim against Triton.
+    """Return settings of Triton's batcher as experts tune it, by label: the baseline of every comparison with Triton.
 
-    Each is options of the policy `triton`: a queue delay and a queue timeout for every model in `slos_ms`, both as a
-    fraction of the model's own SLO (ms). The best of the sixteen, chosen afterwards, is "Triton's best".
+    Each has a queue delay and a queue timeout for every model in `slos_ms`, as a fraction of the model's SLO in ms.
+    "Triton's best" is the best of these sixteen, chosen afterwards.
     """
     return {
         f"delay {delay:.0%}, timeout {f'{timeout:.0%}' if timeout else 'none'}": {

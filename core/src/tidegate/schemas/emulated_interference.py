@@ -1,8 +1,7 @@
-"""Interference among the emulated GPUs of a deployment, so that workers on one slow each other down by a fitted model.
+"""Interference among emulated GPUs of a deployment: workers on one slow each other down by a fitted model.
 
-The deployment's folder has the model, and for each device a board: a file on which all who are busy there, in whatever
-process, say what they use. It is a worker's place that says which board is its own, so one that moves finds its new
-neighbors.
+The deployment's folder has the model, and a board for each device: a file in which the processes that are busy there
+publish their use. The device of a worker determines its board, so a worker that moves finds its new neighbors.
 """
 
 import json
@@ -17,17 +16,17 @@ from tidegate.schemas.interference import InterferenceModel
 INTERFERENCE_FILE: Final = "interference.json"
 """The interference file of a deployment on emulated GPUs, beside its layout."""
 NEIGHBORS_PARAMETER: Final = "neighbors"
-"""The parameter of an emulated GPU's model."""
+"""Name of the parameter in the config.pbtxt of an emulated GPU's model."""
 _BOARDS: Final = "boards"
 
 
 def neighbors_parameter(
     interference: InterferenceModel, folder: Path, device: Device, part: Slice, partition: str, most_rows: int
 ) -> str:
-    """The parameter `neighbors` of a partition with batches of up to so many rows, on a part of a device.
+    """Return the value of the parameter `neighbors` of a partition on a part of a device.
 
-    `folder`: the deployment's; the board's folder is made in it. Raises KeyError for a partition that the interference
-    model does not list.
+    `folder`: folder of the deployment, in which the board's folder is created. `most_rows`: largest batch in rows.
+    Raises KeyError for a partition that the interference model does not list.
     """
     tenants = [Tenant(partition, rows, compute_percent(part)) for rows in range(1, most_rows + 1)]
     alone = {tenant.rows: interference.alone(tenant) for tenant in tenants}

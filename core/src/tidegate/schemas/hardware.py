@@ -1,4 +1,4 @@
-"""The hardware that something was measured on."""
+"""Hardware on which latency was measured."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -8,13 +8,13 @@ class Hardware(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     cpu: str
-    """The name of its processor."""
+    """Name of the processor."""
     cores: int = Field(ge=1)
-    """The cores that a process may use."""
+    """Number of cores that a process may use."""
     gpus: tuple[str, ...] = ()
-    """The names of its GPUs, in NVML's order."""
+    """Names of the GPUs, in NVML's order."""
     driver: str = ""
-    """The version of the GPUs' driver; empty without GPUs."""
+    """Version of the GPU driver; empty without GPUs."""
 
     def __str__(self) -> str:
         on_cpu = f"{self.cores} cores of {self.cpu}"

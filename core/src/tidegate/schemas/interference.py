@@ -1,12 +1,12 @@
-"""The interference file: what models take on shares of one GPU, and by how much neighbors there make that longer.
+"""The interference file: latency of models on shares of one GPU, and their slowdown by neighbors there.
 
 `tidegate fit-interference` writes it from measured runs. The model is that of InSS, section 4: a batch takes
 
     transfer + gpu * (1 + sum over neighbors (cache * l + dram * e + neighbor))
 
-where `transfer + gpu` is what it takes alone on its share, bus and computing, `l` and `e` are the percentages of the
-bandwidth of L2 cache and DRAM that the neighbor uses alone, straight lines over its throughput, and `cache`, `dram`
-and `neighbor` say how sensitive the batch's model is to them. Nothing is negative: no neighbor makes anybody quicker.
+where `transfer + gpu` is its latency alone on its share, bus and compute; `l` and `e` are the percentages of the
+bandwidth of L2 cache and DRAM that the neighbor uses alone, linear in its throughput; `cache`, `dram` and `neighbor`
+are the sensitivities of the batch's model. No coefficient is negative: a neighbor never makes a batch faster.
 """
 
 from bisect import bisect_left
@@ -37,7 +37,7 @@ class ShareTable(_Part):
     rows: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
     percents: tuple[Percent, ...] = Field(min_length=1)
     taken_ms: tuple[tuple[Positive, ...], ...]
-    """`taken_ms[i][j]`: milliseconds of a batch of `rows[i]` on `percents[j]` of the GPU."""
+    """Compute time in ms: `taken_ms[i][j]` is that of a batch of `rows[i]` rows on `percents[j]` of the GPU."""
 
     @model_validator(mode="after")
     def _is_a_table(self) -> Self:
@@ -55,10 +55,10 @@ class ShareTable(_Part):
         return self
 
     def at(self, rows: int, percent: float) -> float:
-        """Milliseconds of a batch: straight lines between neighbors in the table, all axes logarithmic.
+        """Return the compute time of a batch in ms, interpolated linearly on logarithmic axes.
 
-        Beyond the table it promises nothing that was not measured: time per row stays that of the largest batch, a
-        smaller share than the smallest takes longer in proportion, a larger one than the largest takes no less.
+        `percent`: percentage of the compute units. Beyond the table, time per row stays that of the largest batch, a
+        smaller share takes longer in proportion, and a larger one is not faster.
         """
         beyond = max(1.0, rows / self.rows[-1]) * max(1.0, self.percents[0] / percent)
         above, by_rows = _between(self.rows, rows)
@@ -86,11 +86,11 @@ class Sensitivity(_Part):
     """Sensitivity of a model to its neighbors: relative increase of its compute time."""
 
     cache: NonNegative = 0.0
-    """For each percent of the L2 cache's bandwidth that a neighbor uses."""
+    """Increase for each percent of the L2 cache's bandwidth that a neighbor uses."""
     dram: NonNegative = 0.0
-    """For each percent of the DRAM's bandwidth that a neighbor uses."""
+    """Increase for each percent of the DRAM's bandwidth that a neighbor uses."""
     neighbor: NonNegative = 0.0
-    """For each neighbor, whatever it does."""
+    """Increase for each neighbor, whatever it does."""
 
 
 class SharingModel(_Part):
@@ -100,9 +100,9 @@ class SharingModel(_Part):
     transfer_ms: NonDecreasingLine = NonDecreasingLine()
     """Transfer time to and from the GPU in ms, by rows; neighbors do not slow it down."""
     cache_percent: NonDecreasingLine = NonDecreasingLine()
-    """The share of the L2 cache's bandwidth that it uses alone, by rows per second of computing."""
+    """Percentage of the L2 cache's bandwidth that the model uses alone, by rows per second of compute time."""
     dram_percent: NonDecreasingLine = NonDecreasingLine()
-    """The share of the DRAM's bandwidth that it uses alone, by rows per second of computing."""
+    """Percentage of the DRAM's bandwidth that the model uses alone, by rows per second of compute time."""
     sensitivity: Sensitivity = Sensitivity()
 
 
@@ -136,7 +136,7 @@ class InterferenceModel(VersionedDocument):
     """Product that was measured, e.g. `V100`; a MIG instance: `A100/3g.20gb`."""
     models: dict[Name, SharingModel] = Field(min_length=1)
     held_out: HeldOut | None = None
-    """How good it is, as far as that was measured."""
+    """Errors of the model on held-out runs; None: not measured."""
 
     @cached_property
     def _known(self) -> dict[Tenant, StandaloneTenant]:
@@ -172,7 +172,8 @@ class InterferenceModel(VersionedDocument):
     ) -> Profile:
         """Return the profile of a model on a share, beside neighbors that are always busy.
 
-        `percent`: of the compute units; `max_rows`: largest batch. Raises KeyError for an unknown model.
+        `percent`: of the compute units; `max_rows`: largest batch; `device_class`: class of the profile. Raises
+        KeyError for an unknown model.
         """
         beside = tuple(neighbors)
         tenants = (Tenant(model, rows, percent) for rows in range(1, max_rows + 1))

@@ -1,7 +1,7 @@
-"""The layout: what is loaded where, and through which pools a model's batches pass.
+"""The layout: which partitions are loaded on which workers, and the pipelines of each model.
 
-Planners of partitions and shares make one out of a plan (`PlannerSpec.layout`, `tidegate plan --layout`); the generator
-writes model repositories from it, the simulator and the proxy run it. A versioned document like every plan.
+Planners make it from a plan (`PlannerSpec.layout`, `tidegate plan --layout`); the generator writes model repositories
+from it; the simulator and the proxy run it. A versioned document like every plan.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ class LayoutPipeline(_Part):
     """A sequence of partitions with one batch size."""
 
     partitions: tuple[Name, ...] = Field(min_length=1)
-    batch: int = Field(ge=1, le=65536, description="Rows: no batch through it is larger")
+    batch: int = Field(ge=1, le=65536, description="Maximum batch size in rows")
 
 
 class LayoutModel(_Part):
@@ -36,10 +36,13 @@ class LayoutModel(_Part):
 
     name: Name
     slo_ms: Positive | None = None
-    rate_rps: float = Field(default=0.0, ge=0, lt=1e12, description="What the plan can bear; 0: unknown")
+    rate_rps: float = Field(
+        default=0.0, ge=0, lt=1e12, description="Rate in requests per second that the plan sustains; 0: unknown"
+    )
     pipelines: tuple[LayoutPipeline, ...] = Field(min_length=1)
     outputs: tuple[Name, ...] = Field(
-        default=(), description="What clients get, in order; default: what partitions give and none of them takes"
+        default=(),
+        description="Outputs that clients get, in order; default: outputs of partitions that no partition consumes",
     )
 
 
@@ -48,10 +51,10 @@ class LayoutPartition(_Part):
 
     name: Name
     model: Name
-    blocks: tuple[int, int] = Field(description="[first, end): which of the model's blocks")
-    bytes_per_row: int = Field(default=0, ge=0, description="Of its output, as it travels")
+    blocks: tuple[int, int] = Field(description="[first, end) of the model's blocks")
+    bytes_per_row: int = Field(default=0, ge=0, description="Bytes of one row of output, as transferred")
     latency_ms: dict[Name, tuple[Positive, ...]] = Field(
-        min_length=1, description="By device class: milliseconds of a batch of 1, 2, ... rows"
+        min_length=1, description="Latency in ms of a batch of 1, 2, ... rows, by device class"
     )
 
     @model_validator(mode="after")
@@ -68,13 +71,13 @@ class LayoutWorker(_Part):
     """A worker: runs one batch at a time on a device or a part of it."""
 
     name: Name
-    device: DeviceField = Field(description="The GPU; workers with the same one share it")
+    device: DeviceField = Field(description="GPU; workers with equal devices share it")
     slice: SliceField = Field(
-        default=WholeDevice(), description="How much of it: whole, a MIG instance or an MPS share"
+        default=WholeDevice(), description="Part of the GPU: whole, a MIG instance or an MPS share"
     )
     device_class: Name | None = Field(
         default=None,
-        description="Equally fast workers have one; default: product and slice, e.g. `A100/mps-50`",
+        description="Device class of the worker; default: product and slice, e.g. `A100/mps-50`",
     )
     hosts: tuple[Name, ...] = Field(min_length=1, description="Partitions loaded there")
 
@@ -87,7 +90,7 @@ class LayoutWorker(_Part):
 class LayoutNetwork(_Part):
     """The network between the nodes of a layout."""
 
-    gbps: Positive = Field(description="Of each node's uplink, and of its downlink")
+    gbps: Positive = Field(description="Bandwidth of each node's uplink and of its downlink, in Gbit/s")
     latency_ms: float = Field(default=0.0, ge=0, lt=1e6)
 
 

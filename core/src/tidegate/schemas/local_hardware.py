@@ -1,4 +1,4 @@
-"""The hardware of this machine: its processor, and its GPUs where NVML tells of them."""
+"""Hardware of this machine: its processor, and its GPUs if NVML reports them."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""Documents as fields of options: as they are, or as the path of the file that holds one."""
+"""Documents as fields of options: given inline, or as the path of a file."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The profile file: what was measured (`tidegate profile`), and the profiles that schedulers start from."""
+"""The profile file: latency measured by `tidegate profile`, from which schedulers start."""
 
 from collections import Counter
 from pathlib import Path
@@ -19,7 +19,7 @@ class ProfileFileError(Exception):
 
 
 Milliseconds = Annotated[float, Field(ge=1e-6, le=1e9)]
-"""A latency: at least a nanosecond, the unit of the contract."""
+"""A latency in ms: at least a nanosecond, the unit of the plugin API."""
 
 
 class ProfilePoint(BaseModel):
@@ -38,16 +38,16 @@ class ModelProfile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     model: str
     device_class: str = Field(default=DEFAULT_DEVICE_CLASS, min_length=1)
-    """`default`: of every kind of which the file says nothing else of this model."""
+    """Device class; `default` applies to every class that the file does not list for this model."""
     shape: str = ""
-    """`x:3,48,320`: what varies in the requests' tensors beyond the batch; empty: nothing."""
+    """Shape of the requests beyond the batch, e.g. `x:3,48,320`; empty: nothing varies."""
     alpha_ms: float
-    """The slope of the straight line through the medians: milliseconds per row."""
+    """Slope of the straight line through the medians, in ms per row."""
     beta_ms: float
-    """The height of the same line at 0: milliseconds per batch."""
+    """Intercept of that line, in ms per batch."""
     points: list[ProfilePoint] = Field(min_length=1)
     hardware: Hardware | None = None
-    """Hardware that was measured; None: unknown, since a remote server does not tell."""
+    """Hardware that was measured; None: unknown, because a remote server does not report it."""
 
     @field_validator("shape")
     @classmethod
@@ -96,7 +96,7 @@ class ProfileFile(BaseModel):
         return self
 
     def measured_for(self, model: str, kind: str) -> list[ModelProfile]:
-        """Return the measurements of a model that apply to a device class, one for each shape; empty if there are none.
+        """Return the measurements of a model that apply to a device class `kind`, one for each shape; empty if none do.
 
         If the class was not measured, those of the whole device apply (`A100` for `A100/mps-50`), otherwise those
         without a class.
@@ -106,7 +106,8 @@ class ProfileFile(BaseModel):
         return next(filter(None, ([each for each in measured if each.device_class == like] for like in likes)), [])
 
     def profiles_of(self, model: str, kind: str, max_rows: int) -> tuple[Profile, ...]:
-        """Return the profiles of a model on a device class, for batches of up to `max_rows` rows; empty if unknown.
+        """Return the profiles of a model on a device class `kind`, for batches of up to `max_rows` rows; empty if
+        unknown.
 
         There is one for each measured shape (`measured_for`), preceded by one of the empty shape: if that was not
         measured, the slowest of the others.

@@ -1,4 +1,4 @@
-"""The sizes of requests, as `tidegate batch-histogram` finds them: what planners of slices cut GPUs by."""
+"""Request sizes that `tidegate batch-histogram` counts, used by planners of MIG partitions."""
 
 from typing import Annotated, Literal, Self
 
@@ -12,7 +12,7 @@ class RequestSizes(VersionedDocument):
 
     kind: Literal["request_sizes"] = "request_sizes"
     models: dict[str, dict[Annotated[int, Field(ge=1)], Annotated[float, Field(ge=0)]]] = Field(min_length=1)
-    """{model: {rows: requests, or their share}}."""
+    """{model: {rows: number or fraction of its requests}}."""
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:

@@ -1,7 +1,7 @@
-"""The shapes of requests in words, `x:3,48,320;y:7`: as the proxy and people write them, and profiles are kept by them.
+"""Shapes of requests as text, `x:3,48,320;y:7`: the key of profiles.
 
-A shape names the inputs whose sizes a model leaves open beyond the batch, sorted by name, each with its dimensions
-without the rows.
+A shape lists the inputs with variable dimensions beyond the batch, sorted by name, each with its dimensions without the
+batch.
 """
 
 from collections.abc import Mapping, Sequence

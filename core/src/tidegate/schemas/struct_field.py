@@ -1,4 +1,4 @@
-"""Nouns of the contract as fields of a document: read by msgspec, so that each of them is written down once."""
+"""Types of the plugin API as fields of documents, read by msgspec, so that each type is defined once."""
 
 from typing import Annotated, Any
 

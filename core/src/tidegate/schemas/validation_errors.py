@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from tidegate.schemas.did_you_mean import closest
 
 MAX_SHOWN_CHARACTERS: Final = 60
-"""So many characters of a text that is wrong are repeated."""
+"""Maximum number of characters of an invalid text that an error repeats."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class ValueProblem:
     wanted: str
     """A sentence without its subject, e.g. `must be a number`."""
     given: str = ""
-    """The value as text; empty if the requirement mentions it."""
+    """Invalid value as text; empty if the requirement mentions it."""
 
     def __str__(self) -> str:
         return f"{self.wanted}, not {self.given}" if self.given else self.wanted
@@ -136,7 +136,7 @@ def _said(given: object) -> str:
 
 
 WHOLE_DOCUMENT: Final = "document"
-"""Where something is wrong of which no single field is to blame."""
+"""Location of an error that concerns no single field."""
 _TYPES = ("list[", "tuple[", "dict[", "constrained-", "function-", "[key]")
 """How steps of a path begin that are types, not fields."""
 _NAMES_ITS_FIELD = re.compile(r"([\w.]+): (.+)", re.DOTALL)
@@ -149,7 +149,7 @@ class FieldError:
     """A field of a document, and what is wrong with it."""
 
     where: str
-    """The path of the field, e.g. `models.0.slo_ms`."""
+    """Path of the field, e.g. `models.0.slo_ms`."""
     what: str
     """The problem with the field."""
 
@@ -160,10 +160,10 @@ class FieldError:
 def field_errors(
     error: ValidationError, kind: type[BaseModel], *, whole: str = WHOLE_DOCUMENT, members: Container[str] = ()
 ) -> tuple[FieldError, ...]:
-    """Every field that pydantic refuses of a document of this kind.
+    """Return every error that pydantic found in a document of type `kind`.
 
-    `whole`: what the document itself is called where no field is to blame. `members`: names of members of unions, which
-    pydantic takes for steps of the path though no field is called so; types among the steps are left out anyway.
+    `whole`: location of errors that concern no single field. `members`: names of members of unions, which pydantic
+    lists in the path although they are no fields; types among the steps are left out anyway.
     """
     errors = error.errors(include_url=False)
     places = [e["loc"] for e in errors]
@@ -190,9 +190,9 @@ def field_errors(
 
 
 def format_field_errors(source: str, wrong: Sequence[FieldError], *, most: int = 8) -> str:
-    """Return the problems of a file as text: one line with its name, or a line for each problem.
+    """Return the problems of the file `source` as text: one line with its name, or a line for each problem.
 
-    `most`: number of lines; further problems are only counted.
+    `most`: maximum number of lines; further problems are only counted.
     """
     if len(wrong) == 1:
         return f"{source}: {wrong[0]}"

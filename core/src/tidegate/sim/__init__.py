@@ -1,15 +1,16 @@
-"""The simulator: the proxy's engine and policies under virtual time, with simulated workers. It may fake workers, never
-scheduling.
+"""The simulator: the proxy's engine and policies under virtual time, with simulated workers.
+
+Only workers are simulated, never scheduling.
 
 simulation        the main loop: takes events from the event_queue and wake-ups of the engine, in a total order
 workers           the interface between simulation and workers, and exact workers for tests
 cluster           workers as a scenario describes them: execution times from true_latency, transfers over links
-control           carries out what a controller orders: workers join after a start-up time and leave by draining
+control           carries out the actions of a controller: workers join after a start-up time and leave by draining
 build             makes a simulation of a scenario; run: runs it once; record, result: what it measured
 goodput           searches the highest rate that meets the SLOs; sweep: runs a grid of changes; parallel: many runs at
-                  once, in processes or on a cluster (on_dask, on_ray by ray_cluster); cluster_version_check: refuses
-                  machines that have other versions
-chart_data        what charts need of a run beyond its figures
+                  once, in processes or on a cluster (on_dask, on_ray by ray_cluster); cluster_version_check: rejects
+                  machines with other versions
+chart_data        data of charts beyond the figures of a run
 document          the results as JSON; report, goodput_report, sweep_report: as HTML pages, made of
 verdicts          the sentences at the top; charts, gantt_charts, load_sweep: the charts; tables: the tables
 interval          means with 95 % confidence intervals
@@ -21,7 +22,7 @@ shadow            what a policy would have done with requests that bypassed sche
 background_priority  lowers the priority of a process that simulates beside a proxy, and ends it with the proxy
 replay            runs a recorded event log again: the same events give the same commands
 
-What is exported here needs nothing beyond the core; `result` and its users need the extra `sim`.
+The names exported here need only the core; `result` and its users need the extra `sim`.
 """
 
 from tidegate.sim.cluster import Cluster

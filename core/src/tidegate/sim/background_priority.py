@@ -1,4 +1,4 @@
-"""For processes that simulate beside one that serves: they are in nobody's way, and do not outlive it."""
+"""Background priority for processes that simulate beside a proxy: they yield the CPU to it and end with it."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def step_aside() -> None:
-    """Lower this process's priority below all others, and end it with its parent, which may be gone by then."""
+    """Lower this process's CPU priority to the minimum, and have it killed when its parent ends."""
     os.nice(MIN_PRIORITY)
     with suppress(AttributeError):  # only Linux has it: elsewhere this process ends when it reads that there is no more
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,6 @@
-"""From a scenario to a run: the setup that policies are told, and the cluster that they do not see."""
+"""From a scenario to a simulation: the policy's setup, and the simulated workers, whose true latency it does not
+see.
+"""
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -43,10 +45,10 @@ from tidegate.workload.arrivals import NS_PER_S
 from tidegate.workload.simulated import NetworkSpec, StartupSpec
 
 MAX_IDLE_TIMERS = 100_000
-"""How often timers may fire in a row while nothing runs and requests wait."""
+"""Maximum number of timers that fire in a row while nothing runs and requests wait."""
 
 TOLD_POINTS = 128
-"""How many points of an application's distribution policies are told."""
+"""Number of points of an application's latency distribution that policies get."""
 
 
 def setup_of(scenario: Scenario, seed: int) -> Setup:
@@ -122,11 +124,10 @@ def simulation_of(
     observers: Sequence[Observer] = (),
     controller: Controller | None = None,
 ) -> Simulation:
-    """A simulation that is ready to run; it ends early once its record is hopeless.
+    """Return a simulation that is ready to run; it ends early once its record is hopeless.
 
-    `controller`: the one that the scenario names, where it names one.
-
-    A policy's fault is raised, not isolated.
+    `policy` is called `name` in reports; its exceptions are raised. `record`: receives the outcomes. `seed`: seed of
+    the workers' random streams. `controller`: the controller of the scenario, if it names one.
     """
     spec, network = scenario.simulation, policy.setup.network
     is_away = any(pool.network for pool in scenario.workers)
@@ -219,7 +220,10 @@ def _startup(spec: StartupSpec, seed: int, worker_id: int) -> int | None:
 def simulated_worker(
     scenario: Scenario, worker: Worker, seed: int, network: NetworkSpec | None = None
 ) -> SimulatedWorker:
-    """Return a simulated worker with its own random streams; `network`: delays between it and the scheduler."""
+    """Return a simulated worker with its own random streams, drawn from `seed`.
+
+    `network`: delays between it and the scheduler; None: no delays.
+    """
     simulation = scenario.simulation
     return SimulatedWorker(
         id=worker.id,

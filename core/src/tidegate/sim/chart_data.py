@@ -1,4 +1,4 @@
-"""Data of charts beyond the figures of a run: distributions of latency, arrivals and misses over time."""
+"""Chart data beyond the figures of a run: latency distributions, arrivals and misses over time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from tidegate.sim.record import ANSWERED, FIRST_DROP, LATE
 from tidegate.workload.arrivals import NS_PER_S
 
 CURVE_POINTS = 200
-"""The points of a latency curve."""
+"""Number of points of a latency curve."""
 TIME_SPANS = 40
-"""Into so many spans the window is cut, to show what happened when."""
+"""Number of equal spans into which charts cut the window."""
 IN_TIME, ANSWERED_LATE, DROPPED, FAILED_OUTRIGHT = "in time", "late", "dropped", "failed"
 
 
@@ -26,24 +26,24 @@ class ModelDetail:
     accepted: int
     answered: int
     latencies_ms: list[float]
-    """Quantiles of the latency of those that were answered, from the least to the greatest, at equal distances."""
+    """Quantiles of the latency of answered requests in ms, evenly spaced from minimum to maximum."""
     accepted_over_time: list[int]
-    """How many arrived in each span of the window."""
+    """Number of requests that arrived in each span of the window."""
     on_time_over_time: list[int]
-    """How many of these were answered on time."""
+    """Number of requests of each span that were answered on time."""
 
 
 @dataclass(frozen=True)
 class ArrivalMark:
-    """A request of the first moments; times in ns of the measured window."""
+    """Request of the first moments of the window; times in ns since the start of the window."""
 
     model: str
     at_ns: int
     due_ns: int | None
-    """None: its model has no SLO."""
+    """Deadline in ns; None: the model has no SLO."""
     ended_ns: int
     outcome: str
-    """`in time`, `late`, `dropped` or `failed`"""
+    """`in time`, `late`, `dropped` or `failed`."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +51,17 @@ class RunDetail:
     """Chart data of one run."""
 
     span_s: float
-    """The length of a span of the window."""
+    """Length of a span of the window, in seconds."""
     workers: list[str]
-    """All workers, including those that ran nothing."""
+    """Names of all workers, including those that ran nothing."""
     models: list[ModelDetail]
     arrivals: list[ArrivalMark]
-    """The requests of the first moments, by their arrival."""
+    """Requests of the first moments, by arrival."""
 
 
 @dataclass(frozen=True)
 class RequestArrays:
-    """Requests that arrived in the window, as arrays; times in ns of the window."""
+    """Requests that arrived in the window, as arrays; times in ns since the start of the window."""
 
     models: Sequence[str]
     slos_ns: Sequence[int]
@@ -72,7 +72,10 @@ class RequestArrays:
 
 
 def detail_of(requests: RequestArrays, workers: Sequence[str], *, window_ns: int, until_ns: int) -> RunDetail:
-    """Return the chart data of a run; arrivals of the window's first `until_ns` are kept individually."""
+    """Return the chart data of a run; arrivals of the window's first `until_ns` are kept individually.
+
+    `workers`: names of all workers; `window_ns`: length of the window in ns.
+    """
     span_ns = window_ns / TIME_SPANS
     models = [_model(requests, position, span_ns) for position in range(len(requests.models))]
     return RunDetail(span_ns / NS_PER_S, list(workers), models, _arrivals(requests, until_ns))

@@ -1,4 +1,4 @@
-"""The charts of a run, simulated or live: each answers the question that its title asks."""
+"""Charts of a run, simulated or live; each title asks the question that the chart answers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -28,17 +28,17 @@ from tidegate.sim.result import ResultRow, RunResult
 from tidegate.sim.verdicts import by_policy
 
 MAX_BARS = 24
-"""So many models have a bar each: those that missed most."""
+"""Maximum number of models with a bar each: those with the most misses."""
 MAX_PANELS = 12
-"""So many models have a curve each of latency / SLO: those that missed most."""
+"""Maximum number of models with their own curve of latency / SLO: those with the most misses."""
 MAX_TALL_CURVES = 3
-"""So few curves are drawn higher, as there is room for them."""
+"""Maximum number of curves that are drawn higher."""
 LATENCY_SLO_RATIOS = (1.5, 2.0)
-"""How far the axis of latency / SLO goes: the first that holds all of it, else the last."""
+"""Ends of the axis of latency / SLO: the first one that contains all values, otherwise the last."""
 MAX_COLORED = len(DASH_PATTERNS)
-"""So many models have a color and a way of being dashed among the lines of all: those that missed most."""
+"""Maximum number of models with a color and a dash pattern: those with the most misses."""
 MAX_POINTS = 200
-"""The points of a curve: more are not seen."""
+"""Maximum number of points of a curve."""
 Bars = list[StackedBar]
 
 
@@ -53,7 +53,10 @@ def outcomes(results: Sequence[RunResult], contender: str = "policy") -> Chart:
 
 
 def waiting_and_executing(results: Sequence[RunResult], slos_ms: dict[str, float | None]) -> Chart | None:
-    """Return the chart of queueing and execution time of answered requests, relative to their SLOs. None if unknown."""
+    """Return the chart of queueing and execution time of answered requests, relative to their SLOs; None if unknown.
+
+    `slos_ms`: SLO in ms by model; None: no SLO.
+    """
 
     def bar(name: str, rows: Sequence[ResultRow]) -> StackedBar | None:
         slo_ms = slos_ms.get(rows[0].model)
@@ -80,10 +83,9 @@ def waiting_and_executing(results: Sequence[RunResult], slos_ms: dict[str, float
 
 
 def latency_curves(results: Sequence[RunResult], colors: Colors) -> Chart | None:
-    """Return the cumulative distributions of latency relative to the SLO, one plot for each model, one line for each
-    contender.
+    """Return the chart of latency relative to the SLO: cumulative distributions, one plot for each model.
 
-    None if no model has an SLO.
+    Each contender has a line. None if no model has an SLO.
     """
     of_policy = {policy: _details(own) for policy, own in by_policy(results).items()}
     curves: dict[str, dict[str, list[Point]]] = {}
@@ -134,9 +136,10 @@ def latency_curves(results: Sequence[RunResult], colors: Colors) -> Chart | None
 
 
 def attainment_over_time(results: Sequence[RunResult], colors: Colors) -> Chart | None:
-    """When requests were missed: a line for each contender; where there is one, for all models, and for each of them.
+    """Return the chart of attainment over time: a line for each contender; for a single contender also one for each
+    model.
 
-    Of many models those that missed most have colors, the others are grey.
+    Models with the most misses have colors, the others are grey. None if no run has chart data.
     """
     of_policy = {policy: _details(own) for policy, own in by_policy(results).items()}
     spans = [result.detail.span_s for result in results if result.detail]

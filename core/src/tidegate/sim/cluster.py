@@ -1,6 +1,6 @@
-"""Simulated workers: they take as long as the truth says, share GPUs, fail, vanish, and wait for what links carry.
+"""Simulated workers: they run as long as the true latency, share GPUs, fail, disappear, and wait for transfers.
 
-A stage that is sent to a worker that runs another one waits there for it.
+A stage that is sent to a busy worker waits there for it.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -45,9 +45,10 @@ class Cluster:
         retry: bool = True,
         links: NetworkLinks | None = None,
     ) -> None:
-        """`interference`: how busy workers of one GPU slow each other down; None: they do not.
+        """Create the workers.
 
-        `retry`: failures of stages are the worker's fault, so that the engine tries their requests again.
+        `interference`: slowdown of busy workers on one GPU; None: none. `retry`: failures of stages are the worker's
+        fault, so the engine tries their requests again. `links`: transfers between nodes; None: they take no time.
         """
         self._workers = {worker.id: worker for worker in workers}
         self._truth = truth
@@ -72,7 +73,7 @@ class Cluster:
                 self._let_be_felt(worker_id, running)
 
     def start(self, now_ns: int, effect: StartStage, agenda: EventQueue) -> None:
-        """Start a stage when its input has arrived and its worker is free."""
+        """Start a stage when its input has arrived and its worker is free; schedule its end in `agenda`."""
         worker_id = effect.batch.stages[effect.stage].worker_id
         worker = self._workers[worker_id]
         started_ns = now_ns if self._links is None else max(now_ns, self._links.arrival_ns(now_ns, effect))
@@ -86,7 +87,7 @@ class Cluster:
             self._run(now_ns, worker_id, running, agenda)
 
     def cancel(self, now_ns: int, effect: CancelStage, agenda: EventQueue) -> None:
-        """Cancel a stage at once, unless it ends at this very time."""
+        """Cancel a stage at `now_ns`, unless it ends at this very time; schedule its outcome in `agenda`."""
         worker_id = effect.batch.stages[effect.stage].worker_id
         running = self._running[worker_id]
         if running.effect.batch.id != effect.batch.id:
@@ -98,7 +99,7 @@ class Cluster:
             running.number = agenda.schedule(preempted(effect, now_ns))
 
     def ended(self, outcome: Outcome, agenda: EventQueue) -> None:
-        """Start the next stage that waits on the worker."""
+        """Start the next stage that waits on the worker; schedule its end in `agenda`."""
         now_ns, worker_id = outcome.now_ns, outcome.worker_id
         running = self._running[worker_id]
         if running.effect.batch.id != outcome.batch_id:
@@ -112,7 +113,10 @@ class Cluster:
             self._run(now_ns, worker_id, following, agenda)
 
     def forget(self, now_ns: int, worker_id: int, agenda: EventQueue) -> None:
-        """Cancel the stages of a worker; the engine knows."""
+        """Cancel the stages of a worker; the engine already knows that they are lost.
+
+        `agenda`: their ends are removed there.
+        """
         self._waiting.pop(worker_id, None)
         running = self._running.pop(worker_id, None)
         if running is not None:

@@ -1,4 +1,4 @@
-"""Versions that every machine of a cluster must share with this one, so that equal runs give equal bytes."""
+"""Version check of a cluster: every machine must have the versions of this one, so that runs give the same bytes."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from tidegate.host import PluginError, Plugins
 from tidegate.parallel_backend import ParallelBackendError
 
 Installed = Mapping[str, str]
-"""Versions by name: of Python, of what the simulator rests on, of Tidegate and its plugins."""
+"""Versions by name: Python, the libraries of the simulator, Tidegate and its plugins."""
 
 PYTHON_KEY = "Python"
 REQUIRED_NAMES = (PYTHON_KEY, "tidegate", "numpy")
@@ -17,9 +17,9 @@ REQUIRED_NAMES = (PYTHON_KEY, "tidegate", "numpy")
 
 
 def what_is_installed() -> Callable[[], dict[str, str]]:
-    """Return a function that lists what is installed where it runs, and that travels without Tidegate.
+    """Return a function that lists the versions installed where it runs.
 
-    A function inside of a function is pickled by value by Ray and Dask, so a worker without Tidegate can answer, too.
+    Ray and Dask pickle such an inner function by value, so a worker without Tidegate can answer, too.
     """
 
     def installed() -> dict[str, str]:
@@ -42,7 +42,7 @@ class ClusterVersions:
 
     cluster: str
     missing: Mapping[str, tuple[str, ...]]
-    """Workers, each with the plugins that are here and not there, as pip names them."""
+    """Missing plugins of each worker, by the worker's address; plugins as pip names them."""
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -63,7 +63,8 @@ class ClusterVersions:
 def check_versions(cluster: str, workers: Mapping[str, Installed]) -> ClusterVersions:
     """Compare the versions on the workers, by address, with this machine's.
 
-    Raises ParallelBackendError if runs could not start there, or would not give the same results.
+    `cluster`: name of the cluster in messages. Raises ParallelBackendError if runs could not start there or would give
+    other results.
     """
     used = {name for (kind, _), name in Plugins.installed().source.items() if kind is not CommandSpec}
     here = {name: version for name, version in what_is_installed()().items() if name in {*REQUIRED_NAMES, *used}}

@@ -1,4 +1,4 @@
-"""The simulated actuator of a controller: workers join after a start-up time, and leave when they have drained."""
+"""Simulated layout changes: workers join after a start-up time, and leave when they have drained."""
 
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
@@ -11,9 +11,9 @@ from tidegate.sim.event_queue import EventQueue
 
 
 class SimulatedControl:
-    """A listener that carries a control loop's actions out, and tells it how workers fare.
+    """Listener that carries out the actions of a control loop and reports the state of workers to it.
 
-    What it does to the engine are stimuli, so that the event log has all of it.
+    Every change reaches the engine as a stimulus, so the event log contains it.
     """
 
     def __init__(
@@ -25,10 +25,11 @@ class SimulatedControl:
         startup: Callable[[int], int | None],
         until_ns: int,
     ) -> None:
-        """`switch`: lets a revision's workers be there, and says what the engine is told of it.
+        """Create the listener.
 
-        `startup`: how many ns a worker takes to come up, by id; None: it never does. From `until_ns` on the controller
-        is not asked any more.
+        `switch(now_ns, revision)` adds a revision's workers and returns the stimulus for the engine.
+        `startup(worker_id)`: start-up time of a worker in ns; None: it never starts. `until_ns`: time from which the
+        controller is not asked any more.
         """
         self._loop = loop
         self._engine = engine
@@ -42,7 +43,7 @@ class SimulatedControl:
         """The instant for which the agenda has something."""
 
     def begin(self, agenda: EventQueue) -> None:
-        """Reset the state before the first event."""
+        """Start control before the first event; `agenda`: queue in which stimuli are scheduled."""
         self._agenda = agenda
         self._wake()
 

@@ -1,4 +1,4 @@
-"""The JSON that the commands write: versioned, byte-identical for the same scenario and seeds, on any machine."""
+"""JSON documents of the commands: versioned, and byte-identical for the same scenario and seeds on any machine."""
 
 import csv
 import json
@@ -14,11 +14,11 @@ from tidegate.sim.run import RunSpec
 from tidegate.workload import Scenario
 
 DOCUMENT_VERSION = 1
-"""Raised whenever a field changes its meaning or goes away."""
+"""Version of the JSON documents, increased when a field changes its meaning or is removed."""
 
 Document = dict[str, Any]
 NOT_SINGLE = {"dropped", "batch_rows", "busy_shares", "advice"}
-"""The figures of a row that are several numbers."""
+"""Fields of a row that contain several numbers."""
 
 
 def simulate_document(scenario: Scenario, results: Sequence[RunResult]) -> Document:
@@ -37,7 +37,10 @@ def simulate_document(scenario: Scenario, results: Sequence[RunResult]) -> Docum
 
 
 def goodput_document(scenario: Scenario, goodputs: Sequence[Goodput], *, limit: float, precision: float) -> Document:
-    """Return the results of `tidegate goodput`: the rates found, every rate tried, and the rows at the rates found."""
+    """Return the results of `tidegate goodput`: the rates found, every rate tried, and the rows at the rates found.
+
+    `limit`: maximum miss rate of a model, 0 to 1. `precision`: relative precision of the rates.
+    """
     found = [
         {
             "policy": goodput.policy,
@@ -73,7 +76,7 @@ def sweep_document(scenario: Scenario, runs: Sequence[RunSpec], results: Sequenc
 
 
 def write_document(path: Path, document: Document) -> None:
-    """Write it, for people to read and diff. Raises OSError."""
+    """Write a document as JSON. Raises OSError."""
     path.write_text(as_json(document), encoding="utf-8")
 
 

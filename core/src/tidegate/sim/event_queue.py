@@ -21,8 +21,7 @@ class EventQueue:
 
     @property
     def next_ns(self) -> int:
-        """Return the time of the next event in ns, NEVER_NS if there is none; a cancelled event counts until it is
-        popped."""
+        """Time of the next event in ns; NEVER_NS if there is none. A cancelled event counts until it is popped."""
         coming, heap = self._coming, self._heap
         coming_ns = NEVER_NS if coming is None else coming.now_ns
         return heap[0][0] if heap and heap[0][0] < coming_ns else coming_ns
@@ -34,7 +33,7 @@ class EventQueue:
         return self._scheduled
 
     def call_off(self, number: int) -> None:
-        """Cancel a scheduled event that has not happened."""
+        """Cancel a scheduled event by its number."""
         self._called_off.add(number)
 
     def feed(self, events: Iterable[AnyStimulus]) -> None:

@@ -10,13 +10,13 @@ from tidegate.sim.result import RunResult
 from tidegate.workload.arrivals import NS_PER_S
 
 MAX_MARKS = 4000
-"""Bars and arrivals on one page: more make it large, and cannot be told apart."""
+"""Maximum number of bars and arrivals on one page, so that it stays small."""
 MAX_LANES = 64
 MIN_S = 0.02
 
 
 def gantt_charts(results: Sequence[RunResult], colors: Colors) -> list[Chart]:
-    """Return the Gantt chart of each policy's first seed, if its stages are known."""
+    """Return the Gantt chart of each policy's first seed; empty if its stages were not kept."""
     shown: dict[str, RunResult] = {}
     for result in results:
         if result.gantt and result.detail:

@@ -8,15 +8,15 @@ from tidegate.sim.result import RunResult
 from tidegate.sim.run import RunSpec, SimulationError, simulate
 
 MAX_MISS_RATE = 0.01
-"""Bad requests (late, dropped, failed) per request that every model may have."""
+"""Default limit of a model's miss rate (late, dropped, failed)."""
 RATE_PRECISION = 0.005
-"""The rate found and the lowest one seen to fail differ by at most this share."""
+"""Default relative difference between the rate found and the lowest rate that fails."""
 FIRST_STEP = 1.1
-"""The rate is first changed by this factor; each further step squares it, until one rate is good and one is not."""
+"""First factor by which the rate changes; each further step squares it, until one rate is good and one is not."""
 CHART_RATE_FACTORS = (0.8, 1.1, 1.25)
-"""Times the rate that was found: a chart shows what happens there, too."""
+"""Factors of the rate found at which charts have additional runs."""
 LARGEST_LOAD, SMALLEST_LOAD = 32.0, 1e-3
-"""Times the scenario's own rate: beyond these the search ends."""
+"""Largest and smallest rate of the search, as factors of the scenario's own rate."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class RateProbe:
     rate_rps: float
     good: bool
     worst_bad_rate: float | None
-    """The bad rate of the worst model; None where the run was stopped early, since more had gone wrong than may."""
+    """Miss rate of the worst model; None: the run was stopped early, because it exceeded the limit."""
     p99_ms: float | None = None
-    """Latency of the answered; None as before, or where none was answered."""
+    """99th percentile of the latency of answered requests in ms; None: stopped early, or none was answered."""
 
 
 @dataclass(frozen=True)
@@ -38,20 +38,20 @@ class GoodputSearch:
     policy: str
     seed: int
     rate_rps: float
-    """The highest rate that was seen to be good; 0: none was."""
+    """Highest good rate in requests per second; 0: none was good."""
     bounded: bool
-    """False: even the highest rate tried was good."""
+    """Whether some rate was too high; False: even the highest rate tried was good."""
     probes: list[RateProbe]
-    """The rates that were tried, in that order."""
+    """Runs at all rates tried, in order."""
     best: RunResult | None
-    """The run at that rate."""
+    """Run at the rate found; None if there is none."""
 
 
 @dataclass(frozen=True)
 class Goodput:
-    """The goodput of one policy over several seeds.
+    """Goodput of one policy over several seeds.
 
-    The spread matters: policies that never give up a head fall off a cliff, and where depends on luck.
+    The spread matters: the attainment of some policies drops suddenly at a rate that depends on the seed.
     """
 
     policy: str
@@ -63,23 +63,26 @@ class Goodput:
 
 @dataclass(frozen=True)
 class GoodputQuery:
-    """Input of a goodput search: a run, whose load is the first rate, and a limit. Can be pickled."""
+    """Input of a goodput search: a run, whose load is the first rate, and a limit of the miss rate. Can be pickled."""
 
     run: RunSpec
     limit: float = MAX_MISS_RATE
     precision: float = RATE_PRECISION
     whole: bool = False
-    """For a chart: run what fails to its end, too, so that its bad rate is known, and try rates AROUND what was found,
-    which stays the same."""
+    """For charts: complete failing runs, too, so that their miss rate is known, and also try CHART_RATE_FACTORS of the
+    result.
+    """
 
 
 def search_goodput(question: GoodputQuery) -> GoodputSearch:
-    """Bisect on the load. Raises what `simulate` raises; SimulationError where no model has an SLO or one gets nothing.
+    """Search the highest good rate by bisection on the load.
 
-    The same seed draws the same arrivals at every load, compressed in time, so that loads differ in nothing else. A run
-    is ended as soon as its bad rate is certain to exceed the limit, unless the question is a `whole` one. That good
-    rates lie below bad ones is an assumption; where it does not hold, the result is one of the borders. A rate at which
-    some model gets no request in the window is not good: its bad rate is unknown.
+    The same seed draws the same arrivals at every load, compressed in time, so loads differ in nothing else. A run ends
+    as soon as its miss rate is certain to exceed the limit, unless the query is a `whole` one. The search assumes that
+    all rates below a good one are good; otherwise the result is one of the borders. A rate at which some model gets no
+    request in the window is not good.
+
+    Raises what `simulate` raises, and SimulationError if no model has an SLO or a model gets no request.
     """
     run, limit = question.run, question.limit
     if all(model.slo_ms is None for model in run.scenario.models):
@@ -118,7 +121,7 @@ def search_goodput(question: GoodputQuery) -> GoodputSearch:
 
 
 def summarise_searches(searches: list[GoodputSearch]) -> list[Goodput]:
-    """Return median, least and greatest goodput over the seeds, policy by policy."""
+    """Return median, minimum and maximum goodput over the seeds, policy by policy."""
     goodputs = []
     for policy in dict.fromkeys(search.policy for search in searches):
         own = [search for search in searches if search.policy == policy]

@@ -1,4 +1,4 @@
-"""The page of a search for goodput: what was found, with its spread, and every rate that was tried."""
+"""HTML page of a goodput search: the goodput with its spread, and every rate tried."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,10 @@ from tidegate.sim.verdicts import goodput_verdicts
 
 
 def goodput_page(title: str, goodputs: Sequence[Goodput], limit: float, document: Document, origin: PageOrigin) -> str:
-    """Return the page of `tidegate goodput`: goodput with its spread, and the rates tried."""
+    """Return the page of `tidegate goodput`: goodput with its spread, and the rates tried.
+
+    `limit`: maximum miss rate of a model, 0 to 1. `document`: results as JSON, for download.
+    """
     best = [search.best for goodput in goodputs for search in goodput.searches if search.best]
     colors = Colors((), (goodput.policy for goodput in goodputs))
     curves = [load_curve(goodput) for goodput in goodputs]

@@ -1,4 +1,4 @@
-"""Means of figures that vary by chance from run to run, and where they lie with 95 % confidence."""
+"""Means of values that vary from run to run, with 95 % confidence intervals."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 STUDENT_T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
-"""Quantiles of Student's t, by degrees of freedom, for intervals of 95 %."""
+"""0.975 quantiles of Student's t by degrees of freedom, for 95 % intervals."""
 
 
 @dataclass(frozen=True)

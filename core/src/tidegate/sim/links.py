@@ -1,4 +1,4 @@
-"""The links between nodes, simulated: what the rows of a batch cost on their way from one stage to the next."""
+"""Simulated links between nodes: transfer time of a batch between two stages."""
 
 from bisect import bisect_right, insort
 from collections import defaultdict
@@ -33,13 +33,13 @@ class _Link:
 
 
 class NetworkLinks:
-    """An uplink and a downlink for each node, which a transfer takes together, at the first instant they are free.
+    """Uplink and downlink of each node; a transfer occupies both from the first time at which both are free.
 
-    Not before its policy planned it (`Stage.sent_ns`).
+    It starts no earlier than its policy planned (`Stage.sent_ns`).
     """
 
     def __init__(self, network: Network, node: Mapping[int, str]) -> None:
-        """`node`: that of each worker, by its id."""
+        """Create idle links. `node`: node of each worker, by worker id."""
         self.network = network
         self._node = node
         self._uplinks: defaultdict[str, _Link] = defaultdict(_Link)
@@ -48,13 +48,16 @@ class NetworkLinks:
         """The node that a batch's rows were sent to, and when they are there, by batch id."""
 
     def extend(self, network: Network, node: Mapping[int, str]) -> None:
-        """Add partitions and workers; the bandwidth stays, and transfers continue."""
+        """Add partitions and workers with their nodes; the bandwidth stays, and transfers continue."""
         sizes = {**self.network.bytes_per_row, **network.bytes_per_row}
         self.network = msgspec.structs.replace(self.network, bytes_per_row=sizes)
         self._node = {**self._node, **node}
 
     def send(self, now_ns: int, batch: Batch, stage: int, rows: int) -> None:
-        """Start the transfer of a finished stage's output to the worker of the next stage."""
+        """Start the transfer of a finished stage's output to the worker of the next stage.
+
+        `stage`: index of the finished stage; `rows`: rows of the batch.
+        """
         following = batch.stages[stage + 1]
         sender, receiver = self._node[batch.stages[stage].worker_id], self._node[following.worker_id]
         if sender == receiver:
@@ -68,7 +71,7 @@ class NetworkLinks:
         self._sent[batch.id] = receiver, end_ns + self.network.latency_ns
 
     def arrival_ns(self, now_ns: int, effect: StartStage) -> int:
-        """Return when the input of a starting stage arrives, in ns; called once for each stage."""
+        """Return the time in ns at which the input of a starting stage arrives. Call it once for each stage."""
         if effect.stage == 0:
             return now_ns
         batch = effect.batch
@@ -85,14 +88,14 @@ class NetworkLinks:
 
 
 class Forwarding:
-    """Listener that starts a transfer when the policy has settled the next worker."""
+    """Listener that starts a transfer when a stage ends, after the policy's last chance to change the next worker."""
 
     def __init__(self, engine: Engine, links: NetworkLinks) -> None:
         self._engine = engine
         self._links = links
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
-        """Handle a finished stage that others follow."""
+        """Start the transfer after a finished stage that another one follows."""
         del effects
         if type(event) is StageFinished and (flight := self._engine.flight(event.batch_id)):
             self._links.send(event.now_ns, flight.batch, event.stage, flight.rows)

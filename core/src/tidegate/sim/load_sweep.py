@@ -1,4 +1,4 @@
-"""Attainment over load: every rate that was tried, those that failed too, through the limit."""
+"""Charts over load: attainment and latency at every rate tried, including failed ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ class LoadPoint:
 
     rate_rps: float
     attainment: float
-    """The worst model's."""
+    """Attainment of the worst model."""
     seed: int
     p99_ms: float | None = None
-    """Latency of the answered, all models together."""
+    """99th percentile of the latency of answered requests of all models, in ms."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class LoadCurve:
     name: str
     tried: Sequence[LoadPoint]
     found_rps: float | None
-    """The highest rate that it bears; None: that was not found."""
+    """Highest rate that it sustains, in requests per second; None: not found."""
 
 
 def over_load(curves: Sequence[LoadCurve], limit: float, colors: Colors) -> Chart:
@@ -65,7 +65,10 @@ def latency_over_load(curves: Sequence[LoadCurve], colors: Colors) -> Chart:
 def latency_plot(
     curves: Sequence[LoadCurve], colors: Colors, *, slo_ms: float | None = None, height: float = 220
 ) -> Plot:
-    """Return the plot of median latency over the seeds at each rate; `slo_ms`: draw the SLO as a line."""
+    """Return the plot of median latency over the seeds at each rate.
+
+    `slo_ms`: SLO to draw as a line. `height`: in pixels.
+    """
     marks: list[LineMark | PointMarks | RuleMark] = [] if slo_ms is None else [RuleMark(slo_ms, f"SLO {slo_ms:g} ms")]
     known: list[float] = [] if slo_ms is None else [slo_ms]
     for curve in curves:
@@ -90,7 +93,10 @@ def load_legend(curves: Sequence[LoadCurve], colors: Colors) -> list[LegendEntry
 
 
 def load_plot(curves: Sequence[LoadCurve], limit: float, colors: Colors, *, height: float = 300) -> Plot:
-    """Return the plot of the worst model's attainment over the rate."""
+    """Return the plot of the worst model's attainment over the rate.
+
+    `limit`: maximum miss rate, drawn as a line. `height`: in pixels.
+    """
     marks: list[LineMark | PointMarks | RuleMark] = [RuleMark(1 - limit, f"{number_format.limit(1 - limit)} in time")]
     for curve in curves:
         color = colors.of_contender(curve.name)

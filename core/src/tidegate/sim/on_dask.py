@@ -1,4 +1,4 @@
-"""Runs on a cluster of Dask."""
+"""Parallel runs on a Dask cluster."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -13,17 +13,17 @@ from tidegate.sim.cluster_version_check import check_versions, what_is_installed
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 TIMEOUT_S = 10
-"""How long a scheduler may take to answer, and to have a worker."""
+"""Time limit in seconds for a scheduler to answer and to have a worker."""
 
 
 def run_on_dask(
     function: Callable[[Task], Result], tasks: Sequence[Task], *, jobs: int, address: str | None
 ) -> Iterator[Result]:
-    """Apply a function to every task on a cluster; yields the results in the order of the tasks.
+    """Apply a function to every task on a Dask cluster; yield the results in the order of the tasks.
 
-    `address`: of the scheduler, `HOST:PORT` or as Dask writes them; None: a cluster of `jobs` processes here.
-    A task whose worker dies is done by another; one that three workers died of ends the run. Raises
-    ParallelBackendError, and whatever the function raises.
+    `address`: of the scheduler, `HOST:PORT` or a Dask address; None: start a cluster of `jobs` processes here. If a
+    worker dies, another one runs its task; a task that three workers died of ends the run. Raises ParallelBackendError,
+    and whatever the function raises.
     """
     try:
         distributed: Any = import_module("distributed")

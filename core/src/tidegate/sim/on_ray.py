@@ -1,4 +1,4 @@
-"""Runs on a cluster of Ray."""
+"""Parallel runs on a Ray cluster."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -14,11 +14,11 @@ Result = TypeVar("Result")
 def run_on_ray(
     function: Callable[[Task], Result], tasks: Sequence[Task], *, jobs: int, address: str | None
 ) -> Iterator[Result]:
-    """Apply a function to every task on a cluster; yields the results in the order of the tasks.
+    """Apply a function to every task on a Ray cluster; yield the results in the order of the tasks.
 
-    `address`: of the head, `HOST:PORT` (from one of the cluster's machines) or `ray://HOST:PORT` (from any); None: a
-    cluster of `jobs` processes on this machine. A task whose node dies is done on another; one that fails so four
-    times ends the run. Raises ParallelBackendError, and whatever the function raises.
+    `address`: of the head, `HOST:PORT` (from a machine of the cluster) or `ray://HOST:PORT` (from any); None: start a
+    cluster of `jobs` processes here. If a node dies, another one runs its task; a task that fails four times in this
+    manner ends the run. Raises ParallelBackendError, and whatever the function raises.
     """
     ray = import_ray("--backend ray")
     cluster = f"Ray at {address}" if address else "Ray on this machine"

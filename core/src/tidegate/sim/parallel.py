@@ -1,4 +1,4 @@
-"""Independent runs on many cores, or on many machines: joblib's processes here, a cluster of Ray or Dask beyond."""
+"""Parallel runs: joblib processes on this machine, or a cluster of Ray or Dask."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
@@ -19,12 +19,12 @@ def run_parallel(
     backend: Backend = Backend.processes,
     address: str | None = None,
 ) -> Iterator[Result]:
-    """Apply a function to every task; yields the results in the order of the tasks, which must pickle.
+    """Apply a function to every task; yield the results in the order of the tasks, which must pickle.
 
-    `jobs`: how many at once; -1: as many as there are cores, 1: in this process. `address`: of the cluster; without
-    one a cluster of `jobs` processes is started on this machine and ended with the run. At an address the cluster
-    says how many run at once. What the results are depends on none of this. A task whose machine goes is done on
-    another one. Raises ParallelBackendError, and whatever the function raises.
+    `jobs`: number of parallel tasks; -1: one for each core, 1: in this process. `address`: of the cluster, which then
+    determines the parallelism; None: start a cluster of `jobs` processes on this machine for this run. The results
+    depend on none of this. If a machine of a cluster is lost, another one runs its task. Raises ParallelBackendError,
+    and whatever the function raises.
     """
     match backend:
         case Backend.processes if address is not None:

@@ -1,4 +1,4 @@
-"""A cluster of Ray as whoever uses it sees it: how it is reached, and what its nodes have."""
+"""Connections to a Ray cluster, and the versions installed on its nodes."""
 
 import socket
 from importlib import import_module
@@ -8,11 +8,11 @@ from tidegate.parallel_backend import ParallelBackendError
 from tidegate.sim.cluster_version_check import what_is_installed
 
 TIMEOUT_S = 10
-"""How long a cluster may take to answer, and each of its nodes."""
+"""Time limit in seconds for a cluster, and for each of its nodes, to answer."""
 
 
 def import_ray(option: str) -> Any:  # noqa: ANN401 - a module
-    """Import Ray, which is an extra. Raises ParallelBackendError. `option`: the command-line option that needs it."""
+    """Import Ray, which is an extra; `option`: command-line option that needs it. Raises ParallelBackendError."""
     try:
         return import_module("ray")
     except ImportError as error:
@@ -20,9 +20,10 @@ def import_ray(option: str) -> Any:  # noqa: ANN401 - a module
 
 
 def connect(ray: Any, cluster: str, address: str, option: str) -> None:  # noqa: ANN401
-    """Become a driver of the cluster at HOST:PORT, ray://HOST:PORT, or `auto`: of this machine.
+    """Connect this process to a Ray cluster.
 
-    Raises ParallelBackendError. `cluster`: what messages call it; `option`: of the command line, that names it.
+    `address`: HOST:PORT, ray://HOST:PORT, or `auto` for that of this machine. `cluster`: its name in messages;
+    `option`: command-line option that names it. Raises ParallelBackendError.
     """
     remedy = f"start one with `ray start --head`, or name another {option}"
     _, _, place = address.rpartition("//")
@@ -41,7 +42,10 @@ def connect(ray: Any, cluster: str, address: str, option: str) -> None:  # noqa:
 
 
 def installed_on_nodes(ray: Any, cluster: str) -> dict[str, dict[str, str]]:  # noqa: ANN401
-    """Return the versions on every node that runs tasks, by address. Raises ParallelBackendError."""
+    """Return the versions on every node that runs tasks, by address; `cluster`: its name in messages.
+
+    Raises ParallelBackendError if a node does not answer.
+    """
     strategy = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
     ask = ray.remote(num_cpus=0)(what_is_installed())
     answers = {

@@ -1,4 +1,4 @@
-"""Records the outcome of every request and the work of every worker of one run, in arrays."""
+"""Record of one run: the outcome of every request and the work of every worker, in arrays."""
 
 from array import array
 from collections.abc import Mapping, Sequence
@@ -9,15 +9,15 @@ from tidegate.observation import ChangeProgressed, OutcomeListener, StartStage
 from tidegate.workload import RequestSequence
 
 WAITING, ANSWERED, LATE, FAILED, FIRST_DROP = 0, 1, 2, 3, 4
-"""How a request ended; from FIRST_DROP on: dropped, the reason being `reasons[outcome - FIRST_DROP]`."""
+"""Outcomes of requests. FIRST_DROP and above: dropped with `reasons[outcome - FIRST_DROP]`."""
 MAX_REASONS = 250
 OTHER_REASONS = "other"
-"""Reason under which drops are counted once a policy has given too many reasons."""
+"""Reason for further drops once a policy has given too many reasons."""
 
 
 @dataclass
 class LatencySums:
-    """Sums over answered requests of one model that arrived in the window."""
+    """Sums of queueing and execution time over answered requests of one model that arrived in the window."""
 
     count: int = 0
     waiting_ns: int = 0
@@ -27,13 +27,17 @@ class LatencySums:
 class RunRecord(OutcomeListener):
     """Record of a run, filled from its event stream.
 
-    The ids of its requests are their positions. Only those that arrive from `measured_from_ns` on count as bad.
+    Ids of requests are their positions. Only requests that arrive from `measured_from_ns` on count as bad.
     """
 
     def __init__(
         self, requests: RequestSequence, *, measured_from_ns: int = 0, limits: Mapping[int, int] | None = None
     ) -> None:
-        """`limits`: how many bad requests of each model (by position) may be seen before the run is `hopeless`."""
+        """Create the record of a request sequence.
+
+        `measured_from_ns`: start of the window in ns. `limits`: number of bad requests of each model (by index) above
+        which the run is `hopeless`; None: no limit.
+        """
         self.outcome = bytearray(len(requests))
         self.ended_ns = array("q", bytes(8 * len(requests)))
         self.reasons: list[str] = []
@@ -72,7 +76,10 @@ class RunRecord(OutcomeListener):
         self.note_waits(batch, [request.arrival_ns for request in requests], ended_ns)
 
     def note_waits(self, batch: Batch, arrivals_ns: Sequence[int], ended_ns: int) -> None:
-        """Add the execution and queueing time of a batch's requests. `arrivals_ns`: their arrivals in ns."""
+        """Add the execution and queueing time of a batch that ended at `ended_ns`.
+
+        `arrivals_ns`: arrival times of its requests in ns.
+        """
         ran_ns, waited = self._ran_ns.pop(batch.id, 0), self.waited[self._positions[batch.model]]
         for at_ns in arrivals_ns:
             if at_ns >= self._measured_from_ns:
@@ -81,11 +88,11 @@ class RunRecord(OutcomeListener):
                 waited.waiting_ns += ended_ns - at_ns - ran_ns
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
-        """Record a request that the policy dropped."""
+        """Record a request that the policy dropped, with its reason."""
         self.drop(request.id, now_ns, reason)
 
     def failed(self, now_ns: int, request: Request, reason: str) -> None:
-        """Record a request that failed for good."""
+        """Record a request that failed for good, whatever the reason."""
         self.fail(request.id, now_ns)
 
     def advised(self, now_ns: int, advice: Advise) -> None:
@@ -97,7 +104,7 @@ class RunRecord(OutcomeListener):
         self.changes.append(event)
 
     def drop(self, request_id: int, ended_ns: int, reason: str) -> None:
-        """Record a drop under its reason."""
+        """Record a dropped request under its reason; from `MAX_REASONS` different ones on under `OTHER_REASONS`."""
         if reason not in self.reasons:
             if len(self.reasons) >= MAX_REASONS:
                 reason = OTHER_REASONS

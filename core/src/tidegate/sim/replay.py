@@ -1,4 +1,4 @@
-"""A recorded run again: the same events must give the same commands, from a fresh engine and policy (invariant 7)."""
+"""Replay of an event log: the same events must give the same commands from a new engine and policy (invariant 7)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class ReplayDifference:
     """The first event at which the replay differs from the log."""
 
     number: int
-    """The number of the event, counted from 1."""
+    """Number of the event, from 1."""
     event: AnyStimulus
     recorded: Sequence[AnyCommand]
     replayed: Sequence[AnyCommand]
@@ -24,7 +24,7 @@ class ReplayResult:
     """Result of a replay: the first difference, if any."""
 
     events: int
-    """How many were replayed: all, or those up to the difference."""
+    """Number of replayed events: all, or those up to the difference."""
     commands: int
     difference: ReplayDifference | None
 
@@ -49,9 +49,10 @@ def replay(
     timelines: TimelineRecorder | None = None,
     policies: Policies | None = None,
 ) -> ReplayResult:
-    """Feed a log to an engine over `policy`, which must be made as the header says; stops at the first difference.
+    """Feed an event log to a new engine, up to the first difference; return the result.
 
-    `observers` watch it, and `timelines` are kept of its requests. `policies`: makes those that it was changed to.
+    `policy`: created as the header describes. `observers`: of the engine. `timelines`: records timelines. `policies`:
+    creates the policies of PolicyChanged events.
     """
     last = _LastCommands()
     settings = header.settings

@@ -1,4 +1,4 @@
-"""The page of a scenario that was run, simulated or live."""
+"""HTML page of a scenario that was run, simulated or live."""
 
 from collections.abc import Mapping, Sequence
 
@@ -23,10 +23,10 @@ def simulate_page(
     warnings: Sequence[str] = (),
     facts: Mapping[str, str] | None = None,
 ) -> str:
-    """The page of `tidegate simulate` and of `tidegate loadtest`.
+    """Return the page of `tidegate simulate` or `tidegate loadtest`.
 
-    `target`: the server that was measured; None: it was simulated, or emulated, with the scenario's workers. `facts`:
-    what else the page's end says.
+    `document`: results as JSON, for download. `target`: server that was measured; None: workers were simulated or
+    emulated. `warnings`: text above the charts. `facts`: further lines at the end of the page.
     """
     colors = Colors((model.name for model in scenario.models), (result.total.policy for result in results))
     slos_ms = {model.name: model.slo_ms for model in scenario.models}

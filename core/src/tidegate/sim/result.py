@@ -1,4 +1,4 @@
-"""Results of a run: a row of figures for each model, and one for all models together."""
+"""Results of a run: a row for each model, and a row for all models together."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from tidegate.workload import RequestSequence
 from tidegate.workload.arrivals import NS_PER_S
 
 ALL_MODELS = "*"
-"""The model of the row that is about all of them."""
+"""Value of `model` in the row for all models."""
 FIGURE_DECIMALS = 6
-"""Decimals of the figures: a nanosecond in milliseconds."""
+"""Decimals of figures: 1 ns in ms."""
 
 
 @dataclass(frozen=True)
@@ -28,58 +28,57 @@ class ResultRow:
     policy: str
     seed: int
     model: str
-    """`*`: all of them."""
+    """Name of the model; `*`: all models together."""
     rate_rps: float
-    """Mean arrivals per second that the scenario asks for, all models together."""
+    """Mean arrivals per second that the scenario specifies for all models together."""
     accepted: int
     answered: int
-    """How many were answered, in time or late."""
+    """Number of answered requests, on time or late."""
     late: int
     dropped: dict[str, int]
-    """How many were dropped, by reason."""
+    """Number of dropped requests, by reason."""
     failed: int
     stranded: int
-    """Neither answered nor given up when nothing was left to happen: the policy forgot them."""
+    """Number of requests that were neither answered nor dropped when no event was left: the policy forgot them."""
     bad_rate: float
-    """(late + dropped + failed + stranded) / accepted; 0 where nothing arrived."""
+    """(late + dropped + failed + stranded) / accepted; 0 if nothing arrived."""
     worst_bad_rate: float
-    """The bad rate of the worst model, by which goodput is judged. In the row of a model its own."""
+    """Miss rate of the worst model, which determines goodput; in the row of a model its own."""
     attainment: float
     """1 - bad_rate."""
     offered_rps: float
-    """Requests that really arrived, per second of the window."""
+    """Requests that arrived, per second of the window."""
     goodput_rps: float
-    """Answered in time, per second of the window."""
+    """Requests answered on time, per second of the window."""
     p50_ms: float | None
-    """Latency of the answered; None where there are none."""
+    """Median latency of answered requests in ms; None if there are none."""
     p95_ms: float | None
     p99_ms: float | None
     mean_waiting_ms: float | None
     """Mean queueing time of answered requests in ms: latency without execution. None: unknown."""
     mean_executing_ms: float | None
-    """For how long their batches ran, on average."""
+    """Mean execution time of their batches in ms."""
     batches: int
-    """Stages that started in the window: as many as batches, where no model is split."""
+    """Number of stages that started in the window; equal to batches if no model is split."""
     batch_rows: dict[str, int]
-    """How many of them had so many rows."""
+    """Number of these stages, by rows."""
     median_batch_rows: float | None
     mean_batch_rows: float | None
     busy_shares: dict[str, float]
-    """Share of the window for which each worker ran this model; by the worker's name."""
+    """Fraction of the window for which each worker ran this model, by worker name."""
     busy_share: float
-    """The part of the time that workers were there for which they ran this model."""
+    """Fraction of the workers' time for which they ran this model."""
     touched_workers: int | None
-    """Workers that ran this model at all in the window. None: run live, on a server that does not tell."""
+    """Number of workers that ran this model in the window. None: run live on a server that does not report it."""
     advice: dict[str, float] | None
-    """`*` only: how often the policy advised in the window, and the least, the most and the last workers it wanted."""
+    """`*` only: number of recommendations in the window, and the least, the most and the last number of workers."""
     lateness_p50_ms: float | None = None
-    """How much later than scheduled the load generator sent its requests. None: simulated."""
+    """Median delay of the load generator's requests in ms: sent minus scheduled. None: simulated."""
     lateness_p99_ms: float | None = None
     mean_workers: float | None = None
-    """`*` only: how many workers the layout had in the window, on average. None: run live, on a server
-    without an event log."""
+    """`*` only: mean number of workers of the layout in the window. None: run live without an event log."""
     mean_gpus: float | None = None
-    """`*` only: how many GPUs it took, shares of them counted as such."""
+    """`*` only: mean number of GPUs of the layout in the window, with fractions."""
 
 
 @dataclass(frozen=True)
@@ -98,18 +97,18 @@ class WorkerAdvice:
     """Recommendation of a policy on the number of its workers, at one time."""
 
     at_s: float
-    """Seconds of the measured window."""
+    """Time in seconds since the start of the window."""
     workers: int
-    """How many more workers are wanted; negative: how many can go."""
+    """Number of additional workers; negative: number of workers to release."""
     reason: str
 
 
 @dataclass(frozen=True)
 class SimulatedLayoutChange:
-    """A state that a change of the layout reached (`ChangeProgressed`)."""
+    """State that a layout change reached (`ChangeProgressed`), with its time."""
 
     at_s: float
-    """Seconds of the measured window; negative in the warm-up."""
+    """Time in seconds since the start of the window; negative in the warm-up."""
     change: int
     state: str
     starts: tuple[str, ...]
@@ -123,9 +122,9 @@ class RunResult:
     """Results of one run of one policy."""
 
     rows: list[ResultRow]
-    """All models together, then each."""
+    """Row for all models together, then one for each model."""
     gantt: list[StageBar] = field(default_factory=list)
-    """The first moments of the window."""
+    """Stages of the first moments of the window."""
     advice: list[WorkerAdvice] = field(default_factory=list)
     """Recommendations on the number of workers in the window, in order."""
     changes: list[SimulatedLayoutChange] = field(default_factory=list)
@@ -133,7 +132,7 @@ class RunResult:
     detail: RunDetail | None = None
     """Chart data, if requested."""
     stopped_early: bool = False
-    """The run was ended once more requests had gone wrong than may: the counts are a part of the whole."""
+    """Whether the run ended early because too many requests were bad: the counts are incomplete."""
 
     @property
     def total(self) -> ResultRow:
@@ -154,9 +153,10 @@ def summarise(
     gantt_s: float = 0.0,
     gpus: float | None = None,
 ) -> RunResult:
-    """The rows of a run; with `gantt_s` its detail, too, and the stages of so many seconds.
+    """Return the results of a run; with `gantt_s` also chart data and the stages of that many seconds.
 
-    `gpus`: how many the layout took at the start; None: that is not known.
+    `policy`: label of the policy; `rate_rps`: rate of the scenario; `warmup_s`, `duration_s`: length of warm-up and
+    window in seconds. `gpus`: number of GPUs of the initial layout; None: unknown.
     """
     books = _Books(record, requests, setup, round(warmup_s * NS_PER_S), round((warmup_s + duration_s) * NS_PER_S))
     names = (ALL_MODELS, *requests.models)

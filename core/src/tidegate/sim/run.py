@@ -1,4 +1,4 @@
-"""One run: a scenario, a policy, a seed."""
+"""One simulated run: a scenario, a policy, a seed."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -30,11 +30,11 @@ class RunSpec:
     policy: PolicyChoice
     seed: int
     load: float = 1.0
-    """Multiplies the rate of the arrivals."""
+    """Factor on the arrival rate."""
     bad_limit: float | None = None
-    """Stop as soon as some model's bad rate is certain to exceed this share."""
+    """Miss rate of a model above which the run stops as soon as it is certain; None: never."""
     gantt_s: float = 0.0
-    """For charts: keep the run's detail, and the requests and stages of so many seconds one by one."""
+    """Seconds of the window whose requests and stages are kept individually for charts, with chart data; 0: none."""
     changes: dict[str, Any] = field(default_factory=dict)
     """Fields of the scenario that a sweep changed, with their values, for labels."""
 
@@ -46,11 +46,11 @@ def simulate(
     observers: Sequence[Observer] = (),
     requests: RequestSequence | None = None,
 ) -> RunResult:
-    """Carry out a run: warm-up and window, then until every request has ended.
+    """Run a simulation: warm-up and window, then until every request has ended.
 
-    Raises PluginError (no such policy or controller, or wrong options), TraceError, SimulationError (the policy broke).
-    `plugins`: where policies and controllers are looked up; default: what is installed. `requests`: what arrives;
-    default: what is drawn.
+    `plugins`: source of policies and controllers; None: what is installed. `observers`: of the engine. `requests`:
+    arrivals to use; None: drawn from the scenario. Raises PluginError (unknown policy or controller, invalid options),
+    TraceError, and SimulationError (the policy failed).
     """
     scenario, choice = run.scenario, run.policy
     setup = setup_of(scenario, run.seed)
@@ -113,9 +113,9 @@ def _limits(requests: RequestSequence, warmup_ns: int, bad_limit: float | None) 
 
 
 def choose_policies(scenario: Scenario, names: Sequence[str], plugins: Plugins | None = None) -> list[PolicyChoice]:
-    """The scenario's policies, or those of the given labels, else names; one it does not list has its defaults.
+    """Return the scenario's policies, or those with the given labels or names; unlisted ones with default options.
 
-    Raises PluginError for a policy that is not installed, or where none is chosen.
+    Raises PluginError for a policy that is not installed, or if there is none to run.
     """
     listed = scenario.policies
     chosen = list(listed) if not names else []

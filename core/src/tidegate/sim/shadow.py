@@ -1,14 +1,13 @@
 """Shadow mode: simulates a policy on requests that bypassed scheduling, and checks how far to trust the result.
 
-The requests of a sliding window go through the simulator twice: under the policy, and under a model of Triton's own
-batcher. Of the second it is also known what was measured: where the two differ by more than `MAX_CALIBRATION_ERROR`
-nothing is promised, and where they differ by less the interval of the gain is wider by as much. The policy is given
-deadlines that are earlier by what is kept free for the way back, as it is where it schedules; so what the batcher
-answers is on time, when both are compared, if the time of that way is left, too.
+The requests of a sliding window are simulated twice: under the policy, and under a model of Triton's own batcher. The
+second result is compared with the measured one: beyond a difference of `MAX_CALIBRATION_ERROR` no gain is reported; a
+smaller difference widens the interval of the gain. As when it schedules live, the policy gets deadlines that are
+earlier by the response margin; for the comparison, a response of the batcher is on time only if it leaves that time,
+too.
 
-A profile is measured from outside, one request at a time, so that its batches take the ways to the Triton and back. A
-Triton goes on with its next batch at once: what its batches occupy an instance for, it says itself
-(`TritonStatistics`).
+A profile is measured from outside, one request at a time, so it includes the network latency. A Triton starts its next
+batch at once; how long its batches occupy an instance comes from its statistics (`TritonStatistics`).
 """
 
 from collections.abc import Sequence
@@ -33,20 +32,22 @@ from tidegate.sim.triton_batch_stats import NOTHING_TOLD, TritonBatchStats, batc
 from tidegate.workload.arrivals import NS_PER_S
 
 WINDOW_NS: Final = 60 * NS_PER_S
-"""How far back an estimate looks."""
+"""Length of the window in ns."""
 BLOCK_NS: Final = 5 * NS_PER_S
-"""Requests that arrive within so long of each other share their luck: the bootstrap draws such blocks."""
+"""Length of a block of the bootstrap in ns: requests that arrive close to each other are not independent."""
 SETTLING_NS: Final = 2 * NS_PER_S
-"""The latest requests are left out: their answers may not have been seen yet."""
+"""Age in ns of the latest requests of a report; younger ones may still wait for their response."""
 MAX_REQUESTS: Final = 20_000
-"""A window has no more: the oldest are forgotten, so that neither memory nor a simulation grows with the load."""
+"""Maximum number of requests in a window: the oldest are discarded, so memory and simulation time do not grow with
+load.
+"""
 MIN_REQUESTS: Final = 200
 MIN_BLOCKS: Final = 4
 MAX_CALIBRATION_ERROR: Final = 0.03
-"""The attainment of the simulated batcher may differ from the measured one by so much."""
+"""Maximum difference between simulated and measured attainment of Triton's batcher."""
 BOOTSTRAP_DRAWS: Final = 1000
 POLICY, PASSING, TUNED = 3, 4, 5
-"""Columns of a block."""
+"""Columns of a bootstrap block."""
 
 
 class ShadowWindow:
@@ -64,7 +65,7 @@ class ShadowWindow:
         self._slo_ns = {model.name: model.slo_ns for model in begin.setup.models if model.slo_ns is not None}
 
     def take(self, passed: BypassedTraffic) -> None:
-        """Add bypassed traffic, and drop what leaves the window."""
+        """Add bypassed traffic, and remove what leaves the window."""
         since_ns = passed.now_ns - WINDOW_NS
         seen = sorted([*self._seen, *passed.seen], key=lambda request: request.at_ns)[-MAX_REQUESTS:]
         if seen and len(seen) == MAX_REQUESTS:

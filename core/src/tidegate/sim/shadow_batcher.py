@@ -1,8 +1,8 @@
-"""Triton's own batcher, simulated: what is learned of it is how long an idle instance takes to begin.
+"""Model of Triton's own batcher, fitted to the batch sizes in Triton's statistics.
 
-Its thread has to be woken, and until then requests join its batch, so that in bursts fewer batches are of one row. How
-long that is depends on the machine; what it is, is told by batches that are as large as those that the Tritons have
-counted. The attainment, by which the simulator is checked, has no say in it.
+Its thread has to wake up, and requests that arrive until then join the batch, so bursts have fewer batches of one row.
+The wake-up time depends on the machine. It is fitted to batch sizes only; attainment, by which the simulator is
+checked, is not used.
 """
 
 import math
@@ -18,11 +18,11 @@ from tidegate.sim.shadow_replay import ShadowReplayResult, replay_under_batcher
 from tidegate.sim.triton_batch_stats import TritonBatchStats
 
 BEGINS_MS: Final = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
-"""Start-up times of an idle instance in ms that are tried; the first is used where batches do not tell."""
+"""Wake-up times of an idle instance to try, in ms; the first is used if batch sizes show nothing."""
 MEAN_SIZE_TOLERANCE: Final = 0.03
-"""The mean size of a thousand batches differs by about as much, as a share, by chance: nearer is not asked for."""
+"""Relative tolerance of the mean batch size: about the difference between a thousand batches by chance."""
 MAX_TRIES: Final = 2
-"""For each report as many others are tried at most; each is a simulation."""
+"""Maximum number of further wake-up times to try for each report; each is a simulation."""
 
 
 class OwnBatcher:
@@ -38,9 +38,10 @@ class OwnBatcher:
     def took_ns(
         self, seen: Sequence[BypassedRequest], told: Mapping[str, TritonBatchStats], between_ns: tuple[int, int]
     ) -> list[int | None]:
-        """Return the latency of each request in ns, simulated with Triton's batcher.
+        """Return the latency of each request in ns, simulated with Triton's batcher; None if it had no response.
 
-        `told`: statistics of batches that ended in the period. Raises PluginError.
+        `seen`: requests of the window. `told`: batch statistics by model. `between_ns`: start and end of the period of
+        these statistics in ns. Raises PluginError.
         """
         counted = [each for of_model in told.values() for each in of_model.sizes]
         if not counted:
@@ -80,10 +81,10 @@ class OwnBatcher:
 
 
 class TunedBatcher:
-    """Triton's batcher as its experts would tune it: the best queue delay and queue timeout per model.
+    """Triton's batcher with the best queue delay and queue timeout per model that was found so far.
 
-    Each report simulates the best setting so far and one other, in turn, so that a report costs no more with more
-    settings. Until another one answers more requests on time, the best is the models' own configuration.
+    Each report simulates the best setting and one other, in rotation, so its cost does not grow with the number of
+    settings. At first the best setting is the models' own configuration.
     """
 
     def __init__(self, begin: ShadowSetup, plugins: Plugins) -> None:
@@ -102,10 +103,11 @@ class TunedBatcher:
         own: tuple[float | None, list[int | None]],
         on_time: Callable[[Sequence[int | None]], int],
     ) -> list[int | None]:
-        """Durations of the requests under the best setting; None where a request has no answer.
+        """Return the latency of each request in ns under the best setting; None if it had no response.
 
-        `own`: how long an idle instance takes to begin (ms), and the durations under the models' own configuration.
-        `on_time` counts the requests with such durations that meet their SLOs. Raises PluginError.
+        `seen`: requests of the window. `told`: batch statistics by model. `own`: wake-up time of an idle instance in
+        ms, and the latencies under the models' own configuration. `on_time` counts the requests with such latencies
+        that meet their SLOs. Raises PluginError.
         """
         begin_ms, best = own
         if self.setting:

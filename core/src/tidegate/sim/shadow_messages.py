@@ -14,9 +14,9 @@ class ShadowSetup(msgspec.Struct, tag="begin", frozen=True):
     policy: str
     options: dict[str, Any]
     batcher: dict[str, Any]
-    """Options of the policy `triton`: how the Tritons' own batchers are configured."""
+    """Options of the policy `triton` that describe the Tritons' own batchers."""
     guessed: tuple[str, ...]
-    """Models of which no profile was measured on some of their workers: nothing is promised with those."""
+    """Models without a measured profile on some of their workers; no gain is reported for them."""
 
 
 class BypassedRequest(msgspec.Struct, array_like=True, frozen=True):
@@ -33,7 +33,7 @@ class BypassedResponse(msgspec.Struct, array_like=True, frozen=True):
     """A response to a request that bypassed scheduling."""
 
     at_ns: int
-    """When its request was sent."""
+    """Time in ns at which the request was sent."""
     model: str
     took_ns: int
     ok: bool
@@ -44,12 +44,12 @@ class TritonStatistics(msgspec.Struct, array_like=True, frozen=True):
 
     model: str
     counters: str
-    """Triton and version: counters under the same name continue, or restarted."""
+    """Name of Triton and version: counters with the same name continue, or were reset."""
     answered: int
     answered_ns: int
-    """From when they had a request until they had its answer, summed over the answered."""
+    """Sum over answered requests of the time in ns from arrival at Triton to response."""
     batches: list[tuple[int, int, int]]
-    """Rows of a batch, how many of so many rows were executed, and the sum of what they took, in ns."""
+    """For each batch size (rows, number of executed batches, sum of their durations in ns)."""
 
 
 class BypassedTraffic(msgspec.Struct, tag="passed", frozen=True):
@@ -59,7 +59,7 @@ class BypassedTraffic(msgspec.Struct, tag="passed", frozen=True):
     seen: list[BypassedRequest]
     ended: list[BypassedResponse]
     report: bool
-    """Whether a report is wanted now."""
+    """Whether a report is requested."""
     executed: list[TritonStatistics] = []
     """Statistics of the Tritons that answered; empty if they were not requested."""
 
@@ -70,23 +70,23 @@ class ShadowEstimate(msgspec.Struct, frozen=True):
     model: str
     requests: int
     measured: float
-    """Attainment of what passed."""
+    """Measured attainment of bypassed requests."""
     batcher: float
-    """The same, simulated: Triton's own batcher."""
+    """Simulated attainment with Triton's own batcher."""
     passing: float
-    """The same by the clients' clock, so far as that is known: as the policy's is counted."""
+    """Measured attainment at the client, as far as response latency is known: comparable with `policy`."""
     tuned: float
-    """Counted as `passing`: Triton's batcher with the best queue delay and queue timeout per model found so far."""
+    """Attainment, counted like `passing`, of Triton's batcher with the best settings per model found so far."""
     policy: float
-    """Simulated: the policy."""
+    """Simulated attainment with the policy."""
     error: float
-    """`batcher` less `measured`: by how much the simulator is wrong where that can be seen."""
+    """`batcher` minus `measured`: the visible error of the simulator."""
     gain: tuple[float, float] | None
-    """95 % interval of what the policy adds to the attainment, widened by `error`; None: nothing is promised."""
+    """95 % interval of the policy's gain in attainment, widened by `error`; None: no gain is reported."""
     over_tuned: tuple[float, float] | None
-    """The same over `tuned`."""
+    """The same interval relative to `tuned`."""
     why: str
-    """Why nothing is promised; else empty."""
+    """Why no gain is reported; empty otherwise."""
 
 
 class ShadowReport(msgspec.Struct, frozen=True):
@@ -95,9 +95,9 @@ class ShadowReport(msgspec.Struct, frozen=True):
     policy: str
     window_s: float
     unsimulated: int
-    """Answers to requests that no policy could have scheduled."""
+    """Number of responses to requests that no policy could have scheduled."""
     begin_ms: float | None
-    """How long an idle instance of the Tritons takes to begin, as its batches tell; None: nothing was told of them."""
+    """Wake-up time of an idle Triton instance in ms, fitted to its batches; None: unknown."""
     tuned: str
-    """The setting of `ShadowEstimate.tuned`, as fractions of each model's SLO; empty: as the models are configured."""
+    """Setting of `ShadowEstimate.tuned`, as fractions of each model's SLO; empty: the models' own configuration."""
     estimates: list[ShadowEstimate]

@@ -1,6 +1,6 @@
-"""The process beside a Tidegate in shadow mode, `python -m tidegate.sim.shadow_process`: JSON lines in, reports out.
+"""The process of shadow mode beside a proxy, `python -m tidegate.sim.shadow_process`: JSON lines in, reports out.
 
-It gives way to everybody else on the machine, and nobody waits for it: where it breaks, requests do not notice.
+It has the lowest CPU priority, and the proxy does not wait for it: its failure does not affect requests.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Requests that passed, sent through the simulator under a policy."""
+"""Simulation of bypassed requests under a policy."""
 
 from array import array
 from collections.abc import Mapping, Sequence
@@ -21,20 +21,20 @@ MAX_IDLE_TIMERS: Final = 100_000
 
 
 class ShadowReplayResult(NamedTuple):
-    """Result of simulating the window once more."""
+    """Result of simulating the window."""
 
     took_ns: list[int | None]
     """Latency of each request in ns; None if it had no response, or none in time."""
     batches: list[tuple[int, str, int]]
-    """When each batch ended, by the clock of the requests, of which model it was, and how many rows it had."""
+    """End of each batch in ns on the clock of the requests, its model, and its rows."""
 
 
 def replay_under_policy(
     begin: ShadowSetup, plugins: Plugins, seen: Sequence[BypassedRequest], headroom: ResponseMargin
 ) -> ShadowReplayResult:
-    """Simulate the policy, with deadlines earlier by the headroom; late responses do not count.
+    """Simulate the policy with deadlines that are earlier by the response margin; late responses do not count.
 
-    Raises PluginError, and whatever the policy raises.
+    `seen`: requests of the window; `headroom`: the margin. Raises PluginError, and whatever the policy raises.
     """
     return _replay(begin, plugins, seen, begin.policy, begin.options, headroom, {})
 
@@ -46,9 +46,9 @@ def replay_under_batcher(
     options: dict[str, Any],
     told: Mapping[str, TritonBatchStats],
 ) -> ShadowReplayResult:
-    """Under Triton's own batcher with these options, for which every answer counts.
+    """Simulate Triton's own batcher with these options; late responses count, too.
 
-    `told`: for how long batches of a model keep an instance, where it is not what the profiles say. Raises PluginError.
+    `seen`: requests of the window. `told`: batch statistics by model, which replace the profiles. Raises PluginError.
     """
     return _replay(begin, plugins, seen, "triton", options, None, told)
 

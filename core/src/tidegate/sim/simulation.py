@@ -1,6 +1,6 @@
-"""Virtual time: drives one engine through the events of an agenda and its own wake-ups, in a total order.
+"""Virtual time: drives one engine through events of an event queue and its own wake-ups, in a total order.
 
-Who executes stages (`Workers`) and who watches (`Listener`) are given to it.
+`Workers` execute stages, and each `Listener` observes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,11 +31,11 @@ class Simulation:
         patience: int | None = None,
         enough: Callable[[], bool] | None = None,
     ) -> None:
-        """`workers`: default: exact ones.
+        """Create a simulation.
 
-        `patience`: once nothing is left but the engine's timers, the run ends when no request waits, or when so many
-        timers fired in a row though some do (their policy will never run them); None: when no timer is left.
-        `enough`: asked after each event; the run ends when it says so.
+        `workers`: execute stages; None: exact ones. `listeners`: notified of every event. `patience`: maximum number of
+        timers that fire in a row when only timers are left and requests wait; None: run until no timer is left.
+        `enough`: called after each event; True ends the run.
         """
         self.engine = engine
         self.agenda = EventQueue()

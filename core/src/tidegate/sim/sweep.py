@@ -1,4 +1,4 @@
-"""A sweep: the runs of a grid of changes to a scenario."""
+"""Sweeps: simulations over a grid of changes to a scenario."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -11,7 +11,7 @@ from tidegate.workload import ScenarioError, read_scenario
 from tidegate.workload.scenario_file import parse_value
 
 Grid = dict[str, list[Any]]
-"""Field of the scenario (a path such as `arrivals.rate_rps`, `*` for every entry of a list) to the values it takes."""
+"""Values of each changed field by its path, such as `arrivals.rate_rps`; `*` in a path: every entry of a list."""
 
 
 def parse_grid(texts: Sequence[str]) -> Grid:
@@ -26,7 +26,7 @@ def parse_grid(texts: Sequence[str]) -> Grid:
 
 
 def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse `PATH=VALUE` into a grid of one point. Raises ScenarioError."""
+    """Parse `PATH=VALUE` texts into one value for each path. Raises ScenarioError."""
     grid = parse_grid(texts)
     for field, values in grid.items():
         if len(values) != 1:
@@ -42,9 +42,10 @@ def sweep_runs(
     seeds: Sequence[int] = (),
     plugins: Plugins | None = None,
 ) -> list[RunSpec]:
-    """One run for every combination of values, policy and seed, in that order. Raises ScenarioError, PluginError.
+    """Return one run for every combination of values, policy and seed, in that order.
 
-    Every combination is checked before any of them runs. No seeds: the scenario's own.
+    `path`: scenario file. `policies`: names or labels; empty: those of the scenario. `seeds`: empty: the scenario's
+    own. All combinations are checked before any of them runs. Raises ScenarioError, PluginError.
     """
     runs = []
     for values in product(*grid.values()):

@@ -1,4 +1,4 @@
-"""The page of a sweep: curves over the first changed field, one for each combination of the others."""
+"""HTML page of a sweep: curves over the first changed field, one for each combination of the others."""
 
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -30,8 +30,10 @@ from tidegate.sim.verdicts import sweep_verdicts
 def sweep_page(
     title: str, runs: Sequence[RunSpec], results: Sequence[RunResult], document: Document, origin: PageOrigin
 ) -> str:
-    """Return the page of `tidegate sweep`: curves over the first changed field, one for each combination of the
-    others."""
+    """Return the page of `tidegate sweep`: curves over the first changed field.
+
+    There is a curve for each combination of the other fields. `document`: results as JSON, for download.
+    """
     field = next(iter(runs[0].changes))
     names = _names(runs)
     colors = Colors((), names)

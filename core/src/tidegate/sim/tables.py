@@ -1,4 +1,4 @@
-"""The tables of the reports, and the data that go with them."""
+"""Tables of the reports, and their data for download."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,9 +9,9 @@ from tidegate.sim.document import Document, as_json
 from tidegate.sim.result import ResultRow, RunResult
 
 MAX_ADVICE = 50
-"""Lines of a table of advice: a policy may advise at every event."""
+"""Maximum number of lines in the table of recommendations: a policy may recommend at every event."""
 MOST_OPEN, MOST_LINES = 12, 400
-"""A longer table of models is folded; a still longer one is cut: all is in the data."""
+"""Number of lines from which a table of models is folded, and from which it is cut."""
 
 
 def columns_of(results: Sequence[RunResult]) -> dict[str, Callable[[ResultRow], Any]]:

@@ -1,4 +1,4 @@
-"""Batches executed between two times, by the statistics of the Tritons."""
+"""Batch statistics of Triton between two times."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,27 +10,27 @@ from tidegate.api import Profile
 from tidegate.sim.shadow_messages import BypassedResponse, TritonStatistics
 
 MIN_BATCHES: Final = 5
-"""Batches of one size, whose mean is believed."""
+"""Minimum number of batches of one size for a usable mean."""
 
 
 class TritonBatchStats(NamedTuple):
-    """Batches of one model between two times, and the other latency of its requests."""
+    """Batches of one model between two times, and the latency of its requests outside batches."""
 
     ways_ns: int = 0
     batches: Mapping[int, tuple[int, float]] = MappingProxyType({})
-    """How many of so many rows there were, and what they took on average, in ns."""
+    """(number, mean duration in ns) of batches by rows."""
     before: int = 0
-    """How many had been executed before the first of those."""
+    """Number of batches that were executed before."""
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
-        """Return the number of batches by rows; empty if unknown."""
+        """(rows, number of batches) pairs; empty if unknown."""
         return [(rows, count) for rows, (count, _) in self.batches.items()]
 
     def table_ns(self, profile: Profile) -> tuple[int, ...]:
-        """Return the latency in ns of batches of 1, 2, ...
+        """Return the latency in ns of batches of 1, 2, ... rows.
 
-        rows; missing sizes deviate from the profile as the others do.
+        Sizes that were not observed deviate from the profile as the others do.
         """
         expected_ns = [profile.expected_ns(rows) for rows in range(1, profile.max_rows + 1)]
         known = {rows: each for rows, each in self.batches.items() if rows <= profile.max_rows}
@@ -50,10 +50,10 @@ NOTHING_TOLD: Final = TritonBatchStats()
 def batch_stats_between(
     said: Sequence[tuple[int, Mapping[str, TritonStatistics]]], ended: Iterable[BypassedResponse]
 ) -> TritonBatchStats:
-    """Return the batches of one model executed between these times, by its counters; otherwise `NOTHING_TOLD`.
+    """Return the batches of one model that were executed between two times, by its counters, or `NOTHING_TOLD`.
 
-    Between two instants that follow each other only what grew in counters that were heard of at both is known: those
-    of a Triton that did not answer or began anew say nothing of that time.
+    `said`: statistics with their times in ns; `ended`: responses of the period. Between successive times only counters
+    that were read at both count: a Triton that did not answer or restarted contributes nothing.
     """
     answered, answered_ns = 0, 0
     counts, total_ns, before = Counter[int](), Counter[int](), dict[str, int]()

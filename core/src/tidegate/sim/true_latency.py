@@ -1,4 +1,4 @@
-"""How long stages really take, and which of them fail: what simulated workers know and no policy is told."""
+"""True latency and failures of stages, which simulated workers know and policies do not."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,15 +21,15 @@ class SimulatedWorker:
     id: int
     device_class: str = "default"
     gpu: Hashable = None
-    """Workers with an equal one slow each other down; None: it has one to itself."""
+    """Key of the GPU: busy workers with equal keys slow each other down; None: not shared."""
     percent: float = 100
-    """The share of its compute units, in percent."""
+    """Percentage of the GPU's compute units."""
     jitter: Callable[[], float] | None = None
-    """Draws the factor of its next stage."""
+    """Draws the latency factor of the next stage; None: always 1."""
     delay_ns: Callable[[int], int] | None = None
-    """Draws what its next stage, of so many rows, takes besides running."""
+    """Draws the delay in ns of the next stage of given rows, besides execution; None: none."""
     fails: Callable[[], bool] | None = None
-    """Draws whether its next stage fails."""
+    """Draws whether the next stage fails; None: it never does."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ConstantSlowdown:
     factor: float
 
     def slowdown(self, tenant: Tenant, neighbors: Iterable[Tenant]) -> float:
-        """Return the factor for any neighbors."""
+        """Return the constant factor if there are neighbors, otherwise 1."""
         del tenant
         return self.factor if any(True for _ in neighbors) else 1.0
 
@@ -51,11 +51,11 @@ class TrueLatency:
     tables_ns: Mapping[ProfileKey, Sequence[int]]
     """Latency of batches in ns by (partition, device class, shape), by rows - 1, without the times of requests."""
     times_ms: Sequence[float] | None = None
-    """Milliseconds that each request carries, by its id; None: nothing."""
+    """Additional latency of each request in ms, by id; None: none."""
     combine: Mapping[str, Combine] = field(default_factory=dict)
-    """How carried milliseconds add up, by partition: `max` where it is not named. Each stage of a batch adds them."""
+    """How additional latencies of a batch combine, by partition; `max` by default. Every stage adds them."""
     shapes: Sequence[str] | None = None
-    """The shape of each request, by its id; None: they have none. A policy may know of classes of them only."""
+    """Shape of each request, by id; None: no shapes. Policies may know only shape classes."""
 
     def stage_ns(self, effect: StartStage, worker: SimulatedWorker) -> int:
         """Return the duration of a stage on an undisturbed worker, in ns; at least 1."""
@@ -77,7 +77,10 @@ class TrueLatency:
 def drawing_factors(
     jitter: JitterSpec | None, stalls: StallSpec | None, seed: int, worker: int
 ) -> Callable[[], float] | None:
-    """Return a generator of the factors by which a worker's stages exceed their expected latency; None: always 1."""
+    """Return a function that draws the ratio of a worker's latency to its expected latency; None: always 1.
+
+    `seed`, `worker`: identify its random stream.
+    """
     jittered, stalled = _drawing_jitter(jitter, seed, worker), _drawing_stalls(stalls, seed, worker)
     if jittered is None or stalled is None:
         return jittered or stalled
@@ -106,7 +109,10 @@ def _drawing_jitter(spec: JitterSpec | None, seed: int, worker: int) -> Callable
 
 
 def drawing_delays(spec: NetworkSpec | None, seed: int, worker: int) -> Callable[[int], int] | None:
-    """Return a generator of delays of a worker's stages, by rows, with its own random stream."""
+    """Return a function that draws delays of a worker's stages in ns, by rows; None: no delays.
+
+    `seed`, `worker`: identify its random stream.
+    """
     if spec is None:
         return None
     control_ns, per_row_ns = spec.control_ms * NS_PER_MS, spec.data_ms_per_row * NS_PER_MS
@@ -117,7 +123,10 @@ def drawing_delays(spec: NetworkSpec | None, seed: int, worker: int) -> Callable
 
 
 def drawing_failures(spec: FailureSpec | None, seed: int, worker: int) -> Callable[[], bool] | None:
-    """Return a generator that decides whether a worker's next stage fails, with its own random stream."""
+    """Return a function that draws whether a worker's next stage fails; None: never.
+
+    `seed`, `worker`: identify its random stream.
+    """
     if spec is None or not spec.probability:
         return None
     rng, probability = stream(seed, "failures", worker), spec.probability

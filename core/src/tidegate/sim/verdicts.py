@@ -1,4 +1,4 @@
-"""The sentences with which a report begins: what may be concluded, best first, in figures of the results."""
+"""Sentences at the top of a report: the conclusions from its figures, most important first."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from tidegate.sim.result import RunResult
 from tidegate.workload import Scenario
 
 MAX_OTHERS = 9
-"""So many others are named behind the best one."""
+"""Maximum number of further policies that are named after the best one."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class PolicyStanding:
 
     policy: str
     attainment: float
-    """The mean over the seeds."""
+    """Mean attainment over the seeds."""
     least: float
     most: float
     seeds: int
@@ -51,7 +51,7 @@ def standings(results: Sequence[RunResult]) -> list[PolicyStanding]:
 
 
 def simulate_verdicts(scenario: Scenario, results: Sequence[RunResult], *, workers: int | None) -> list[str]:
-    """Return sentences on a simulation or live run. `workers`: their number; None: the server's own."""
+    """Return sentences on a simulation or live run. `workers`: their number; None: unknown, those of the server."""
     best, *others = standings(results)
     promised = any(model.slo_ms is not None for model in scenario.models)
     kept = "within their SLOs" if promised else "answered (no model has an SLO)"
@@ -70,7 +70,10 @@ def simulate_verdicts(scenario: Scenario, results: Sequence[RunResult], *, worke
 
 
 def goodput_verdicts(goodputs: Sequence[Goodput], limit: float) -> list[str]:
-    """Return sentences on a goodput search: the best policy, and its ratio to the others."""
+    """Return sentences on a goodput search: the best policy, and its ratio to the others.
+
+    `limit`: maximum miss rate.
+    """
     best, *others = sorted(goodputs, key=lambda each: -each.median_rps)
     kept = f"at most {number_format.limit(limit)} of every model's requests late, dropped or failed"
     if not best.median_rps:
@@ -89,10 +92,9 @@ def goodput_verdicts(goodputs: Sequence[Goodput], limit: float) -> list[str]:
 
 
 def sweep_verdicts(field: str, lines: Mapping[str, Mapping[str, Sequence[float]]], limit: float) -> list[str]:
-    """Return sentences on a sweep: for each line, the values of the first field at which the worst model meets the
-    limit.
+    """Return sentences on a sweep: for each line, the values of the field at which the worst model meets the limit.
 
-    `lines`: by line and value the miss rates of the worst model, one for each seed.
+    `lines`: by line and value the miss rates of the worst model, one for each seed. `limit`: maximum miss rate.
     """
     kept_of_all = f"keeps {number_format.limit(1 - limit)} of every model's requests on time"
     said = []
@@ -113,7 +115,7 @@ def by_policy(results: Sequence[RunResult]) -> dict[str, list[RunResult]]:
 
 
 def grouped(results: Sequence[RunResult], key: Callable[[RunResult], str]) -> dict[str, list[RunResult]]:
-    """Return the results grouped by `key`."""
+    """Return the results grouped by `key`, in order of appearance."""
     found: dict[str, list[RunResult]] = {}
     for result in results:
         found.setdefault(key(result), []).append(result)

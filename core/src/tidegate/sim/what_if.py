@@ -1,7 +1,7 @@
 """What-if analysis: simulates recorded requests again under another policy or with other workers.
 
-A question tells what was known when they came. What stages took is told by the profiles and by how much stages took
-more or less than that: the factors are drawn from those that were observed.
+A question contains what was known when the requests arrived. Durations of stages are the profiles times factors drawn
+from observed ratios.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from tidegate.sim.true_latency import SimulatedWorker, TrueLatency
 
 AS_IT_IS: Final = "as it is"
 MAX_IDLE_TIMERS: Final = 10_000
-"""How often timers may fire in a row while nothing runs and requests wait."""
+"""Maximum number of timers that fire in a row while nothing runs and requests wait."""
 WHAT_IF_POLICIES: Final = ("symphony", "orloj", "eager", "nexus", "fifs")
 """Policies tried for models that are not split, if installed."""
 POLICIES_OF_SPLIT: Final = ("ppipe", "reactive")
@@ -34,27 +34,27 @@ class WhatIfAlternative(msgspec.Struct, frozen=True):
 
     name: str
     policy: str = ""
-    """With its default options; empty: the same policy, with the same ones."""
+    """Name of a policy with default options; empty: the recorded policy with its options."""
     without: tuple[int, ...] = ()
-    """Ids of workers that are not there."""
+    """Ids of removed workers."""
     twice: int | None = None
-    """The id of a worker that is there once more."""
+    """Id of a worker that is duplicated; None: none."""
     pace: float = 1.0
-    """So many times the requests in the same time."""
+    """Factor on the request rate."""
 
 
 class WhatIfQuestion(msgspec.Struct, frozen=True):
     """Recorded requests and the state when they arrived."""
 
     setup: Setup
-    """With the profiles as they were learned."""
+    """Setup of the policy, with the learned profiles."""
     policy: str
     options: dict[str, Any]
     settings: EngineSettings
     requests: Sequence[Request]
-    """In the order of their arrival; their ids do not matter."""
+    """Requests in order of arrival; their ids are replaced."""
     factors: Sequence[float] = ()
-    """How many times as long as expected stages took, of which is drawn; empty: exactly as expected."""
+    """Observed ratios of actual to expected duration, to draw from; empty: durations as expected."""
 
 
 class WhatIfAnswer(msgspec.Struct, frozen=True):
@@ -62,11 +62,11 @@ class WhatIfAnswer(msgspec.Struct, frozen=True):
 
     name: str
     share: float | None
-    """The share of the requests that would have been answered on time; None: that cannot be said."""
+    """Fraction of requests that would have been on time; None: unknown."""
     models: dict[str, float] = {}
-    """The same by model."""
+    """The same fraction by model."""
     why: str = ""
-    """Why it cannot be said."""
+    """Why it is unknown; empty otherwise."""
 
 
 def usual_alternatives(question: WhatIfQuestion, installed: Plugins) -> list[WhatIfAlternative]:
@@ -99,9 +99,9 @@ def answer(
     seed: int = 0,
     enough: Callable[[], bool] | None = None,
 ) -> WhatIfAnswer:
-    """Simulate one change; a policy that fails is a result, too.
+    """Simulate one change; the failure of a policy is a result, too.
 
-    `enough`: called after each event; True ends the run.
+    `seed`: of policy and durations. `enough`: called after each event; True ends the run.
     """
     setup = _setup(question.setup, alternative)
     name = alternative.policy or question.policy

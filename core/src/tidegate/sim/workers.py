@@ -11,7 +11,7 @@ Outcome = StageFinished | BatchFailed
 
 
 class Workers(Protocol):
-    """Interface of the workers of a simulation: they execute effects and schedule the end of each stage."""
+    """Interface of a simulation's workers: they execute effects and schedule the end of each stage in `agenda`."""
 
     def start(self, now_ns: int, effect: StartStage, agenda: EventQueue) -> None:
         """Start a stage on its worker, which may still run another."""
@@ -27,7 +27,7 @@ class Workers(Protocol):
 
 
 Execution = Callable[[StartStage, int], Outcome]
-"""How a stage ends that its worker begins with at an instant in ns. No policy sees it before it has come."""
+"""Function (effect, start in ns) that returns the outcome of a stage; policies do not see it before it happens."""
 
 
 def finished(effect: StartStage, started_ns: int, ended_ns: int) -> StageFinished:
@@ -37,7 +37,10 @@ def finished(effect: StartStage, started_ns: int, ended_ns: int) -> StageFinishe
 
 
 def failed(effect: StartStage, ended_ns: int, reason: str, *, retry: bool) -> BatchFailed:
-    """Return the event of a stage that failed."""
+    """Return the event of a stage that failed at `ended_ns`.
+
+    `reason`: text of the error; `retry`: whether the worker is to blame, so that its requests are tried again.
+    """
     return BatchFailed(
         ended_ns, effect.batch.id, effect.stage, effect.batch.stages[effect.stage].worker_id, reason, retry
     )
@@ -50,12 +53,12 @@ def preempted(effect: CancelStage, now_ns: int) -> BatchFailed:
 
 
 def as_planned(effect: StartStage, started_ns: int) -> StageFinished:
-    """Finish the stage after its planned duration."""
+    """Return the event of a stage that ends after its planned duration."""
     return finished(effect, started_ns, started_ns + effect.batch.stages[effect.stage].duration_ns)
 
 
 def taking(service_ns: Callable[[StartStage], int]) -> Execution:
-    """Return an execution that finishes after `service_ns` ns."""
+    """Return an execution that lasts `service_ns(effect)` ns."""
 
     def execute(effect: StartStage, started_ns: int) -> StageFinished:
         return finished(effect, started_ns, started_ns + service_ns(effect))
@@ -81,7 +84,7 @@ class ExactWorkers:
         self._ends[effect.batch.id] = agenda.schedule(outcome)
 
     def cancel(self, now_ns: int, effect: CancelStage, agenda: EventQueue) -> None:
-        """Free the worker at once."""
+        """Free the worker at once; `agenda`: the end of the stage is removed, and its outcome scheduled."""
         number = self._ends.pop(effect.batch.id, None)
         if number is None:
             return  # it has ended at this very instant

@@ -1,14 +1,13 @@
-"""Test kit for authors: transcripts (`Playbook`) and conformance (`check_policy`, `PolicyConformance`,
-`ControllerConformance`).
+"""Test kit for plugin authors: transcripts (`Playbook`) and conformance tests.
 
 playbook                scripted events, and the commands that the policy is expected to return
 conformance             checks the invariants on random worlds (world); hash_seeds: in processes with other hash seeds
-judgment               compares a policy with simple baselines
+judgment                compares a policy with simple baselines
 policy_conformance      the same as a test class; pytest_plugin: fixtures
 controller_conformance  checks the contract of a controller, as a test class
 
-Needs no test framework. pytest gets two fixtures (`pytest_plugin`). Modules are imported on first use, since pytest
-imports this package in every session, whether or not it tests a policy.
+No test framework is needed. For pytest there are two fixtures (`pytest_plugin`). Modules are imported on first use,
+because pytest imports this package in every session.
 """
 
 from importlib import import_module

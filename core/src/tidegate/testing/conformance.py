@@ -1,4 +1,4 @@
-"""Does a policy keep the contract? The invariants, tried on random worlds."""
+"""Conformance tests of policies: the invariants, checked in random worlds."""
 
 import io
 import random
@@ -24,7 +24,7 @@ class ConformanceFault:
 
     policy: str
     world: int
-    """The seed of the world: `check_policy(spec, worlds=1, seed=world)` tries that world alone."""
+    """Seed of the world: `check_policy(spec, worlds=1, seed=world)` runs that world alone."""
     error: Exception
 
     @property
@@ -51,10 +51,10 @@ def check_policy(
 def find_faults(
     spec: PolicySpec, *, worlds: int = 100, seed: int = 0, options: Mapping[str, Any] | None = None
 ) -> Iterator[ConformanceFault]:
-    """Test a policy in `worlds` random worlds, every second one with disturbances; yields at most one violation of
-    each.
+    """Test a policy in `worlds` random worlds, and yield at most one violation of each.
 
-    `seed`: first world; `options`: the policy's options, None: defaults.
+    Every second world has failures, slow and lost workers. `seed`: seed of the first world; `options`: of the policy,
+    None: defaults.
     """
     for number in range(seed, seed + worlds):
         try:
@@ -65,9 +65,10 @@ def find_faults(
 
 
 def check_world(spec: PolicySpec, world: ConformanceWorld, options: Mapping[str, Any] | None = None) -> None:
-    """Test a policy in one world. The engine checks invariants 2, 3 and 8, the world 10, this function the others.
+    """Test a policy in one world. Raises InvariantViolation, or the policy's exception, at the first fault.
 
-    Raises an exception at the first violation.
+    The engine checks invariants 2, 3 and 8, the world 10, this function the others. `options`: of the policy; None:
+    defaults.
     """
     recorded = _ended_log(spec, world, options)
     if recorded != _ended_log(spec, world, options):
@@ -78,7 +79,10 @@ def check_world(spec: PolicySpec, world: ConformanceWorld, options: Mapping[str,
 
 
 def log_of_world(spec: PolicySpec, seed: int, options: Mapping[str, Any] | None = None) -> bytes:
-    """Return the event log of a policy in the world of this seed. Raises as `check_world` does."""
+    """Return the event log of a policy in the world of this seed. Raises as `check_world` does.
+
+    `options`: of the policy; None: defaults.
+    """
     return _ended_log(spec, _world(spec, seed), options)
 
 

@@ -1,6 +1,6 @@
-"""Does a controller keep the contract? Tried in made-up situations, as a test class for any framework.
+"""Conformance tests of controllers in random situations, as a test class for any framework.
 
-What the governor sees to, no controller can break: nothing that serves is lost, whatever it answers.
+Rules that the governor enforces are not tested, because no controller can violate them.
 """
 
 import json
@@ -61,7 +61,10 @@ def random_layout(rng: random.Random) -> Layout:
 
 
 def random_observation(rng: random.Random, now_ns: int, period_ns: int, layout: Layout) -> Observation:
-    """Return a random observation of a layout, likely or not, with or without worker recommendations."""
+    """Return a random observation of a layout at `now_ns`, with or without worker recommendations.
+
+    `rng`: random generator; `period_ns`: length of the observed period in ns.
+    """
     busy = rng.random()
     advice = Advise(rng.randint(-8, 8), "made up") if rng.random() < 0.5 else None
     return Observation(
@@ -84,9 +87,10 @@ def _random_load(rng: random.Random, model: LayoutModel) -> ModelLoad:
 def answers(
     spec: ControllerSpec, options: Mapping[str, Any], first: Layout | None, seed: int, steps: int
 ) -> list[Layout | None]:
-    """Return a controller's answers in the situation of this seed, step by step; its layouts take effect.
+    """Return a controller's answers to a series of `steps` random observations; its layouts take effect.
 
-    `first`: initial layout; None: a random one. A PlanningError counts as None.
+    `options`: of the controller. `first`: initial layout; None: a random one. `seed`: of situation and controller. A
+    PlanningError counts as None.
     """
     rng = random.Random(seed)
     layout = first or random_layout(rng)
@@ -105,30 +109,30 @@ def answers(
 
 
 def digest(said: list[Layout | None]) -> str:
-    """Return answers as text, to compare byte by byte."""
+    """Return answers as text, for a comparison byte by byte."""
     return json.dumps([answer and answer.model_dump(mode="json") for answer in said])
 
 
 class ControllerConformance:
-    """Derive a class from this one, say which controller, and it is tried in made-up situations:
+    """Base class of conformance tests of a controller; a subclass names the controller.
 
     class TestMine(ControllerConformance):
         spec = ControllerSpec("mine", "What it does, in a line", Mine)
 
-    Name a `layout` where it does not begin with just any.
+    Set `layout` if the controller needs a certain initial layout.
     """
 
     spec: ClassVar[ControllerSpec]
     options: ClassVar[Mapping[str, Any]] = {}
-    """The options to try it with, where not the defaults."""
+    """Options of the controller; empty: defaults."""
     layout: ClassVar[Layout | None] = None
-    """The layout that serves at the start; None: a random one in each situation."""
+    """Initial layout; None: a random one in each situation."""
     situations: ClassVar[int] = 50
     steps: ClassVar[int] = 6
-    """How often it is asked in each situation."""
+    """Number of observations in each situation."""
 
     def test_it_answers_with_layouts_that_add_up(self) -> None:
-        """Check that each answer is None or a consistent layout."""
+        """Check that each answer is None or a consistent layout. Raises ConformanceError."""
         for seed, said in self._said().items():
             for answer in said:
                 if answer is None:
@@ -143,7 +147,7 @@ class ControllerConformance:
                     ) from error
 
     def test_it_serves_every_model(self) -> None:
-        """Check that no answer omits a served model, which the governor would reject."""
+        """Check that no answer omits a served model, which the governor would reject. Raises ConformanceError."""
         for seed, said in self._said().items():
             first = {model.name for model in (self.layout or random_layout(random.Random(seed))).models}
             for answer in said:
@@ -152,14 +156,17 @@ class ControllerConformance:
                     raise ConformanceError(f"{self._where(seed)}: its layout does without {sorted(lost)}")
 
     def test_it_is_deterministic(self) -> None:
-        """Check that equal seeds and observations give equal layouts."""
+        """Check that equal seeds and observations give equal layouts. Raises ConformanceError."""
         for seed, said in self._said().items():
             if digest(said) != digest(answers(self.spec, self.options, self.layout, seed, self.steps)):
                 raise ConformanceError(f"{self._where(seed)}: asked the same again, it answers otherwise")
 
     def test_it_is_deterministic_across_processes(self) -> None:
-        """Check that the order of sets and hashes of strings have no effect; skipped if the class cannot be
-        imported."""
+        """Check that the order of sets and hashes of strings have no effect.
+
+        Raises SkipTest if the class cannot be imported by another process, RuntimeError if that process fails, and
+        ConformanceError if the answers differ.
+        """
         seeds = range(min(10, self.situations))
         try:
             asked = pickle.dumps((self.spec, dict(self.options), self.layout, list(seeds), self.steps))
@@ -180,18 +187,18 @@ class ControllerConformance:
                 )
 
     def test_it_has_a_summary_of_one_line(self) -> None:
-        """Check the summary that `tidegate plugins` lists."""
+        """Check the summary that `tidegate plugins` lists. Raises ConformanceError."""
         if not self.spec.summary.strip() or "\n" in self.spec.summary:
             raise ConformanceError(f"controller {self.spec.name!r}: its summary is not one line: {self.spec.summary!r}")
 
     def test_every_option_is_described(self) -> None:
-        """Check that each option has a `Field(description=...)`."""
+        """Check that each option has a `Field(description=...)`. Raises ConformanceError."""
         fields = self.spec.controller.Options.model_fields
         if bare := [name for name, field in fields.items() if not field.description]:
             raise ConformanceError(f"controller {self.spec.name!r} has options without description: {', '.join(bare)}")
 
     def test_unknown_options_are_refused(self) -> None:
-        """Check that unknown options are errors."""
+        """Check that unknown options are errors. Raises ConformanceError."""
         options = self.spec.controller.Options
         try:
             options.model_validate({"_".join(["unknown", *options.model_fields]): 0})
@@ -201,7 +208,7 @@ class ControllerConformance:
         raise ConformanceError(f"controller {self.spec.name!r} takes options that it does not have")
 
     def test_it_is_a_controller(self) -> None:
-        """Check the interface that the governor and the loop use."""
+        """Check the interface that the governor and the loop use. Raises ConformanceError."""
         if not issubclass(self.spec.controller, Controller):
             raise ConformanceError(f"{self.spec.controller!r} is no subclass of Controller")
 

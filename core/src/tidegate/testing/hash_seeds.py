@@ -1,4 +1,4 @@
-"""Determinism across processes: hashes of strings differ there, and so does the order of sets; it must not show."""
+"""Determinism across processes: other hash seeds change the order of sets, which must have no effect."""
 
 import hashlib
 import os
@@ -23,7 +23,8 @@ print(*digests(*pickle.load(sys.stdin.buffer)))
 def find_hash_fault(spec: PolicySpec, *, worlds: int, seed: int, options: Mapping[str, Any]) -> ConformanceFault | None:
     """Return the first world in which a policy answers differently in a process with another hash seed; None if none.
 
-    Raises ValueError for a policy that another process cannot import, RuntimeError if that process fails.
+    `worlds`: number of worlds; `seed`: the first one; `options`: of the policy. Raises ValueError for a policy that
+    another process cannot import, RuntimeError if that process fails.
     """
     try:
         asked = pickle.dumps((spec, worlds, seed, dict(options)))
@@ -37,7 +38,10 @@ def find_hash_fault(spec: PolicySpec, *, worlds: int, seed: int, options: Mappin
 
 
 def digests(spec: PolicySpec, worlds: int, seed: int, options: Mapping[str, Any]) -> list[str]:
-    """Return a digest of a policy's commands in each world."""
+    """Return a digest of a policy's commands in each of `worlds` worlds.
+
+    `seed`: seed of the first world; `options`: of the policy.
+    """
     return [hashlib.sha256(_log_of(spec, world, options)).hexdigest() for world in range(seed, seed + worlds)]
 
 

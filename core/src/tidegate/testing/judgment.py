@@ -1,7 +1,8 @@
-"""How good a policy is beside the simple ones, in worlds that draw what people send.
+"""Comparison of a policy with simple baselines in typical traffic.
 
-Each world is one difficulty beside otherwise usual conditions: six workers, an SLO of 60 ms, batches of up to sixteen
-rows that take 8 ms and 2 ms a row. The yardsticks are `fifs`, `eager` and Triton's batcher, tuned as its experts do.
+Each scenario has one difficulty in otherwise usual conditions: six workers, an SLO of 60 ms, and batches of up to
+sixteen rows that take 8 ms and 2 ms for each row. The baselines are `fifs`, `eager` and Triton's batcher with expert
+settings.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,11 +20,11 @@ from tidegate.workload import PolicyChoice, Scenario
 
 BASELINE_POLICIES = ("fifs", "eager", "triton")
 TUNED_BASELINE = "triton"
-"""The yardstick of which the best setting counts, chosen afterwards for each world."""
+"""Baseline of which the best setting counts, chosen afterwards for each scenario."""
 WORLD_SEEDS = (1, 2, 3, 4, 5)
 WARMUP_S, DURATION_S = 0.5, 1.5
 NOISE_FRACTION = 0.01
-"""A policy is called below a yardstick from such a share of the requests on, where the interval excludes none."""
+"""Minimum fraction of requests by which a policy below a baseline is reported, if its interval excludes none."""
 _GPU = {"alpha_ms": 2, "beta_ms": 8, "max_batch": 16}
 _MODEL = {"name": "m", "slo_ms": 60, "profile": _GPU}
 
@@ -104,19 +105,19 @@ class Judgment:
     policy: str
     world: str
     attainment: float
-    """The share of requests on time, the mean of all seeds."""
+    """Fraction of requests on time, the mean of all seeds."""
     worst: float
-    """The same of the model of which it is lowest."""
+    """Attainment of the worst model."""
     best: str
-    """The yardstick with the highest mean attainment, Triton's with its setting."""
+    """Baseline with the highest mean attainment, Triton's with its setting."""
     gain: Interval
-    """The policy's attainment less that of the best yardstick, seed by seed."""
+    """Attainment of the policy minus that of the best baseline, seed by seed."""
     worst_gain: float
-    """The same of the worst model, beside the best yardstick's; mean."""
+    """Attainment of the worst model minus that of the best baseline's worst model; mean over seeds."""
 
     @property
     def is_below(self) -> bool:
-        """Whether the policy is below the yardstick by more than noise."""
+        """Whether the policy is below the baseline by more than noise."""
         return self.gain.high < 0 and self.gain.mean < -NOISE_FRACTION
 
 

@@ -1,4 +1,4 @@
-"""Transcript tests: what happens, and what the policy is expected to do about it.
+"""Transcript tests: events, and the commands that the policy is expected to return.
 
 assert (
     Playbook(policy)
@@ -35,7 +35,7 @@ class TranscriptMismatch(AssertionError):
 class Playbook:
     """Transcript of a policy: `>>` sends an event, `<<` expects the next command.
 
-    True once every command was expected.
+    Its truth value is True once every command was expected.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -107,9 +107,12 @@ def arrived(
     app: str = "",
     shape: str = "",
 ) -> RequestArrived:
-    """Return the arrival of a request with the deadline `due_ns`. Times are in ns."""
+    """Return the arrival of a request of `rows` rows for a model, with the deadline `due_ns`. Times are in ns.
+
+    `merge_key`, `app`, `shape`: fields of `Request`.
+    """
     return RequestArrived(now_ns, Request(request_id, model, rows, now_ns, due_ns, merge_key, app, shape))
 
 
 PlaybookOf = Callable[..., Playbook]
-"""The type of the fixture `playbook_of` (`pytest_plugin`)."""
+"""Type of the fixture `playbook_of` (`pytest_plugin`)."""

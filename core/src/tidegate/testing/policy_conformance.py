@@ -1,4 +1,4 @@
-"""Conformance as a test class, for any framework that collects classes: a test per invariant."""
+"""Conformance tests of policies as a test class, for any framework that collects classes: a test for each invariant."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -13,22 +13,22 @@ from tidegate.testing.hash_seeds import find_hash_fault
 
 
 class PolicyConformance:
-    """Derive a class from this one, say which policy, and it is tried as `check_policy` tries it:
+    """Base class of conformance tests of a policy, as `check_policy` runs them; a subclass names the policy.
 
     class TestMine(PolicyConformance):
         spec = PolicySpec("mine", "What it does, in a line", Mine)
 
-    All tests share one pass through the worlds. A world ends at the first invariant that breaks in it. What is not
-    here, no policy can break: the clock is the driver's (4), the future is not in the events (5), and the engine goes
-    on without a policy that raises (9).
+    All tests share one pass through the worlds. A world ends at the first violation. Invariants that a policy cannot
+    violate are not tested: the clock is the driver's (4), events do not contain the future (5), and the engine
+    continues without a policy that raises an exception (9).
     """
 
     spec: ClassVar[PolicySpec]
     options: ClassVar[Mapping[str, Any]] = {}
-    """The options to try it with, where not the defaults."""
+    """Options of the policy; empty: defaults."""
     worlds: ClassVar[int] = 100
     seed: ClassVar[int] = 0
-    """The seed of the first world."""
+    """Seed of the first world."""
 
     def test_1_conservation(self) -> None:
         """Check that every accepted request ends exactly once."""
@@ -47,8 +47,11 @@ class PolicyConformance:
         self._holds(6)
 
     def test_6_determinism_across_processes(self) -> None:
-        """Check that the order of sets and hashes of strings have no effect; skipped if the class cannot be
-        imported."""
+        """Check that the order of sets and hashes of strings have no effect.
+
+        Raises SkipTest if the class cannot be imported by another process or is broken in a single one, and
+        ConformanceError if the commands differ.
+        """
         if any(fault.invariant in (None, 6) for fault in self._faults()):
             raise SkipTest(f"policy {self.spec.name!r} is broken already in a single process")
         try:
@@ -63,14 +66,16 @@ class PolicyConformance:
         self._holds(7)
 
     def test_8_deadline_honesty(self) -> None:
-        """Check that no request is dispatched that is predicted late; skipped for a best-effort policy."""
+        """Check that no request is dispatched that is predicted late. Raises SkipTest for a best-effort policy."""
         if self.spec.policy.best_effort:
             raise SkipTest(f"policy {self.spec.name!r} declares itself best-effort")
         self._holds(8)
 
     def test_10_no_idle_refusal(self) -> None:
-        """Check that no request is dropped that an idle worker would answer on time; skipped with
-        `early_drop_reason`."""
+        """Check that no request is dropped that an idle worker would answer on time.
+
+        Raises SkipTest if the policy declares an `early_drop_reason`.
+        """
         if reason := self.spec.policy.early_drop_reason:
             raise SkipTest(f"policy {self.spec.name!r} declares: {reason}")
         self._holds(10)
@@ -80,7 +85,7 @@ class PolicyConformance:
         self._holds(None)
 
     def test_it_has_a_summary_of_one_line(self) -> None:
-        """Check the summary that `tidegate plugins` lists."""
+        """Check the summary that `tidegate plugins` lists. Raises ConformanceError."""
         if not self.spec.summary.strip() or "\n" in self.spec.summary:
             raise ConformanceError(f"policy {self.spec.name!r}: its summary is not one line: {self.spec.summary!r}")
 
@@ -95,7 +100,7 @@ class PolicyConformance:
         self._none_of([name for name, field in fields.items() if not field.description], "options without description")
 
     def test_unknown_options_are_refused(self) -> None:
-        """Check that unknown options are errors."""
+        """Check that unknown options are errors. Raises ConformanceError."""
         options = self.spec.policy.Options
         try:
             options.model_validate({"_".join(["unknown", *options.model_fields]): 0})

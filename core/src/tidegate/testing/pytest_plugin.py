@@ -1,9 +1,9 @@
-"""Fixtures for authors of policies, in every pytest session where Tidegate is installed (entry point `pytest11`).
+"""Fixtures for policy authors, in every pytest session with Tidegate installed (entry point `pytest11`).
 
 playbook_of(Mine, models, workers, profiles, patience_ms=3)    a Playbook of a new policy, its options validated
 plugins                                                        Plugins.installed(), to which a test may register its own
 
-Sessions that test no policy load this too: it imports pytest, and the rest when a fixture is used.
+Sessions without tests of policies load it, too: it imports only pytest until a fixture is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def playbook_of() -> PlaybookOf:
 
 @pytest.fixture
 def plugins() -> Plugins:
-    """Return the installed plugins, loaded anew for every test, so that a test can register more."""
+    """Return the installed plugins, a new object for every test, so that a test can register more."""
     from tidegate.host import Plugins  # noqa: PLC0415 - see above
 
     return Plugins.installed()

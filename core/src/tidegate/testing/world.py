@@ -1,4 +1,6 @@
-"""Random small worlds to try a policy in: models, workers, requests, cancellations, failures, slow and lost workers."""
+"""Random small worlds for conformance tests: models, workers, requests, cancellations, failures, slow and lost
+workers.
+"""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -39,15 +41,15 @@ from tidegate.sim.workers import Outcome, failed, finished
 WORKER_CLASSES = ("fast", "slow")
 DEADLINE_MISS_ACTIONS: tuple[DeadlineMissAction, ...] = ("reject", "reject", "serve")
 TIMES_OF_SHAPE = {"": 1.0, "x:320": 1.0, "x:960": 1.8}
-"""How many times as long as the profile says batches of a shape take: a policy is told of none, and learns."""
+"""Latency factor of batches by shape; policies do not get it and learn it."""
 SCATTER_CVS = (0.0, 0.1, 0.2, 0.35)
-"""Coefficients of variation of what stages take, where times scatter about what is planned."""
+"""Coefficients of variation of stage durations in worlds with scatter."""
 STALL_FACTOR = 10.0
-"""A stage that stalls takes so many times as long."""
+"""Latency factor of a stalled stage."""
 APPLICATION_MIXES = ("",) * 16, "a" * 16, "a" * 16 + "b" * 3 + "c"
-"""The applications of a world: none, one, or three of which one is most of the requests."""
+"""Applications of a world's requests: none, one, or three, of which one is the majority."""
 ROW_MIXES = ("few", "few", "log-normal", "1 or 16")
-"""How many rows the requests of a world have."""
+"""Distributions of a request's rows."""
 
 
 @dataclass(frozen=True)
@@ -56,19 +58,20 @@ class ConformanceWorld:
 
     setup: Setup
     events: tuple[AnyStimulus, ...]
-    """The events from outside, in the order of time."""
+    """External events in order of time."""
     service_factors: tuple[float, ...]
-    """The n-th stage to start takes this times as long as its profile says (cyclic)."""
+    """Ratio of actual to expected duration of the n-th started stage (cyclic)."""
     failures: frozenset[int]
-    """The n-th stage to start fails instead of finishing; some of its requests have their own ends by then."""
+    """Numbers of the started stages that fail; some of their requests have ended by then."""
     first_lead_ns: int = 0
-    """How early batches are sent behind others, as they are live; 0: not at all."""
+    """Initial lead of early dispatch in ns; 0: none."""
 
 
 def random_world(rng: random.Random, *, disturbances: bool = True, pipelines: bool = False) -> ConformanceWorld:
-    """Return a random world. Without `disturbances` workers neither fail nor vanish, and latency is exact.
+    """Return a random world drawn from `rng`.
 
-    `pipelines`: some models are split into partitions, with a network between the nodes.
+    `disturbances`: whether workers fail and disappear and durations vary. `pipelines`: whether some models are split
+    into partitions, with a network between the nodes.
     """
     models = tuple(_model(rng, f"model{index}") for index in range(rng.randint(1, 3)))
     if pipelines:
@@ -173,7 +176,10 @@ def refused(failed: BatchFailed, batch: Batch) -> BatchFailed:
 
 
 def check_drop(engine: Engine, request: Request) -> None:
-    """Check invariant 10: after a request was dropped, no worker is idle that would answer it on time."""
+    """Check invariant 10 after a request was dropped: no idle worker would answer it on time.
+
+    Raises InvariantViolation.
+    """
     if worker := engine.idle_on_time(request, engine.expectations.profiles):
         raise InvariantViolation(
             10,
@@ -189,9 +195,11 @@ def run_world(
     options: Mapping[str, Any] | None = None,
     recorder: Recorder | None = None,
 ) -> Simulation:
-    """Run a policy through a world to its end. Raises an exception at the first violation.
+    """Run a policy through a world to its end.
 
-    `recorder`: observer that writes the event log, if given.
+    Raises InvariantViolation, or the policy's exception, at the first fault.
+
+    `options`: of the policy; None: defaults. `recorder`: observer that writes the event log, if given.
     """
     policy = make_policy(spec, world.setup, dict(options or {}))
     observers = [recorder] if recorder else []

@@ -1,8 +1,8 @@
 """Building blocks of policies: queues, idle workers, batch formation, batch targets. Using them is optional.
 
-queueing      one queue for each kind of batch: the base of most policies (BEGIN HERE)
-idle_workers  which workers are idle, or about to be
-gathering     which requests of a queue would run together if a batch started now
+queueing      one queue for each queue key: the base of most policies (BEGIN HERE)
+idle_workers  workers that are idle, or about to be
+gathering     batch formation: the requests of a queue that would run together if a batch started now
 batch_target  the batch size that the load needs
 first_come    first come, first served: the simplest policy
 """

@@ -1,4 +1,4 @@
-"""How large a batch the load asks for: the staggered optimum at the observed rate (Symphony, section 3.3)."""
+"""Batch size that the load needs: the staggered optimum at the observed rate (Symphony, section 3.3)."""
 
 from bisect import bisect_left
 from math import exp
@@ -6,11 +6,11 @@ from math import exp
 from tidegate.api import NEVER_NS, Profile
 
 MEMORY_NS = 1_000_000_000
-"""Time constant of the rate's exponential average: long enough to smooth a Poisson process, short against a day."""
+"""Time constant of the rate's exponential average in ns: smooths a Poisson process and follows the course of a day."""
 MIN_MASS_NS = MEMORY_NS // 10
-"""Nothing arrived in so much of the time before the first request, as far as anybody knows."""
+"""Assumed time in ns without arrivals before the first request."""
 REFRESH_NS = 10_000_000
-"""How long a target holds."""
+"""Time in ns for which a target is reused."""
 
 
 class ArrivalRate:
@@ -69,7 +69,8 @@ class ArrivalRate:
 
     def rows_per_ns_at(self, now_ns: int) -> float:
         """Return the rate in rows per ns at `now_ns`, even if nothing arrived since; the first arrivals count
-        little."""
+        little.
+        """
         rows, mass_ns = self._faded(now_ns)
         return rows / max(mass_ns, MIN_MASS_NS)
 
@@ -86,7 +87,7 @@ class BatchTarget:
     __slots__ = ("_computed_ns", "_rows", "rate")
 
     def __init__(self, rate: ArrivalRate) -> None:
-        """`rate`: at which its rows arrive; several targets may have one."""
+        """Create the target of one model. `rate`: arrival rate of its rows, which several targets may share."""
         self.rate = rate
         self.forget()
 
@@ -95,9 +96,9 @@ class BatchTarget:
         self._rows, self._computed_ns = 1, -REFRESH_NS
 
     def rows(self, now_ns: int, profile: Profile, slo_ns: int, workers: int) -> int:
-        """Return the target in rows, at least 1.
+        """Return the target in rows at `now_ns`, at least 1.
 
-        `slo_ns`: time from arrival to deadline; `workers`: number of workers that host the model.
+        `slo_ns`: time from arrival to deadline in ns; `workers`: number of workers that host the model.
         """
         if now_ns - self._computed_ns >= REFRESH_NS:
             self._rows = staggered_target(profile, slo_ns, self.rate.rows_per_ns, workers)
@@ -110,7 +111,7 @@ def staggered_target(profile: Profile, slo_ns: int, rows_per_ns: float, workers:
 
     The condition is `l(b) + wait <= SLO`: a batch waits until its rows have arrived (b/rate) or, under overload, until
     the next worker is free (l(b)/N). This is equation 1 with the number of workers that the load needs, at most
-    `workers`. `slo_ns`: in ns; `rows_per_ns`: arrival rate.
+    `workers`. `slo_ns`: SLO in ns; `rows_per_ns`: arrival rate in rows per ns.
     """
 
     def too_large(rows: int) -> bool:

@@ -1,4 +1,4 @@
-"""First come, first served: the simplest policy, and what goes on when another one breaks (invariant 9)."""
+"""First come, first served: the simplest policy, and the fallback of a failed one (invariant 9)."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,9 +24,9 @@ from tidegate.toolkit.queueing import QueueingPolicy, RequestQueue
 class FirstComeFirstServed(QueueingPolicy):
     """First come, first served: the oldest request and those that can join it run on the first idle worker.
 
-    Requests of unsplit models are never dropped. A batch of a split model leaves when a worker of its first partition
+    Requests of unsplit models are never dropped. A batch of a split model starts when a worker of its first partition
     is idle; each later stage is reserved on the worker expected to be free first. A request that no route answers on
-    time is dropped, since it would occupy several workers.
+    time is dropped, because it would occupy several workers.
     """
 
     best_effort = True

@@ -8,22 +8,22 @@ from tidegate.api import NEVER_NS, Profile, Request
 from tidegate.toolkit.queueing import RequestQueue
 
 MAX_LOOKED_AT = 64
-"""So many requests behind a run are looked at for what fits into its free rows, so that a long queue stays cheap."""
+"""Maximum number of requests behind a run that are examined for its free rows, so that a long queue stays cheap."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormedBatch:
-    """Requests of one queue, in a row, that meet the earliest deadline among them if started now."""
+    """Consecutive requests of one queue that meet the earliest deadline among them if started now."""
 
     start: int
-    """Position in the queue of its first request; those before it are skipped."""
+    """Position in the queue of its first request; earlier ones are skipped."""
     count: int
-    """How many requests, from there on."""
+    """Number of consecutive requests from there on."""
     rows: int
     due_ns: int
-    """The earliest deadline among them, less the reserve; NEVER_NS where none has one."""
+    """Earliest deadline among them minus the reserve, in ns; NEVER_NS if none has one."""
     fillers: tuple[int, ...] = ()
-    """The ids of smaller requests from behind the run, which use the rows that the next request of the queue leaves."""
+    """Ids of smaller requests further back that fill the free rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Gathering:
     """Batch formation: finds the most requests that meet their deadlines, from the head or from a later start."""
 
     reserve_ns: int
-    """Kept free before every deadline, for the way back to the client."""
+    """Time in ns reserved before every deadline for the response to the client."""
     fills: bool = False
     """Whether smaller requests from further back fill the rows that a run leaves free (first fit)."""
 
@@ -49,8 +49,9 @@ class Gathering:
     ) -> FormedBatch | None:
         """Return a batch that begins at the first request with time for `target_rows` rows, or for all behind it.
 
-        Earlier requests are skipped, since each would make the batch smaller than the load needs (Nexus, section 6.3).
-        They stay queued: the policy decides whether to drop or run them. `now_ns`: planned start.
+        Earlier requests are skipped, because each would make the batch smaller than the load needs (Nexus, section
+        6.3). They stay queued: the policy decides whether to drop or run them. `now_ns`: planned start; `most_rows`:
+        maximum rows of the batch, None: the model's. None if no request has the time.
         """
         target_rows = min(target_rows, most_rows or queue.model.merged_rows)
         for start, (request, size) in enumerate(_runs_within(queue, target_rows)):
@@ -59,16 +60,16 @@ class Gathering:
         return None
 
     def is_hopeless(self, request: Request, profile: Profile, now_ns: int) -> bool:
-        """Whether a request would be late even if it ran now and alone."""
+        """Whether a request would be late even if it started at `now_ns` and ran alone."""
         return now_ns + profile.upper_ns(request.rows) > self.due_ns(request)
 
     def longest_run(
         self, requests: Iterable[Request], most_rows: int, profile: Profile, now_ns: int, *, start: int = 0
     ) -> FormedBatch | None:
-        """Return the most requests from position `start` on that meet the earliest deadline among them; None if there
-        are none.
+        """Return the most requests from position `start` on that meet the earliest deadline among them.
 
-        A single request may have more than `most_rows` rows. `now_ns`: planned start.
+        `most_rows`: maximum rows of the batch; a single request may have more. `now_ns`: planned start. None if even
+        the first would be late.
         """
         reserve_ns, fitting_rows = self.reserve_ns, profile.max_rows
         due_ns = NEVER_NS

@@ -100,8 +100,9 @@ class IdleWorkers:
             pool.occupy(worker_id)
 
     def start_ns(self, now_ns: int, worker_id: int) -> int:
-        """Return the planned start, in ns, of a stage dispatched now: later than `now_ns` if the worker still runs a
-        stage."""
+        """Return the planned start, in ns, of a stage dispatched now; later than `now_ns` if the worker runs another
+        one.
+        """
         return max(now_ns, self._pool_of[worker_id].ready.get(worker_id, 0))
 
     def peek(self, partition: str) -> Worker | None:
@@ -136,7 +137,8 @@ class IdleWorkers:
 
     def sharing(self, partition: str) -> tuple[frozenset[str], int]:
         """Return the partitions that share workers with a partition, directly or indirectly, and the number of
-        workers."""
+        workers.
+        """
         shared, pools = {partition}, [pool for pool in self._pools.values() if pool.members]
         while found := [pool for pool in pools if not pool.hosts <= shared and pool.hosts & shared]:
             for pool in found:

@@ -1,4 +1,4 @@
-"""A base for policies that keep one first-in-first-out queue per kind of batch: most of them."""
+"""Base class of policies with one first-in-first-out queue for each queue key, as most policies have."""
 
 from abc import abstractmethod
 from collections import OrderedDict
@@ -33,7 +33,7 @@ from tidegate.api import (
 from tidegate.toolkit.idle_workers import IdleWorkers
 
 MAX_PASSED = 256
-"""So many that wait already a request passes at most: nobody makes the others' queueing slow by being in a hurry."""
+"""Maximum number of waiting requests that a retried request passes, so that inserting stays cheap."""
 
 
 class RequestQueue:
@@ -119,14 +119,14 @@ Queue = TypeVar("Queue", bound=RequestQueue, default=RequestQueue)
 
 
 class QueueingPolicy(Policy, Generic[Queue]):
-    """Keeps the queues, the idle workers and the profiles; subclasses decide.
+    """Base class that keeps queues, idle workers and profiles; subclasses decide.
 
-    They fill in `queue_changed`, which is asked too when a timer fires that is named after a queue, and `worker_freed`.
-    One that keeps more than requests in its queues derives them from RequestQueue, names the class
-    (`QueueingPolicy[MyQueue]`) and makes them in `new_queue`.
+    Subclasses implement `queue_changed`, which is also called when a timer named after a queue fires, and
+    `worker_freed`. A policy with more data in its queues derives them from RequestQueue, names the class
+    (`QueueingPolicy[MyQueue]`) and creates them in `new_queue`.
 
-    Where a batch has to be on time, gather it for `start_ns(now_ns, worker)`: an idle worker begins now, one that is
-    about to be idle a little later.
+    Form a batch that must be on time for `start_ns(now_ns, worker)`: an idle worker begins now, one that is about to be
+    idle a little later.
     """
 
     supports_pipelined_dispatch = True
@@ -152,15 +152,16 @@ class QueueingPolicy(Policy, Generic[Queue]):
 
     @abstractmethod
     def queue_changed(self, now_ns: int, queue: Queue) -> Commands:
-        """Decide about a queue: a request joined or was cancelled, its timer is due, or its workers or profiles
-        changed."""
+        """Decide about a queue after a request joined or was cancelled, its timer fired, or its workers or profiles
+        changed.
+        """
 
     @abstractmethod
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
         """Decide about a worker that became idle or is about to.
 
-        Run on a worker about to be idle what you would run if it were idle, or nothing: if the most urgent queue might
-        be late behind the running stage, another one must not take the worker from it.
+        On a worker about to be idle, run what you would run if it were idle, or nothing: if the most urgent queue might
+        be late behind the running stage, another queue must not take the worker.
         """
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
@@ -185,7 +186,7 @@ class QueueingPolicy(Policy, Generic[Queue]):
         return found
 
     def forget_plans(self, partitions: Collection[str], shape: str | None = None) -> None:
-        """Handle a change of workers that host these partitions, or of a profile of one shape; None: of any.
+        """Handle a change of workers that host these partitions, or of a profile of one shape; None: of any shape.
 
         Subclasses extend it to discard derived data.
         """
@@ -214,8 +215,10 @@ class QueueingPolicy(Policy, Generic[Queue]):
         return taken
 
     def dispatch(self, now_ns: int, queue: Queue, count: int, worker: Worker, *, start: int = 0) -> Dispatch:
-        """Dispatch `count` requests of a queue, from position `start` on, to an idle worker as one stage that starts
-        now."""
+        """Dispatch `count` requests of a queue, from position `start` on, to a worker as one stage.
+
+        The stage starts at `start_ns(now_ns, worker)`.
+        """
         requests = self.take(queue, count, start)
         rows = sum([request.rows for request in requests])
         model = queue.model.name

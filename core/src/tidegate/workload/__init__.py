@@ -7,9 +7,9 @@ sizes          the distribution of rows per request, for planners
 arrivals       arrival processes; traces: recorded arrivals
 from_layout    a scenario with the workers, models and network of a planner's layout
 from_profiles  a scenario with measured profiles
-shapes         the shapes of a model's requests, each with its share and its profile
+shapes         the shapes of a model's requests, each with its frequency and its profile
 distributions  distributions of rows and the like; streams: one random stream for each purpose
-profiles       the ways in which a scenario gives the latency of a batch
+profiles       the forms in which a scenario gives the latency of a batch
 section        the base class of its sections
 simulated      its section `simulation`: how simulated workers differ from what policies expect
 """

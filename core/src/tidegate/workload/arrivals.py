@@ -1,4 +1,4 @@
-"""When requests arrive: processes that draw instants from a generator they are given."""
+"""Arrival processes: draw arrival times of requests from a given random generator."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ class Arrivals(msgspec.Struct, frozen=True, tag_field="process"):
             raise ValueError(f"rate_rps must be positive and finite, not {self.rate_rps}")
 
     def instants_ns(self, duration_ns: int, rng: Random) -> Iterator[int]:
-        """Return arrival times in [0, duration_ns), in ns, ascending. Equal seeds give equal arrivals."""
+        """Return arrival times in [0, duration_ns), in ns, ascending. Equal seeds of `rng` give equal arrivals."""
         for at_s in self._instants_s(rng):
             at_ns = at_s * NS_PER_S
             if at_ns >= duration_ns:  # before rounding down: a gap of a very low rate may be infinite
@@ -49,7 +49,7 @@ class Gamma(Arrivals, frozen=True, tag="gamma"):
     """Arrivals with gamma-distributed gaps, coefficient of variation 1 / sqrt(shape)."""
 
     shape: float
-    """Below 1: bursts; 1: Poisson; above: steadier. Positive."""
+    """Shape parameter, positive: below 1 bursts, 1 Poisson, above 1 steadier."""
 
     def __post_init__(self) -> None:
         """Refuse a shape that the distribution does not have."""
@@ -76,7 +76,7 @@ class RateStep(msgspec.Struct, frozen=True):
     """Change of the rate at a given time."""
 
     from_s: float
-    """Seconds from the start."""
+    """Start of the step in seconds from the start of the run."""
     rate_rps: float
     """Mean arrivals per second until the next step; 0: none."""
 
@@ -90,7 +90,7 @@ class VaryingRate(Arrivals, frozen=True, tag="varying"):
     unit: Poisson | Gamma | Uniform
     """A process of rate 1."""
     steps: tuple[RateStep, ...]
-    """The rates, in the order of `from_s`, the first at 0; the last one holds for ever."""
+    """Steps by `from_s`, the first at 0; the last one has no end."""
 
     def __post_init__(self) -> None:
         """Refuse steps out of order, and rates that are none."""

@@ -1,4 +1,4 @@
-"""Distributions of what a request brings along: its rows, or the milliseconds that it takes beyond its batch."""
+"""Distributions of rows of a request, and of its additional latency."""
 
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
@@ -21,11 +21,11 @@ class Distribution(ScenarioSection):
 
     @abstractmethod
     def drawing_from(self, rng: Random) -> Draw:
-        """Return a function that draws numbers from this generator."""
+        """Return a function that draws numbers from the generator `rng`."""
 
     @abstractmethod
     def quantile(self, share: float) -> float:
-        """Return the quantile of the distribution; 0 < share < 1."""
+        """Return the quantile of the distribution at `share`, with 0 < share < 1."""
 
     @property
     @abstractmethod
@@ -49,7 +49,7 @@ class Constant(Distribution):
         return lambda: self.value
 
     def quantile(self, share: float) -> float:
-        """Return the value."""
+        """Return the value, whatever the share."""
         return self.value
 
     @property
@@ -79,7 +79,7 @@ class LogNormal(Distribution):
         return lambda: rng.lognormvariate(mu, sigma)
 
     def quantile(self, share: float) -> float:
-        """Return the quantile of the distribution."""
+        """Return the quantile of the distribution at `share`."""
         mu, sigma = lognormal_parameters(self.mean, self.cv)
         return exp(NormalDist(mu, sigma).inv_cdf(share))
 
@@ -99,7 +99,7 @@ class Normal(Distribution):
 
     distribution: Literal["normal"]
     mean: float = Field(gt=0)
-    std: float = Field(gt=0, description="Standard deviation, before the negative numbers are left out")
+    std: float = Field(gt=0, description="Standard deviation, before negative numbers are discarded")
 
     def drawing_from(self, rng: Random) -> Draw:
         """Return a function that draws until a number is not negative."""
@@ -113,7 +113,7 @@ class Normal(Distribution):
         return draw
 
     def quantile(self, share: float) -> float:
-        """Return the quantile of the non-negative part."""
+        """Return the quantile of the non-negative part at `share`."""
         whole = NormalDist(self.mean, self.std)
         negative = whole.cdf(0)
         return max(0.0, whole.inv_cdf(negative + share * (1 - negative)))
@@ -134,7 +134,9 @@ class ValueTable(Distribution):
 
     distribution: Literal["table"]
     values: list[Annotated[float, Field(ge=0)]] = Field(min_length=1)
-    weights: list[Annotated[float, Field(ge=0)]] | None = Field(default=None, description="Default: equal")
+    weights: list[Annotated[float, Field(ge=0)]] | None = Field(
+        default=None, description="Weight of each value; default: equal"
+    )
 
     @model_validator(mode="after")
     def _pairs(self) -> Self:
@@ -176,7 +178,7 @@ AnyDistribution = Annotated[
     Annotated[Constant | LogNormal | Normal | ValueTable, Field(discriminator="distribution")],
     BeforeValidator(_from_number),
 ]
-"""A distribution as a field of a file: a number, or a section that names its `distribution`."""
+"""Distribution as a field of a scenario: a number, or a section that names its `distribution`."""
 
 
 def choosing_from(weights: list[float], rng: Random) -> Callable[[], int]:
@@ -187,6 +189,8 @@ def choosing_from(weights: list[float], rng: Random) -> Callable[[], int]:
 
 
 def lognormal_parameters(mean: float, cv: float) -> tuple[float, float]:
-    """Return mean and standard deviation of the logarithm from mean and coefficient of variation of the values."""
+    """Return mean and standard deviation of the logarithm, from mean and coefficient of variation `cv` of the
+    values.
+    """
     variance = log(1 + cv * cv)
     return log(mean) - variance / 2, sqrt(variance)

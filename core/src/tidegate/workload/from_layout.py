@@ -1,4 +1,4 @@
-"""A scenario whose workers, models and network are those of a planner's layout."""
+"""Scenarios whose workers, models and network come from a planner's layout."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,10 +10,10 @@ from tidegate.schemas import DocumentError, Layout, did_you_mean, field_errors, 
 
 
 def sections_of(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The sections `layout`, read, and `models`, with what the layout says of each.
+    """Return the sections `layout`, read, and `models`, with the layout's data of each model.
 
-    A model's share of the arrivals is what the plan can bear, unless the file says another one. Raises ValueError for
-    a file that cannot be used, and for sections that say the same as the layout.
+    A model's fraction of the arrivals is the rate that the plan can sustain, unless the file sets it. Raises ValueError
+    for a file that cannot be used, and for sections that contradict the layout.
     """
     if doubled := [name for name in ("workers", "network") if given.get(name)]:
         raise ValueError(f"{doubled[0]}: comes from the layout; leave it out, or leave layout out")

@@ -1,4 +1,4 @@
-"""A scenario whose models take as long as `tidegate profile` measured."""
+"""Scenarios with the latency of models that `tidegate profile` measured."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ from tidegate.workload.workers import WorkerSpec
 
 
 def models_as_measured(given: Mapping[str, Any], folder: Path) -> list[Any]:
-    """The section `models`, with what a profile file has of each that says nothing of its own; medians, by kind.
+    """Return the section `models` with measured profiles (medians, by device class) for models without their own.
 
-    Raises ValueError for a file that cannot be used, or has nothing of a model, or of one on a kind of worker.
+    Raises ValueError for a file that cannot be used, or that lacks a model or a model's device class.
     """
     if given.get("layout") is not None:
         raise ValueError("profiles: a layout has those of its models: leave out one of the two")

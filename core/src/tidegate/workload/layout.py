@@ -1,4 +1,4 @@
-"""The layout of a scenario: the one that it names, or what its workers and models are short for."""
+"""Layout of a scenario: the one that it names, or the one that its workers and models describe."""
 
 from tidegate.api import NS_PER_MS, Profile
 from tidegate.schemas import Layout, LayoutModel, LayoutNetwork, LayoutPartition, LayoutPipeline, LayoutWorker

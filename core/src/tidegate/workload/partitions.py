@@ -1,4 +1,4 @@
-"""How a scenario says what models are made of: partitions with their profiles, in pipelines."""
+"""Partitions and pipelines of a scenario's models, with their profiles."""
 
 from collections.abc import Mapping, Sequence
 from typing import Self, TypeVar
@@ -12,8 +12,9 @@ P = TypeVar("P")
 
 
 def of_kind(profiles: Mapping[str, P], kind: str) -> P | None:
-    """Return the entry of a device class; for a part of a GPU (`A100/mps-50`) without its own entry, that of the
-    GPU."""
+    """Return the entry of a device class `kind`; for a part of a GPU (`A100/mps-50`) without an entry that of
+    the GPU.
+    """
     return profiles.get(kind) or profiles.get(kind.rpartition("/")[0])
 
 
@@ -21,9 +22,11 @@ class PartitionSpec(ScenarioSection):
     """Consecutive blocks of a model, loaded as a model of their own."""
 
     name: Name
-    profile: ProfileSpec | None = Field(default=None, description="What policies expect, on every device class")
+    profile: ProfileSpec | None = Field(default=None, description="Latency that policies expect, on every device class")
     profiles: dict[Name, ProfileSpec] = Field(default_factory=dict, description="... or by device class")
-    output_bytes: int = Field(default=0, ge=0, description="Per row, as it travels to the next partition")
+    output_bytes: int = Field(
+        default=0, ge=0, description="Bytes of one row of output, as transferred to the next partition"
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -32,14 +35,14 @@ class PartitionSpec(ScenarioSection):
         return self
 
     def profile_on(self, kind: str) -> ProfileSpec | None:
-        """Return the profile of the partition on a device class; None if it has none."""
+        """Return the profile of the partition on a device class `kind`; None if it has none."""
         return self.profile or of_kind(self.profiles, kind)
 
 
 class PipelineSpec(ScenarioSection):
     """A sequence of partitions with one batch size."""
 
-    batch: int = Field(ge=1, le=65536, description="Rows: no batch through it is larger")
+    batch: int = Field(ge=1, le=65536, description="Maximum batch size in rows")
     partitions: list[PartitionSpec] = Field(min_length=1)
 
 

@@ -1,4 +1,4 @@
-"""How a scenario says how long a batch takes: a straight line, measured points, or a CSV table of either."""
+"""Latency of batches in a scenario: a straight line, measured points, or a CSV table of either."""
 
 import csv
 from pathlib import Path
@@ -18,9 +18,9 @@ class ProfileSpec(ScenarioSection):
     alpha_ms: Milliseconds | None = Field(default=None, description="Milliseconds per row")
     beta_ms: Milliseconds | None = Field(default=None, description="Milliseconds per batch")
     points_ms: dict[int, Milliseconds] | None = Field(
-        default=None, min_length=1, description="Measured: rows to milliseconds, with straight lines between them"
+        default=None, min_length=1, description="Measured latency: {rows: milliseconds}, interpolated linearly"
     )
-    csv: str | None = Field(default=None, description="A file with the columns rows,latency_ms; becomes `points_ms`")
+    csv: str | None = Field(default=None, description="CSV file with the columns rows,latency_ms; becomes `points_ms`")
     max_batch: int | None = Field(default=None, ge=1, le=65536, description="The largest batch, in rows")
 
     @model_validator(mode="before")
@@ -44,7 +44,7 @@ class ProfileSpec(ScenarioSection):
         return self
 
     def build(self, partition: str, kind: str, max_rows: int) -> Profile:
-        """Return the profile of a partition on a device class, for up to `max_rows` rows."""
+        """Return the profile of a partition on a device class `kind`, for up to `max_rows` rows."""
         if self.points_ms is not None:
             return Profile.from_points(partition, self.points_ms, max_rows=max_rows, device_class=kind)
         assert self.alpha_ms is not None, "checked when it was read"

@@ -1,4 +1,4 @@
-"""The requests of a scenario: the same ones for every policy that is compared, simulated or live."""
+"""Requests of a scenario: the same for every policy that is compared, simulated or live."""
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,20 +20,20 @@ class RequestSequence:
 
     models: tuple[str, ...]
     slos_ns: tuple[int, ...]
-    """The SLO of each model, in the order of `models`; NEVER_NS: none."""
+    """SLO of each model in ns, in the order of `models`; NEVER_NS: none."""
     at_ns: "array[int]"
     model: "array[int]"
     """Index of the model of each request."""
     rows: "array[int] | None"
-    """None: one each."""
+    """Rows of each request; None: one each."""
     apps: tuple[str, ...] | None
-    """None: untagged."""
+    """Application of each request; None: untagged."""
     shapes: tuple[str, ...] | None
-    """The shape of each request; None: they have none."""
+    """Shape of each request; None: no shapes."""
     times_ms: "array[float] | None"
-    """Milliseconds that each request adds to its batch (hidden from policies). None: nothing."""
+    """Additional latency of each request in ms, unknown to policies; None: none."""
     served_late: frozenset[str] = frozenset()
-    """The models whose answers are wanted when they are late, too."""
+    """Models whose late responses are wanted."""
 
     def __len__(self) -> int:
         return len(self.at_ns)
@@ -57,10 +57,10 @@ class RequestSequence:
 
 
 def draw_requests(scenario: Scenario, seed: int, load: float = 1.0) -> RequestSequence:
-    """Draw the requests of the warm-up and of the measured window.
+    """Draw the requests of the warm-up and of the measured window from a seed.
 
-    `load` multiplies the rate of the arrivals. Arrivals, rows, carried times and applications are drawn from streams of
-    their own, one per model. Raises TraceError.
+    `load`: factor on the arrival rate. Arrivals, rows, additional latency and applications have their own random
+    streams for each model. Raises TraceError.
     """
     instants = _instants(scenario, seed, load)
     specs = scenario.models
@@ -106,7 +106,7 @@ def _draw_shapes(specs: Sequence[ModelSpec], of_model: Iterable[int], seed: int)
 
 
 def mean_rate_rps(scenario: Scenario, load: float = 1.0) -> float:
-    """Mean arrivals per second that a scenario asks for, all models together. Raises TraceError."""
+    """Return the mean arrivals per second of all models; `load`: factor on the scenario's rate. Raises TraceError."""
     arrivals = scenario.arrivals
     if isinstance(arrivals, ProcessSpec):
         return arrivals.mean_rps(scenario.duration_s) * load

@@ -1,7 +1,7 @@
-"""The scenario: workers, models, load and policies of an experiment, as a person writes them down.
+"""The scenario: workers, models, load and policies of an experiment.
 
-A scenario is run under virtual time by the simulator and live by the load test. What concerns only the simulator
-stands under `simulation`. Milliseconds and seconds are named `..._ms` and `..._s`.
+The simulator runs it in virtual time, the load test live. Settings of the simulator only are in its section
+`simulation`. Names of durations end with `_ms` or `_s`.
 """
 
 from itertools import pairwise
@@ -38,7 +38,7 @@ ONE_PROFILE = "give profile (for every GPU) or profiles (by device class), or pi
 class LinkSpec(ScenarioSection):
     """Network between nodes: transfers between partitions cross it, unless both are in one node."""
 
-    gbps: Positive = Field(description="Of each node's uplink, and of its downlink")
+    gbps: Positive = Field(description="Bandwidth of each node's uplink and of its downlink, in Gbit/s")
     latency_ms: float = Field(default=0.0, ge=0, lt=1e6)
 
 
@@ -48,9 +48,11 @@ class AppSpec(ScenarioSection):
     name: Name
     weight: float = Field(default=1.0, ge=0)
     rows: AnyDistribution | None = Field(default=None, description="Rows per request; default: the model's")
-    time_ms: AnyDistribution | None = Field(default=None, description="Carried milliseconds; default: the model's")
+    time_ms: AnyDistribution | None = Field(
+        default=None, description="Additional latency of a request in ms; default: the model's"
+    )
     known_to_policy: bool = Field(
-        default=False, description="Policies are told how its stand-alone times are distributed"
+        default=False, description="Whether policies know the distribution of its stand-alone latency"
     )
 
 
@@ -58,27 +60,35 @@ class ModelSpec(ScenarioSection):
     """A model of a scenario: its profile, SLO and requests."""
 
     name: Name
-    slo_ms: Positive | None = Field(default=None, description="How long after its arrival a request may be answered")
-    on_deadline_miss: DeadlineMissAction = Field(
-        default="reject", description="What becomes of requests that cannot be on time"
+    slo_ms: Positive | None = Field(
+        default=None, description="Time from arrival within which a request should be answered"
     )
-    profile: ProfileSpec | None = Field(default=None, description="What policies expect, on every device class")
+    on_deadline_miss: DeadlineMissAction = Field(
+        default="reject", description="Action on requests that will miss their deadline"
+    )
+    profile: ProfileSpec | None = Field(default=None, description="Latency that policies expect, on every device class")
     profiles: dict[Name, ProfileSpec] = Field(default_factory=dict, description="... or by device class")
-    max_batch: int | None = Field(default=None, ge=1, description="Largest batch in rows; may stand in the profile")
+    max_batch: int | None = Field(
+        default=None, ge=1, description="Maximum batch size in rows; may be in the profile instead"
+    )
     scheduling: Literal["batched", "unbatched"] = Field(
-        default="batched", description="unbatched: each of its requests runs by itself, with its own rows"
+        default="batched", description="unbatched: each request runs alone, with its own rows"
     )
     pipelines: list[PipelineSpec] = Field(
-        default_factory=list, description="Of a split model, in place of profile(s) and max_batch"
+        default_factory=list, description="Pipelines of a split model, instead of profile(s) and max_batch"
     )
-    share: float = Field(default=1.0, ge=0, description="Of the arrivals, relative to the other models'")
+    share: float = Field(
+        default=1.0, ge=0, description="Weight of the model among the arrivals, relative to the other models"
+    )
     rows: AnyDistribution = Field(default=Constant(value=1), description="Rows per request, 1 to max_batch")
     time_ms: AnyDistribution = Field(
         default=Constant(value=0),
-        description="Milliseconds that a request carries: it takes so much longer, and no policy is told",
+        description="Additional latency of a request in ms, unknown to policies",
     )
-    apps: list[AppSpec] = Field(default_factory=list, description="Applications that use it; default: one, unnamed")
-    shapes: list[ShapeSpec] = Field(default_factory=list, description="Of its requests; default: one, unnamed")
+    apps: list[AppSpec] = Field(
+        default_factory=list, description="Applications that send its requests; default: one, unnamed"
+    )
+    shapes: list[ShapeSpec] = Field(default_factory=list, description="Shapes of its requests; default: one, unnamed")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -111,15 +121,14 @@ class ModelSpec(ScenarioSection):
 
     @property
     def max_rows(self) -> int:
-        """Largest batch in rows."""
+        """Maximum batch size in rows."""
         if self.pipelines:
             return max(pipeline.batch for pipeline in self.pipelines)
         return self.max_batch or next(spec.max_batch for spec in self._specs() if spec.max_batch)
 
     @property
     def partitions(self) -> dict[str, tuple[PartitionSpec, int]]:
-        """Return the partitions of the model by name, each with its largest batch in rows; itself if it is not
-        split."""
+        """Partitions of the model by name, each with its largest batch in rows; the model itself if it is not split."""
         if not self.pipelines:
             whole = PartitionSpec.model_construct(
                 name=self.name, profile=self.profile, profiles=self.profiles, output_bytes=0
@@ -139,7 +148,7 @@ class ModelsFrom(ScenarioSection):
     max_batch: int = Field(ge=1)
 
     def read(self, folder: Path) -> list[dict[str, Any]]:
-        """Return the models as the file would list them. Raises ValueError."""
+        """Return the models of the table as sections of a scenario. Raises ValueError."""
         columns = ("name", "alpha_ms", "beta_ms", "slo_ms")
         return [
             {
@@ -163,7 +172,7 @@ class ProcessSpec(ScenarioSection):
 
     process: Literal["poisson", "gamma", "uniform"] = "poisson"
     rate_rps: Positive | list[RateStepSpec] = Field(
-        description="Of all models together; or steps, each {from_s, rate_rps}"
+        description="Requests per second of all models together; or steps {from_s, rate_rps}"
     )
     shape: Positive | None = Field(default=None, description="gamma only: below 1 bursts, 1 Poisson, above steadier")
 
@@ -180,14 +189,17 @@ class ProcessSpec(ScenarioSection):
         return self
 
     def build(self, share: float, warmup_s: float) -> Arrivals:
-        """Return the arrivals of a model with this positive share of the rate; the warm-up has the first rate."""
+        """Return the arrivals of a model with this positive fraction of the rate.
+
+        The warm-up of `warmup_s` seconds has the first rate.
+        """
         if not isinstance(self.rate_rps, list):
             return self._of_rate(self.rate_rps * share)
         steps = [Step(step.from_s + warmup_s * (index > 0), step.rate_rps) for index, step in enumerate(self.rate_rps)]
         return VaryingRate(share, self._of_rate(1.0), tuple(steps))
 
     def mean_rps(self, duration_s: float) -> float:
-        """Return the mean rate of all models over the measured window, in requests per second."""
+        """Return the mean rate of all models over a window of `duration_s` seconds, in requests per second."""
         if not isinstance(self.rate_rps, list):
             return self.rate_rps
         ends = [min(step.from_s, duration_s) for step in self.rate_rps[1:]] + [duration_s]
@@ -206,14 +218,14 @@ class TraceSpec(ScenarioSection):
     """Recorded arrivals; a trace shorter than the experiment repeats."""
 
     process: Literal["trace"]
-    file: str = Field(min_length=1, description="Relative to the scenario")
+    file: str = Field(min_length=1, description="Path of the trace, relative to the scenario")
     format: TraceFormat = TraceFormat.lines
-    scale: Positive = Field(default=1.0, description="Times as many arrivals per second: time is compressed by this")
-    start_s: float = Field(default=0.0, ge=0, description="Begin so many seconds into the trace")
+    scale: Positive = Field(default=1.0, description="Factor on arrivals per second: time is compressed by it")
+    start_s: float = Field(default=0.0, ge=0, description="Start of the experiment in the trace, in seconds")
 
 
 class Popularity(ScenarioSection):
-    """Distribution of arrivals among models, beside their shares."""
+    """Distribution of arrivals among models, multiplied with their weights."""
 
     law: Literal["equal", "zipf"] = "equal"
     exponent: float = Field(default=1.0, ge=0, description="zipf: the k-th model listed gets 1 / k**exponent")
@@ -224,7 +236,7 @@ class PolicyChoice(ScenarioSection):
 
     name: Name
     options: dict[str, Any] = Field(default_factory=dict)
-    label: str | None = Field(default=None, description="What results call it; default: its name and options")
+    label: str | None = Field(default=None, description="Name in results; default: its name and options")
 
     @property
     def title(self) -> str:
@@ -245,27 +257,27 @@ class Scenario(ScenarioSection):
     """Contents of a scenario file: models, workers, arrivals, policies."""
 
     version: Literal[1] = SCENARIO_VERSION
-    name: str = Field(default="", description="For titles; default: the name of the file")
+    name: str = Field(default="", description="Name in titles; default: name of the file")
     seed: int = Field(default=0, ge=0)
-    warmup_s: float = Field(default=2.0, ge=0, lt=1e7, description="Load before the measured window")
-    duration_s: float = Field(gt=0, lt=1e7, description="Length of the measured window, after the warm-up")
+    warmup_s: float = Field(default=2.0, ge=0, lt=1e7, description="Seconds of load before the measured window")
+    duration_s: float = Field(gt=0, lt=1e7, description="Seconds of the measured window, after the warm-up")
     layout: Layout | None = Field(
-        default=None, description="A planner's, or the path of one: in place of workers, network and models' profiles"
+        default=None, description="Layout of a planner, or its path: replaces workers, network and models' profiles"
     )
-    workers: list[WorkerSpec] = Field(default_factory=list, description="What is short for the workers of a layout")
-    network: LinkSpec | None = Field(default=None, description="Between nodes; default: it takes no time")
+    workers: list[WorkerSpec] = Field(default_factory=list, description="Groups of workers, a short form of a layout")
+    network: LinkSpec | None = Field(default=None, description="Network between nodes; default: transfers take no time")
     models: list[ModelSpec] = Field(default_factory=list)
-    models_from: ModelsFrom | None = Field(default=None, description="A table of models; becomes `models`")
+    models_from: ModelsFrom | None = Field(default=None, description="CSV table of models; becomes `models`")
     profiles: str | None = Field(
         default=None,
         min_length=1,
-        description="What `tidegate profile` wrote: of every model that says no profile itself; becomes part of it",
+        description="Profile file of `tidegate profile`, for every model without a profile of its own",
     )
     arrivals: Annotated[ProcessSpec | TraceSpec, Field(discriminator="process")]
     popularity: Popularity = Field(default_factory=Popularity)
     policies: list[PolicyChoice] = Field(default_factory=list)
     controller: ControllerChoice | None = Field(
-        default=None, description="What changes the layout while it serves; default: nothing does"
+        default=None, description="Controller that changes the layout while serving; default: none"
     )
     simulation: SimulationSpec = Field(default_factory=SimulationSpec)
     _folder: Path = PrivateAttr(default=Path())
@@ -381,8 +393,7 @@ class Scenario(ScenarioSection):
 
     @property
     def partitions(self) -> dict[str, tuple[PartitionSpec, int]]:
-        """Return the partitions that workers can load, by name, with the largest batch in rows, if there is no
-        layout."""
+        """Partitions of all models by name, each with its largest batch in rows; without those of a layout."""
         return {name: part for model in self.models for name, part in model.partitions.items()}
 
     def model(self, name: str) -> ModelSpec:
@@ -390,6 +401,6 @@ class Scenario(ScenarioSection):
         return next(model for model in self.models if model.name == name)
 
     def weights(self) -> list[float]:
-        """Return the relative arrival rate of each model, in any unit: its share times its popularity."""
+        """Return the relative arrival rate of each model, in any unit: its weight times its popularity."""
         exponent = self.popularity.exponent if self.popularity.law == "zipf" else 0.0
         return [model.share / rank**exponent for rank, model in enumerate(self.models, 1)]

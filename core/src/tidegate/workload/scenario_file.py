@@ -1,4 +1,4 @@
-"""Reading scenario files: YAML in, a checked Scenario out, errors that name file, field and remedy."""
+"""Scenario files: reads YAML into a checked Scenario; errors name file, field and remedy."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,10 @@ def read_scenario(path: Path, changes: dict[str, Any] | None = None) -> Scenario
 
 
 def changed_by(path: Path, data: Any, changes: dict[str, Any]) -> Any:  # noqa: ANN401 - whatever YAML can say
-    """Return unchecked scenario data with fields replaced as in `read_scenario`. Raises ScenarioError."""
+    """Return unchecked scenario data with fields replaced as in `read_scenario`. Raises ScenarioError.
+
+    `path`: file that errors name; `changes`: values by path of the field.
+    """
     for field, value in changes.items():
         _change(path, data, field, value)
     return data

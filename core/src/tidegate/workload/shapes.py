@@ -1,4 +1,4 @@
-"""The shapes that a model's requests have, in a scenario: how often each comes, and how long it takes."""
+"""Shapes of a model's requests in a scenario: their frequency and latency."""
 
 from typing import Self
 
@@ -11,20 +11,22 @@ from tidegate.workload.section import Name, ScenarioSection
 
 
 class ShapeSpec(ScenarioSection):
-    """One shape: batches of it take `times` as long as the model's profile says, or as long as its own profile does."""
+    """One shape: its batches take `latency_factor` times as long as the model's profile says, or have their own
+    profile.
+    """
 
     shape: Name = Field(
-        description="As the proxy reads it: inputs that vary with their dimensions, rows not counted: x:3,48,320"
+        description="Shape as the proxy reads it: variable inputs, dimensions without the batch, e.g. x:3,48,320"
     )
-    share: float = Field(default=1.0, ge=0, description="Of the model's requests, relative to its other shapes'")
+    share: float = Field(
+        default=1.0, ge=0, description="Weight among the model's requests, relative to its other shapes"
+    )
     latency_factor: float | None = Field(
-        default=None, gt=0, lt=1e6, description="So many times as long as the model's profile"
+        default=None, gt=0, lt=1e6, description="Factor on the latency of the model's profile"
     )
-    profile: ProfileSpec | None = Field(default=None, description="... or its own latency, on every device class")
+    profile: ProfileSpec | None = Field(default=None, description="... or a latency of its own, on every device class")
     profiles: dict[str, ProfileSpec] = Field(default_factory=dict, description="... or by device class")
-    known_to_policy: bool = Field(
-        default=True, description="false: policies are not told how long it takes; they have to learn"
-    )
+    known_to_policy: bool = Field(default=True, description="false: policies do not get its latency and learn it")
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -33,12 +35,11 @@ class ShapeSpec(ScenarioSection):
         return self
 
     def lacks(self, kind: str) -> bool:
-        """Whether it has profiles by device class, and none for this one."""
+        """Whether the shape has profiles by device class, and none for `kind`."""
         return bool(self.profiles) and of_kind(self.profiles, kind) is None
 
     def profile_from(self, base: Profile) -> Profile:
-        """Return the profile of batches of this shape, derived from the model's profile `base` on the same device
-        class."""
+        """Return the profile of this shape, derived from the model's profile `base` on the same device class."""
         own = self.profile or of_kind(self.profiles, base.device_class)
         if own is not None:
             return own.build(base.partition, base.device_class, base.max_rows).of_shape(self.shape)

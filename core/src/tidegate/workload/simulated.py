@@ -23,7 +23,7 @@ from tidegate.workload.section import ScenarioSection
 
 
 class ServiceSpec(ScenarioSection):
-    """The truth about one model; without it workers take exactly as long as the model's profile says."""
+    """True latency of one model; without it workers take exactly as long as the model's profile."""
 
     profile: ProfileSpec | None = Field(default=None, description="True latency, on every device class")
     profiles: dict[str, ProfileSpec] = Field(default_factory=dict, description="... or by device class")
@@ -40,59 +40,62 @@ class ServiceSpec(ScenarioSection):
         return self
 
     def profile_on(self, kind: str) -> ProfileSpec | None:
-        """The truth on a kind of worker; None: as the model's own profile says."""
+        """Return the true profile on a device class `kind`; None: the model's own profile."""
         return self.profile or of_kind(self.profiles, kind)
 
 
 class JitterSpec(ScenarioSection):
-    """Every stage takes a random factor of mean 1 longer, drawn by each worker for itself."""
+    """Random factor of mean 1 on the duration of every stage, drawn by each worker separately."""
 
     cv: float = Field(gt=0, lt=10, description="Coefficient of variation: standard deviation over mean")
     distribution: Literal["lognormal", "gamma"] = "lognormal"
 
 
 class StallSpec(ScenarioSection):
-    """Some stages take many times as long, as when the host does something else: compiles, swaps, collects garbage."""
+    """Stalls: some stages take many times as long, e.g. during compilation, swapping or garbage collection."""
 
-    probability: float = Field(ge=0, le=1, description="Of each stage")
-    factor: AnyDistribution = Field(default=Constant(value=10), description="So many times as long")
+    probability: float = Field(ge=0, le=1, description="Probability for each stage")
+    factor: AnyDistribution = Field(default=Constant(value=10), description="Factor on the duration of a stalled stage")
 
 
 class NetworkSpec(ScenarioSection):
-    """Delays of a stage beside execution: its call and rows travel to the worker, its response back (Symphony, figure
-    18).
+    """Delays of a stage besides execution: transfer of call and rows, and of the response (Symphony, figure 18).
 
-    The worker is busy meanwhile, as one is that waits for Triton, except for a stage that was in flight when the
+    The worker is busy meanwhile, like one that waits for Triton, except for a stage that was in flight when the
     previous one ended.
     """
 
-    control_ms: float = Field(default=0, ge=0, lt=1e6, description="Of every stage")
-    data_ms_per_row: float = Field(default=0, ge=0, lt=1e6, description="Of every row besides")
+    control_ms: float = Field(default=0, ge=0, lt=1e6, description="Delay of every stage in ms")
+    data_ms_per_row: float = Field(default=0, ge=0, lt=1e6, description="Additional delay of each row in ms")
     jitter_ms: float = Field(
-        default=0, ge=0, lt=1e6, description="Mean of what every stage takes besides: exponential, drawn by each worker"
+        default=0, ge=0, lt=1e6, description="Mean additional delay of a stage in ms, exponential, drawn by each worker"
     )
 
 
 class FailureSpec(ScenarioSection):
-    """Stages that end in a failure instead of an answer."""
+    """Random failures of stages, with their probability."""
 
-    probability: float = Field(ge=0, le=1, description="Of each stage")
-    retry: bool = Field(default=True, description="The worker is to blame: elsewhere the requests may succeed")
+    probability: float = Field(ge=0, le=1, description="Probability for each stage")
+    retry: bool = Field(
+        default=True, description="Whether the worker is to blame, so that requests are retried elsewhere"
+    )
 
 
 class StartupSpec(ScenarioSection):
-    """How the workers come up that a controller has started: they load what they host, and run it once."""
+    """Start-up of workers that a controller starts: they load their partitions and run each once."""
 
-    time_s: AnyDistribution = Field(default=Constant(value=3), description="Until a worker is warm; drawn for each")
-    fails: float = Field(default=0, ge=0, le=1, description="The share of workers that never are")
+    time_s: AnyDistribution = Field(
+        default=Constant(value=3), description="Seconds until a worker is warm, drawn for each"
+    )
+    fails: float = Field(default=0, ge=0, le=1, description="Fraction of workers that never start")
 
 
 class WorkerEvent(ScenarioSection):
-    """A worker, or a whole node, goes or comes back."""
+    """Loss or return of a worker or of a whole node."""
 
     at_s: float = Field(ge=0, description="Seconds from the start of the measured window")
-    lost: str | int | None = Field(default=None, description="A node by name, or a worker by number, from 0")
-    joined: str | int | None = Field(default=None, description="One that was lost before")
+    lost: str | int | None = Field(default=None, description="Node by name, or worker by number from 0, that is lost")
+    joined: str | int | None = Field(default=None, description="Lost node or worker that returns")
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -123,18 +126,20 @@ def _read_interference(given: object, info: ValidationInfo) -> float | Interfere
 class SimulationSpec(ScenarioSection):
     """Settings of the simulator only; ignored in a live run."""
 
-    service: dict[str, ServiceSpec] = Field(default_factory=dict, description="By model, or partition of a split one")
+    service: dict[str, ServiceSpec] = Field(
+        default_factory=dict, description="True latency by model, or by partition of a split model"
+    )
     jitter: JitterSpec | None = None
     stalls: StallSpec | None = None
     interference: Annotated[float | InterferenceModel, PlainValidator(_read_interference)] = Field(
         default=1.0,
-        description="A worker is so many times slower while another one of its GPU, or MIG instance, is busy; or as "
-        "the file says that `tidegate fit-interference` wrote",
+        description="Slowdown of a worker while another one of its GPU or MIG instance is busy: a factor, or the file "
+        "of `tidegate fit-interference`",
     )
     failures: FailureSpec | None = None
     events: list[WorkerEvent] = Field(default_factory=list)
     startup: StartupSpec = Field(default_factory=StartupSpec)
-    learn: bool = Field(default=True, description="The engine corrects profiles by what it observes, as it does live")
+    learn: bool = Field(default=True, description="Whether the engine corrects profiles by observations, as live")
 
     def check_names(self, partitions: list[str], nodes: list[str]) -> None:
         """Raise ValueError if a partition, node or worker is not in the scenario. `nodes`: node by worker."""

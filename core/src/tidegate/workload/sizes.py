@@ -1,15 +1,15 @@
-"""The sizes of a scenario's requests: how many of them have how many rows."""
+"""Request sizes of a scenario: how many requests have how many rows."""
 
 from collections import Counter, defaultdict
 
 from tidegate.workload.scenario import ModelSpec, Scenario
 
 DISTRIBUTION_POINTS = 10_000
-"""A distribution of rows is read at so many points, evenly spread."""
+"""Number of evenly spaced quantiles at which a distribution of rows is evaluated."""
 
 
 def sizes_of(scenario: Scenario) -> dict[str, dict[int, float]]:
-    """{model: {rows: its share of the model's requests}}: what `draw_requests` draws, without drawing."""
+    """Return {model: {rows: fraction of the model's requests}}, the distribution from which `draw_requests` draws."""
     return {model.name: _shares(model) for model in scenario.models}
 
 

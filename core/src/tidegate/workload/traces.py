@@ -1,4 +1,4 @@
-"""Traces: recorded arrivals, one per line or in the format of the Azure Functions trace of 2021."""
+"""Traces: recorded arrivals, one in each line or in the format of the Azure Functions trace of 2021."""
 
 import csv
 from collections import Counter
@@ -11,16 +11,19 @@ from pathlib import Path
 
 
 class TraceError(Exception):
-    """A trace that cannot be used; the message names file, line and remedy."""
+    """Error: a trace cannot be used; the message names file, line and remedy."""
 
 
 class TraceFormat(StrEnum):
-    """How a trace is written down."""
+    """Format of a trace file."""
 
     lines = "lines"
-    """One arrival per line: seconds, and after a blank or a comma the model's name, if known. `#` begins a comment."""
+    """One arrival in each line: seconds, and after a blank or a comma the model's name, if known.
+
+    `#` starts a comment.
+    """
     azure_functions_2021 = "azure-functions-2021"
-    """CSV with the columns app, func, end_timestamp, duration (seconds); an arrival is the start of an invocation."""
+    """CSV with the columns app, func, end_timestamp, duration (s); an arrival is the start of an invocation."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Trace:
     source: tuple[str, ...] | None
     """Source of each arrival: a model (lines) or a function (Azure); None: not recorded."""
     period_s: float
-    """How long the trace lasts, the mean gap after its last arrival included: then it can begin again."""
+    """Length of the trace in seconds, including the mean gap after its last arrival; then it repeats."""
 
     @property
     def rate_rps(self) -> float:
@@ -40,14 +43,14 @@ class Trace:
         return len(self.at_s) / self.period_s
 
     def sources_by_popularity(self) -> list[str]:
-        """Return the sources of the arrivals, most frequent first; ties by name."""
+        """Return the sources of the arrivals, most frequent first, equal ones by name."""
         counts = Counter(self.source or ())
         return sorted(counts, key=lambda name: (-counts[name], name))
 
 
 @lru_cache(maxsize=4)
 def read_trace(path: Path, form: TraceFormat) -> Trace:
-    """Read a trace. Raises TraceError."""
+    """Read a trace file of the given format. Raises TraceError."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             arrivals = _from_azure(path, csv.reader(file)) if form is TraceFormat.azure_functions_2021 else None

@@ -1,4 +1,4 @@
-"""How a scenario says which workers there are: so many equal ones, each with a GPU of its own or a share of one."""
+"""Workers of a scenario: groups of equal workers, each with a GPU of its own or a part of one."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -15,26 +15,30 @@ class WorkerSpec(ScenarioSection):
     """A group of equal workers."""
 
     count: int = Field(ge=1, le=100_000)
-    gpu: Name = Field(default="default", description="What GPU they have, e.g. `A100`: those of one name are equal")
-    per_gpu: int = Field(default=1, ge=1, le=100, description="Workers that share one GPU, each with such an MPS share")
+    gpu: Name = Field(
+        default="default", description="GPU product of the workers, e.g. `A100`; equal names are equally fast"
+    )
+    per_gpu: int = Field(
+        default=1, ge=1, le=100, description="Workers that share one GPU, each with an equal MPS share"
+    )
     percent: int | None = Field(
-        default=None, ge=1, le=100, description="The MPS share of each, in percent; default: 100 / per_gpu"
+        default=None, ge=1, le=100, description="MPS share of each worker in percent; default: 100 / per_gpu"
     )
     device: int | None = Field(
         default=None,
         ge=0,
-        description="The number of the GPU, in its node, that all of them are on, be it with those of other entries; "
-        "default: GPUs of their own",
+        description="Index in its node of the GPU that all of these workers share, also with other entries; default: "
+        "GPUs of their own",
     )
-    node: Name = Field(default="node0", description="The machine that they are in; what happens to it happens to all")
+    node: Name = Field(default="node0", description="Machine of the workers; they are lost together")
     per_node: int | None = Field(
-        default=None, ge=1, description="Machines of so many: node then is node-0, node-1, ..."
+        default=None, ge=1, description="Workers of each machine; nodes are then node-0, node-1, ..."
     )
     hosts: list[Name] | None = Field(
-        default=None, min_length=1, description="Models, or partitions of them, loaded there; default: all"
+        default=None, min_length=1, description="Models or partitions that the workers host; default: all"
     )
     network: NetworkSpec | None = Field(
-        default=None, description="Delays between the scheduler and simulated workers: no policy is told"
+        default=None, description="Delays between the scheduler and simulated workers, unknown to policies"
     )
 
     @model_validator(mode="after")
@@ -51,7 +55,7 @@ class WorkerSpec(ScenarioSection):
 
     @property
     def slice(self) -> Slice:
-        """How much of its GPU each of them has."""
+        """Part of its GPU that each worker has."""
         if self.percent is not None:
             return Mps(self.percent)
         return WholeDevice() if self.per_gpu == 1 else Mps(100 // self.per_gpu)
@@ -63,7 +67,10 @@ class WorkerSpec(ScenarioSection):
 
 
 def devices_of(pools: Sequence[WorkerSpec]) -> Iterator[tuple[WorkerSpec, Device]]:
-    """Every worker's entry and GPU, in order; those of each node are numbered through, past the ones that are named."""
+    """Yield the entry and the GPU of every worker, in order.
+
+    GPUs without a number are numbered on each node, skipping the numbers in use.
+    """
     named = {(pool.node, pool.device) for pool in pools if pool.device is not None}
     numbered: defaultdict[str, int] = defaultdict(int)
 

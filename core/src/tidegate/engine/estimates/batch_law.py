@@ -1,40 +1,45 @@
-"""The fixed cost and the noise of a model's batches on one kind of worker, and what its applications take on average.
+"""Fixed cost and noise of a model's batches on one device class, and the mean latency of its applications.
 
-A batch of r rows, padded to its longest request, takes `(c0 + r * (longest - c0)) * noise`, and a request that ran
-alone took `own * noise`, too. Noise is the same for all requests of a batch: the longest of several is longer than one
-of them only by what is their own. Stages of one request cannot tell the two apart, batches of several do, by how long
-they take and by how far that scatters.
+A batch of r rows, padded to its longest request, takes `(c0 + r * (longest - c0)) * noise`; a request that ran alone
+took `own * noise`. All requests of a batch share the noise, so only the requests' own times make the longest of several
+longer than one of them. Stages of single requests cannot separate the two; the mean and the scatter of the latency of
+larger batches can.
 """
 
 from dataclasses import dataclass
 from math import exp, log, sqrt
 
 NOISE_FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""The hypotheses: so much of the least scatter of an application is noise."""
+"""Hypotheses on the noise, as fractions of the smallest scatter of an application."""
 PRIOR, PRIOR_CV = 2.0, 0.2
-"""How much likelier all of it is to be noise than nothing, as a logarithm, where it is so much or more, before batches
-tell: a policy that believes the contrary forms no batches, so that none could tell. Less scatter does no harm."""
+"""Prior log-likelihood ratio of "all scatter is noise" to "none is", and the scatter (CV) from which it applies in
+full.
+
+A policy that believes that nothing is noise forms no batches, so no batch could correct it. Smaller scatter does no
+harm.
+"""
 MIN_BATCHES = 16
-"""So many batches tell what their requests share; before, the profile does."""
+"""Number of batches after which the estimate replaces the profile."""
 BATCH_WEIGHT_DECAY = 0.995
-"""The weight of an application's batches before a batch beside it, for means and the fixed cost."""
+"""Weight of an application's batch after each later one, for means and the fixed cost."""
 MAX_STRAY, FADE_THEN = 1.0, 0.85
-"""An application takes otherwise than it did where its batches stray to one side, by so many standard deviations on
-average: the last few decide then."""
+"""Mean deviation, in standard deviations, from which an application's latency has changed; weight decay from
+then on.
+"""
 AVERAGE_GAIN = 1 / 16
-"""The gain of that average."""
+"""Gain of the running mean of deviations."""
 FADE_OF_LIKELIHOOD = 0.98
-"""The weight of the batches before a batch beside it, for the noise."""
+"""Weight of a batch after each later one, for the likelihood of the noise hypotheses."""
 MAX_ALONE = 16
-"""So many stages of one request count beside batches: they are seldom, and soon say what was."""
+"""Maximum weight of stages of one request, in batches."""
 LOWER_BOUND_DEVIATIONS = 2.0
-"""So many standard deviations below its mean is what a normal variable takes at least."""
+"""Standard deviations below the mean that serve as the lower bound of a normal variable."""
 MIN_CUBE_ROOT = 0.5
-"""The least that is taken for the cube root of a chi-squared variable over its mean."""
+"""Lower bound of the cube root of a chi-squared variable divided by its mean."""
 MAX_SURPRISE = 3.0
-"""A batch strays by so many standard deviations at most: a stall proves nothing."""
+"""Maximum deviation that a batch counts with, in standard deviations, so that a stall proves nothing."""
 MIN_CV = 0.005
-"""The least scatter of batches that is believed, as a fraction of what they take."""
+"""Minimum scatter of batches, as a fraction of their latency."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +49,19 @@ class StandaloneTimes:
     count: int
     mean_ns: float
     cv2: float
-    """The squared coefficient of variation."""
+    """Squared coefficient of variation, including noise."""
 
     @property
     def max_noise_cv2(self) -> float:
-        """Return an upper bound of the squared noise: of the true scatter, by chi-squared."""
+        """Upper bound of the squared coefficient of variation of the noise, by the chi-squared distribution."""
         ninths = 2 / (9 * max(1, self.count - 1))
         return self.cv2 / max(MIN_CUBE_ROOT, 1 - ninths - LOWER_BOUND_DEVIATIONS * sqrt(ninths)) ** 3
 
     def own_fraction(self, noise_cv: float) -> float:
-        """Return the standard deviation of the requests' own times as a fraction of the total, given this noise."""
+        """Return the standard deviation of the requests' own times as a fraction of the total.
+
+        `noise_cv`: coefficient of variation of the noise.
+        """
         noise2 = noise_cv * noise_cv
         return sqrt((self.cv2 - noise2) / (self.cv2 * (1 + noise2))) if self.cv2 > noise2 else 0.0
 
@@ -98,9 +106,10 @@ class _Sums:
 
 
 class BatchLaw:
-    """Law of batches: least squares over `r * mean - (r - 1) * c0 = duration`, for each hypothesis about the noise.
+    """Estimator of the law of batches, for each noise hypothesis.
 
-    The mean is that of the application which takes longest. Hypotheses count by the likelihood of what batches took.
+    It fits `r * mean - (r - 1) * c0 = duration` by least squares. The mean is that of the application that takes
+    longest. Hypotheses are weighted by the likelihood of the observed batches.
     """
 
     def __init__(self) -> None:
@@ -120,10 +129,10 @@ class BatchLaw:
         self._solve()
 
     def observe(self, app: str, rows: int, longest_ns: float, variance_ns2: float, duration_ns: int) -> None:
-        """Add a batch whose longest request is expected to be of this known application.
+        """Add a batch of `rows` rows whose longest request is expected to be of application `app`.
 
-        `duration_ns`: its latency. `longest_ns`, `variance_ns2`: mean and variance of the longest stand-alone time,
-        including noise.
+        `duration_ns`: its latency. `longest_ns`, `variance_ns2`: mean (ns) and variance (ns squared) of the longest
+        stand-alone time, including noise.
         """
         self.seen += 1
         sums = self._sums[app]
@@ -150,19 +159,19 @@ class BatchLaw:
         self._solve()
 
     def fixed_ns(self, otherwise_ns: float) -> float:
-        """Return the expected c0 in ns; `otherwise_ns` before enough batches were seen."""
+        """Return the expected fixed cost c0 in ns; `otherwise_ns` until enough batches were observed."""
         if self.seen < MIN_BATCHES:
             return otherwise_ns
         return sum(weight * fixed_ns for weight, fixed_ns in zip(self._weights(), self._fixed_ns, strict=True))
 
     @property
     def noise_cv(self) -> float:
-        """Return the expected noise: standard deviation over mean."""
+        """Expected coefficient of variation of the noise."""
         fractions = zip(self._weights(), NOISE_FRACTIONS, strict=True)
         return self.max_noise_cv * sqrt(sum(weight * fraction for weight, fraction in fractions))
 
     def mean_ns(self, app: str) -> float:
-        """Return the mean time alone of an application that is known, in ns, corrected by what batches tell."""
+        """Return the mean stand-alone latency of a known application in ns, corrected by observed batches."""
         return sum(weight * self._mean_ns(self._sums[app], number) for number, weight in enumerate(self._weights()))
 
     def _mean_ns(self, sums: _Sums, hypothesis: int) -> float:

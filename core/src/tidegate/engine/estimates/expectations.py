@@ -1,4 +1,4 @@
-"""Expected latency of every partition on every class of workers: the profiles, corrected by observations."""
+"""Expected latency of every partition on every device class: the profiles, corrected by observations."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from tidegate.engine.estimates.learner import KNOWN_STAGES, ProfileLearner
 from tidegate.engine.estimates.shapes import ShapeClasses, least_of_new, profile_of_new
 
 PATIENCE_NS = 500_000_000
-"""How long no stage of a key starts or ends, while workers are idle, before its expectation is doubted."""
+"""Time in ns without a stage of a profile, while workers are idle, after which the profile is doubted."""
 MAX_PROBES = 4
 PATIENCE_STAGES = 10
-"""How probes are spread: after so many in a row that took as expected, they wait for so many stages of one row.
+"""Spacing of probes: after this many successive probes that took as long as expected, as many one-row stages must pass.
 
-So a partition that is truly too slow has workers that others need for at most about a tenth of the time.
+So a partition that is truly too slow uses at most about a tenth of the time of workers that others need.
 """
 
 
@@ -49,19 +49,22 @@ class _Tracked:
 class Expectations:
     """Current profiles by (partition, class, shape), with a learner for each.
 
-    Every (partition, kind) has one of the empty shape; a shape that is met for the first time gets its own from those
-    that are known (`meet`).
+    Every (partition, device class) has a profile of the empty shape. A new shape gets its first profile from the known
+    shapes (`meet`).
 
-    What is expected decides what runs, and what runs decides what is expected. Where that ends with nothing running,
-    because policies drop requests that seem hopeless, the expectation is doubted: one stage, the probe, is let through
-    under the base profile, and decides what is expected from then on. What was derived from other shapes is a guess,
-    which is doubted at the first request that is dropped for it: then the least is expected that it may take. What was
-    measured, or told, is doubted where it lets nothing run and hardly a stage has shown it to be true: it may be of
-    another machine.
+    A profile that is too long can prevent its own correction: policies drop the requests, so no stage shows the true
+    latency. Then the profile is doubted: one stage, the probe, runs under the base profile, and its duration decides
+    what is expected from then on. A profile derived from other shapes is a guess. It is doubted at the first request
+    that is dropped because of it, and its lower bound is expected. A measured or configured profile is doubted if it
+    lets nothing run and hardly a stage has confirmed it: it may come from another machine.
     """
 
     def __init__(self, profiles: Iterable[Profile], *, learn: bool, quantile: float = Policy.quantile) -> None:
-        """`quantile`: the share of stages that what is planned covers, where that is learned."""
+        """Create expectations from given profiles.
+
+        `learn`: whether observations change them. `quantile`: fraction of stages that end within the learned upper
+        latency.
+        """
         self.profiles = {profile.key: profile for profile in profiles}
         """The profiles as they stand now."""
         self.version = 0
@@ -149,10 +152,10 @@ class Expectations:
         return new
 
     def stage_started(self, now_ns: int, batch: Batch, stage: int, kind: str, shape: str) -> ProfileKey | None:
-        """Record that a stage of a batch of this shape runs on a worker of this class.
+        """Record that stage number `stage` of a batch runs.
 
-        For a probe of a doubted profile it returns the key whose old profile is restored until the probe ends
-        (`recall`).
+        `kind`: the worker's device class; `shape`: the batch's shape. For a probe of a doubted profile it returns the
+        key whose old profile is restored until the probe ends (`recall`), otherwise None.
         """
         key = (batch.stages[stage].partition, kind, shape)
         tracked = self._tracked.get(key)
@@ -166,7 +169,7 @@ class Expectations:
         return key
 
     def recall(self, key: ProfileKey) -> Profile:
-        """Restore the doubted profile, or what was learned since; return it for the policy."""
+        """Restore the doubted profile, or the one learned since; return it for the policy."""
         tracked = self._tracked[key]
         if not tracked.awaits_probe:
             self._expect(key, tracked.learner.published)
@@ -178,10 +181,10 @@ class Expectations:
             self._tracked[key].active_ns = now_ns
 
     def observe(self, partition: str, worker: Worker, shape: str, rows: int, duration_ns: int) -> Profile | None:
-        """Add the duration of a stage; return the new profile if it has moved.
+        """Add the duration in ns of a stage of `rows` rows and this shape; return the new profile if it has moved.
 
-        The first stage of a partition on a worker warms it up and may take many times as long; no request is given up
-        for that.
+        The first stage of a partition on a worker warms it up and may take many times as long, so it does not make a
+        profile longer.
         """
         key = (partition, worker.device_class, shape)
         tracked = self._tracked.get(key)
@@ -212,13 +215,13 @@ class Expectations:
         return learned
 
     def worker_lost(self, worker_id: int) -> None:
-        """Forget a lost worker, which would come back cold."""
+        """Forget that a lost worker is warm."""
         self._warm.pop(worker_id, None)
 
     def doubt(self, now_ns: int, dropped: Request, idle: Callable[[str, str], Sequence[Worker]]) -> list[ProfileKey]:
-        """Return the keys of profiles that may be too long and so be why a request is dropped.
+        """Return the keys of profiles that may be too long and so be the reason why a request is dropped.
 
-        Their profiles change once the policy gets them (`expect_after_doubt`). `idle(partition, class)` returns the
+        These profiles change once the policy gets them (`expect_after_doubt`). `idle(partition, class)` returns the
         workers that could run a stage now.
         """
         keys = self._keys_of.get((dropped.model, dropped.shape), {})
@@ -249,7 +252,7 @@ class Expectations:
         return doubted
 
     def expect_after_doubt(self, key: ProfileKey) -> Profile:
-        """Set the profile that lets the probe run, unless it left already; return it for the policy."""
+        """Set the profile that lets the probe run, unless it was sent already; return it for the policy."""
         tracked = self._tracked[key]
         if tracked.awaits_probe:
             self._expect(key, tracked.probe)

@@ -1,15 +1,14 @@
-"""Profiles corrected by what is observed: what stages take, and how much longer they may take.
+"""Profiles corrected by observed stages: expected latency and a margin up to a high quantile.
 
-For each (partition, kind, shape) `base(rows) + a*rows + c` is expected: the base profile and a learned linear
-correction (`ProfileCorrection`). What is planned is that and a margin up to a high quantile of what stages took, which
-follows how far stages of a size stray (`LatencySpread`): where batches wait for the last moment, whatever takes longer
-than planned is late. With a linear base this re-learns alpha and beta; with a measured table it keeps the table's
-shape. A stage lasts from its dispatch until its answer is there: the delays of control and data (Symphony, figure 18)
-are learned with it.
+For each (partition, device class, shape) the expected latency is `base(rows) + a*rows + c`: the base profile and a
+learned linear correction (`ProfileCorrection`). The upper latency adds a margin up to a high quantile of the observed
+latency, which follows how far stages of a size deviate (`LatencySpread`). With a linear base this learns alpha and beta
+again; with a measured table it keeps the table's shape. A stage lasts from its dispatch until its answer has arrived,
+so the delays of control and data (Symphony, figure 18) are included.
 
-It is robust by construction. The first stages are judged together, from the middle one of them, and every later one by
-how far stages have strayed from what was expected: an outlier (a stall of the host, a compilation) counts as at most
-one that strayed far, so that it moves the margin, which is a quantile, and hardly the correction, which is the center.
+Outliers (a stall of the host, a compilation) have little effect. The first stages are judged together, from their
+median; every later one by how far stages usually deviate. An outlier counts as at most one stage that deviated far: it
+moves the margin, which is a quantile, and hardly the correction, which is the center.
 """
 
 from collections import deque
@@ -25,9 +24,11 @@ from tidegate.engine.estimates.shapes import elements_of
 STAGE_WEIGHT_DECAY = 0.98
 """Weight of a stage after each later one."""
 SPREAD_PRIOR_STAGES = 2.0
-"""Stages that the prior is worth: half is the same at any size, half is a share. It decides where all take as long."""
+"""Weight of the prior in stages: half assumes equal deviation at any size, half a deviation in proportion to
+latency.
+"""
 MIN_SPREAD_SHARE = 1e-6
-"""The least share: stages that never stray have some spread, too."""
+"""Minimum relative deviation: even stages that never deviate have some spread."""
 
 
 class LatencySpread:
@@ -69,7 +70,7 @@ class LatencySpread:
 
     @property
     def is_known(self) -> bool:
-        """Whether anything was learned of it."""
+        """Whether a deviation was observed."""
         return self.same_ns > 0 or self.share > MIN_SPREAD_SHARE
 
     def at(self, expected_ns: float) -> float:
@@ -80,25 +81,26 @@ class LatencySpread:
 OBSERVATION_WEIGHT_DECAY = 0.995
 """Weight of an observation after each later one: the last two hundred or so decide."""
 SHIFTED, FORGETTING_THEN = 1.0, 0.85
-"""Thresholds of a change: the error of the last stages relative to the usual one, and the weight decay from then on."""
+"""Thresholds of a change: mean error of the last stages relative to the usual one, and the weight decay from
+then on.
+"""
 AVERAGE_GAIN = 1 / 16
-"""The gain of that average."""
+"""Gain of the running mean of errors."""
 MAX_ERROR_RATIO = 5.0
-"""A stage counts in it as straying by so many times the usual at most: four in a row make a change, and no fewer."""
+"""Maximum error of a stage in that mean, relative to the usual one, so that at least four in a row make a change."""
 MIN_PRIOR_OBSERVATIONS = 0.02
-"""Observations that the prior is worth where stages do not stray at all."""
+"""Weight of the prior, in observations, if stages do not deviate at all."""
 PRIOR_SLOPE_ERROR = 0.3
-"""How wrong a prior's slope may be, as a share of what stages take per row: who strays by more says less than it
-does."""
+"""Relative error of a prior's slope (latency per row): stages that deviate by more count less than the prior."""
 
 
 class ProfileCorrection:
     """Correction of a profile in ns: `slope * rows / max_rows + offset`, added to the base profile.
 
-    Where the sizes of batches do not tell, as where all had one, what the base says of rows stands: so larger batches
-    are tried, and smaller ones are not believed to take much less. How much sizes have to tell depends on how far
-    stages stray. Whatever they say, a larger batch takes no less than a smaller one, and a row no more in it than
-    alone, unless the base has it so.
+    If observed batch sizes do not determine the slope (e.g. all had one size), the slope of the base profile stays:
+    larger batches are tried, and smaller ones are not expected to be much faster. How much the sizes must differ
+    depends on how far stages deviate. In any case a larger batch takes no less than a smaller one, and a row no more in
+    it than alone, unless the base profile says so.
     """
 
     def __init__(self, base: Profile) -> None:
@@ -129,7 +131,7 @@ class ProfileCorrection:
         self._solve()
 
     def add(self, rows: int, residual_ns: float, taken_ns: float, usual_ns: float, weight: float) -> None:
-        """Add a stage of duration `taken_ns`, which is `residual_ns` more than the base profile.
+        """Add a stage of `rows` rows and duration `taken_ns`, which is `residual_ns` more than the base profile.
 
         `usual_ns`: mean deviation of stages. `weight`: relative to an average stage.
         """
@@ -171,28 +173,32 @@ class ProfileCorrection:
 
 
 MARGIN_WINDOW_STAGES = 256
-"""How many stages decide on the margin."""
+"""Number of latest stages that determine the margin."""
 MIN_SHAPE_STAGES = 64
-"""A shape with fewer stages than that borrows from others how far stages stray: from all together as many as decide."""
+"""Minimum number of stages of a shape that determine its own deviation; with fewer it borrows that of other shapes."""
 KNOWN_STAGES = 2
-"""A shape of which so many stages were seen tells something about others."""
+"""Number of stages after which a shape contributes to the first profile of others."""
 TOLD_APART = 1e-3
-"""Stages tell what a batch costs from what its elements cost where the variance of their elements, rows included, is
-such a share of the mean square: 320 elements in batches of four rows and 640 in batches of two are one and the same."""
-FAR, ALWAYS_NEAR = 5, 0.05
-"""An outlier is what strays by so many times the usual, and by such a share of the latency besides.
+"""Minimum variance of elements and rows, as a fraction of the mean square, to separate the cost of a batch from its
+elements.
 
-Of an exponential delay one in a hundred is 4.9 times its mean deviation longer than its mean: such are none.
+320 elements in batches of four rows and 640 in batches of two cannot be distinguished.
+"""
+FAR, ALWAYS_NEAR = 5, 0.05
+"""An outlier deviates by this multiple of the usual deviation, and by this fraction of the latency.
+
+An exponential delay exceeds its mean by 4.9 mean deviations once in a hundred times: such delays are no outliers.
 """
 TOO_SHORT, TOO_LONG = 0.001, 0.02
-"""A profile is published anew when it was off by such a share: less would only disturb schedulers.
+"""Relative error, too short and too long, from which a corrected profile is published; less would only disturb
+policies.
 
-Too short a latency makes answers late, too long a one costs a little throughput.
+Too short a latency makes responses late; too long a latency costs a little throughput.
 """
 PUBLISH_EVERY = 8
-"""Observations between two looks at whether it moved; the first ones after doubts are looked at more often.
+"""Number of observations between two comparisons with the published profile; after doubts they are more frequent.
 
-So many are judged together at first: half of them may be outliers, and the others still decide.
+The first stages are judged together in this number: half of them may be outliers.
 """
 
 
@@ -207,8 +213,11 @@ class ProfileLearner:
         *,
         guessed: bool = False,
     ) -> None:
-        """`others`: the learners of the same partition and kind, by shape, this one among them. `guessed`: the base was
-        derived from other shapes, so that a few stages are worth telling of.
+        """Create a learner that starts from the profile `base`.
+
+        `quantile`: fraction of stages within the upper latency. `others`: learners of the same partition and device
+        class, by shape, including this one. `guessed`: the base was derived from other shapes, so a few stages suffice
+        to publish a change.
         """
         self._base = base
         self._published = base
@@ -278,10 +287,10 @@ class ProfileLearner:
         return learned
 
     def observe_warming(self, rows: int, duration_ns: int) -> Profile | None:
-        """Add the first stage on a worker; return the profile if nothing better is known.
+        """Add the first stage on a worker; return a profile if nothing better is known, otherwise None.
 
-        It may take many times as long as later ones, but not less: if several workers show that the base is far too
-        short, the fastest of them counts until a stage on a warm worker decides.
+        The first stage may take many times as long as later ones, but not less: if several workers show that the base
+        is far too short, the fastest of them counts until a stage on a warm worker decides.
         """
         if self._seen or (self._published is not self._base and not self.is_hearsay):
             return None

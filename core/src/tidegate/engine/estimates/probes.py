@@ -1,7 +1,7 @@
-"""Requests that run alone so that their application is learned, though nothing of it would run alone otherwise.
+"""Probes of applications: requests that run alone so that their application's latency is learned.
 
-Where a model is busy every batch is of several, and the application that comes seldom is never seen by itself. Without
-its distribution it is taken for the mixture of all. A few requests, which run once as all do, tell it.
+In a busy model every batch has several requests, so an infrequent application would never run alone and would be taken
+for the mixture of all applications. A few of its requests, each executed once like any other, run alone instead.
 """
 
 from dataclasses import dataclass
@@ -10,11 +10,13 @@ from tidegate.api import Request
 from tidegate.engine.estimates.standalone_latency import FIRST_REPORT_STAGES, MAX_APPS, WINDOW_STAGES
 
 UNKNOWN_EVERY = 4
-"""The requests of an application of which one runs alone, until it is known."""
+"""Number of an unknown application's requests of which one runs alone."""
 KNOWN_EVERY = WINDOW_STAGES
-"""Later one after so many of which none did: what was learned once is left again where it is wrong."""
+"""Number of a known application's requests, none of which ran alone, after which one does, to correct a wrong
+estimate.
+"""
 MODEL_EVERY = 16
-"""The requests of a model, of all applications, of which one at most runs alone for this."""
+"""Number of a model's requests, of all applications, of which at most one runs alone as a probe."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The shapes of requests: as few classes as can be learned apart, and what a new one is expected to take."""
+"""Shape classes of requests, few enough to learn each, and the first profile of a new class."""
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -10,16 +10,16 @@ from tidegate.api import Profile
 from tidegate.api.shape import read_sizes
 
 MAX_SHAPES = 32
-"""How many shapes of a model are told apart; further ones share a class with those of about as many elements."""
+"""Maximum number of shapes of a model with a class of their own; others share a class by number of elements."""
 CLASSES_PER_DOUBLING = 4
-"""How many classes the further shapes fall into: within one, the elements of two shapes differ by less than a fifth."""
+"""Number of shared classes per doubling of elements: within one class, elements differ by less than a fifth."""
 
 FURTHER_SHAPES_PREFIX = "~"
 """Prefix of the names of classes for further shapes; the number of elements follows."""
 MAX_ELEMENTS = 10**15
-"""More than any machine holds: a shape that says more tells nothing."""
+"""Maximum number of elements of a plausible shape; larger shapes are ignored."""
 SIMILAR_ELEMENTS_RATIO = 1.05
-"""How many times as many elements one of two shapes has that tell nothing of how latency grows with them."""
+"""Ratio of elements up to which two shapes do not show how latency grows with elements."""
 
 
 def elements_of(shape: str) -> int:
@@ -72,11 +72,11 @@ class ShapeClasses:
 
 
 def profile_of_new(shape: str, base: Profile, known: Sequence[Profile]) -> Profile:
-    """Return a first profile of a new shape, before any of its stages was seen.
+    """Return a first profile of a new shape, before any of its stages was observed.
 
-    `known`: the profiles of the same partition on the same kind of worker that something is known of. A straight line
-    over the elements per row goes through them, the near ones counting more; one alone is taken as it is. Where sizes
-    do not tell, the middle one is; `base` where none is known.
+    `known`: profiles of the same partition and device class that were observed or measured. A straight line over the
+    elements per row is fitted to them, near shapes counting more; a single profile is used unchanged. If the elements
+    are unknown, the result is the median profile; without known profiles it is `base`.
     """
     if not known:
         return base.of_shape(shape)
@@ -110,8 +110,8 @@ def profile_of_new(shape: str, base: Profile, known: Sequence[Profile]) -> Profi
 def least_of_new(guess: Profile, known: Sequence[Profile]) -> Profile:
     """Return a lower bound for a new shape, below the guess of `profile_of_new` from the same profiles.
 
-    A smaller shape than the nearest may take as much less as it has fewer elements, a larger one no more than that one;
-    where sizes do not tell, a shape may be as quick as the quickest.
+    A smaller shape than the nearest one may be faster in proportion to its elements; a larger one is not. If the
+    elements are unknown, a shape may be as fast as the fastest.
     """
     elements = elements_of(guess.shape)
     sized = [(size, profile) for profile in known if (size := elements_of(profile.shape))]

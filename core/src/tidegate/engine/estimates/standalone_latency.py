@@ -1,8 +1,8 @@
 """Stand-alone latency of each application's requests, learned from batches of one request.
 
-No request is run a second time to learn this. A scheduler knows of a request's time nothing but its application, so
-that those of an application that happen to run alone take what all of them do. Batches of several tell what requests
-share (`batch_law.py`): the fixed cost, and the noise that is no request's own and is taken out of what is told.
+No request runs a second time to learn this. Requests that happen to run alone represent all requests of their
+application. Batches of several requests (`batch_law.py`) give the fixed cost and the shared noise, which published
+distributions do not contain.
 """
 
 from bisect import bisect_right
@@ -14,27 +14,29 @@ from tidegate.api import LatencyDistribution, Profile, Request
 from tidegate.engine.estimates.batch_law import MIN_BATCHES, BatchLaw, StandaloneTimes
 
 WINDOW_STAGES = 512
-"""How many of the latest stages make a distribution."""
+"""Number of latest stages that make a distribution."""
 DISTRIBUTION_POINTS = 64
-"""How many points of a distribution are told."""
+"""Number of points of a published distribution."""
 MAX_POINTS = 2 * DISTRIBUTION_POINTS
-"""How many points of several distributions together are looked at."""
+"""Number of points of several distributions from which the latency of batches is computed."""
 FIRST_REPORT_STAGES = 8
-"""It is told for the first time when so many stages were seen, then at every doubling, then every FURTHER."""
+"""Number of stages before the first publication; the next ones follow at every doubling, then at a fixed interval."""
 REPORT_INTERVAL_STAGES = 64
 PRIOR_VALID_STAGES = 64
 """Stages after which a distribution from elsewhere no longer counts."""
 MIN_CHANGE_FRACTION = 0.02
-"""It is told again where its mean, a tenth of it at either end, its noise, or what a batch takes, moved by so much."""
+"""Minimum relative change of the mean, of either tail, of the noise or of batch latency that is published."""
 BATCH_SAMPLING_INTERVAL = 8
-"""After these, one batch in so many is looked at."""
+"""After enough batches, one of this many is evaluated."""
 MAX_SHARE = 0.95
-"""The most of the shortest time that may be c0."""
+"""Maximum fraction of the shortest time that the fixed cost c0 may be."""
 MAX_APPS = 128
-"""The most applications of a model on one kind of worker; of further ones nothing is learned, as clients name them."""
+"""Maximum number of applications of a model on one device class; further ones are not learned, because clients name
+them.
+"""
 
 Key = tuple[str, str, str]
-"""(model, application, kind of worker)."""
+"""(model, application, device class)."""
 
 
 class _Seen:
@@ -93,14 +95,14 @@ class StandaloneLatency:
 
     @property
     def known(self) -> tuple[LatencyDistribution, ...]:
-        """The distribution published last."""
+        """Distributions published last, one for each application."""
         return tuple(seen.told for seen in self._seen.values() if seen.told)
 
     def observe(self, request: Request, kind: str, duration_ns: int, profile: Profile) -> LatencyDistribution | None:
-        """Add a request that ran alone; return the application's distribution if it has moved.
+        """Add a request that ran alone; return the application's distribution if it has moved, otherwise None.
 
-        `profile`: profile of its partition there, from which the law of batches follows. A request of several rows
-        counts by its time per row.
+        `kind`: the worker's device class. `duration_ns`: latency of the request. `profile`: profile of the partition
+        there, which gives the law of batches. A request of several rows counts by its time per row.
         """
         seen = self._see((request.model, request.app, kind))
         if seen is None:
@@ -133,9 +135,10 @@ class StandaloneLatency:
         return times
 
     def observe_batch(self, requests: Sequence[Request], kind: str, duration_ns: int) -> Sequence[LatencyDistribution]:
-        """Add a batch of several requests; return their distributions that have moved with the law of batches.
+        """Add a batch of several requests; return the distributions that moved with the law of batches.
 
-        In a busy model no request may ever run alone again.
+        `kind`: the worker's device class. `duration_ns`: latency of the batch. In a busy model requests may never run
+        alone again.
         """
         model = requests[0].model
         law = self._law_of(model, kind)

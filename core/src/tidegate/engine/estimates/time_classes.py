@@ -1,8 +1,7 @@
-"""Applications whose requests take about as long are of one class, which has a profile of its own: the layer between
-learned distributions and whatever policy plans with profiles.
+"""Latency classes of applications: those whose requests take about equally long share a class with its own profile.
 
-A class is a shape to everybody else: requests of one share no batch with those of another, and what a policy is told of
-it is what the engine expects (invariant 8).
+A class appears to policies as a shape: requests of different classes share no batch, and the profile that the policy
+gets is the engine's own expectation (invariant 8).
 """
 
 from collections import Counter
@@ -14,26 +13,25 @@ import msgspec
 from tidegate.api import LatencyDistribution, Model, Policy, Profile, ProfileKey, Request
 
 CLASS_LATENCY_RATIO = 1.5
-"""Classes are told apart where requests take so many times as long."""
+"""Ratio of latency between neighboring classes."""
 MAX_STEPS = 8
-"""The farthest that a class is from that of the application that was known first, in such factors."""
+"""Maximum number of classes between an application and the first known one."""
 HYSTERESIS_CLASSES = 0.75
-"""An application changes its class where it is so many factors from the center of the one that it had: one between two
-does not come and go."""
+"""Distance from the center of its class, in classes, from which an application moves, so that it does not alternate."""
 MIN_CHANGE_FRACTION = 0.1
-"""A class is expected to take otherwise where its distributions say so by such a share; less the learner finds."""
+"""Minimum relative change of the distributions that changes a class's profile; smaller ones are left to the learner."""
 
 
 class TimeClasses:
     """Latency classes of the applications of each model.
 
-    The application that was known first is the center of its model's middle class, which has no name of its own: what
-    takes about as long shares batches with it, and with all of which nothing is known. So a model whose applications
-    take alike is left as it is.
+    The first known application is the center of its model's middle class, which has an empty name. Applications that
+    take about as long, and unknown ones, share batches with it. So a model whose applications take equally long is
+    unchanged.
     """
 
     def __init__(self, decides: Callable[[], Policy]) -> None:
-        """`decides()`: the policy that does at the moment."""
+        """Create an empty set of classes. `decides()` returns the current policy."""
         self._decides = decides
         self._times: dict[str, dict[tuple[str, str], LatencyDistribution]] = {}
         """The distributions by (kind of worker, application), by model; the one that was known first stands first."""
@@ -64,10 +62,10 @@ class TimeClasses:
         self._stale.add(times.model)
 
     def applies_to(self, request: Request, model: Model) -> bool:
-        """Whether the policy wants a request told apart by its application.
+        """Whether the policy wants requests of this model separated by application.
 
-        Where a model's requests are of several shapes, these tell what takes longer; of split models no distribution is
-        learned.
+        False if the model's requests have several shapes, because these explain the latency, and for split models, for
+        which no distribution is learned.
         """
         if not request.app or model.pipelines or not self._decides().separate_applications(model.name):
             return False
@@ -84,9 +82,9 @@ class TimeClasses:
         return msgspec.structs.replace(request, shape=_name(request.shape, step)) if step else request
 
     def moved(self, model: Model, profiles: Mapping[ProfileKey, Profile]) -> list[Profile]:
-        """Return profiles of a model's classes that have moved.
+        """Return the profiles of a model's classes that have moved; empty if all its requests are of one class.
 
-        `profiles`: the current ones. None if all requests are of one class.
+        `profiles`: the current ones.
         """
         shape = self._shapes[model.name]
         if model.name not in self._stale or shape is None:

@@ -1,29 +1,29 @@
-"""How late wake-ups come: learned from those that were asked for, so that policies know how early to ask."""
+"""Timer latency: how much later than requested wake-ups come, learned so that policies set timers early enough."""
 
 from collections import deque
 
 from tidegate.api import NEVER_NS
 
 WINDOW_WAKE_UPS = 128
-"""Wake-ups that decide; what is planned for does not fall before so many were seen, nor more often."""
+"""Number of latest wake-ups that determine the timer latency, and minimum number between two decreases."""
 COVERED_FRACTION = 0.99
-"""The share of the wake-ups that are no later than what is planned for."""
+"""Fraction of wake-ups that are no later than the timer latency."""
 UNSEEN_STAGES = 64
-"""After so many stages without a wake-up, half of what is planned for is: so much of it may be why nobody waits."""
+"""Number of stages without a wake-up after which the timer latency is halved, since it may be what prevents timers."""
 TOO_SHORT_NS, TOO_LONG = 20_000, 0.1
-"""A slack is told anew when it was too short by so many nanoseconds, or too long by such a share."""
+"""Error from which a new value is published: too short by this many ns, or too long by this fraction."""
 
 
 class TimerLatency:
     """Learns the timer latency: how much later than requested a wake-up may come.
 
-    It is a high quantile of the latest wake-ups, and never the longest of them: a single stall of the host teaches
-    nothing. It rises with the second one that was later, since what is late is lost; too much of it costs little, but
-    must not keep policies from asking for the wake-ups that would show it.
+    The value is a high quantile of the latest wake-ups, and never the longest of them, so a single stall of the host
+    changes nothing. It rises with the second wake-up that was later, because a late batch is lost. It also falls
+    without wake-ups, because a high value can keep policies from setting timers that would correct it.
     """
 
     def __init__(self, slack_ns: int) -> None:
-        """`slack_ns`: what is planned for until wake-ups have been seen."""
+        """Create a learner with an initial timer latency in ns, used until wake-ups were observed."""
         self.slack_ns = slack_ns
         self._latest: deque[int] = deque(maxlen=WINDOW_WAKE_UPS)
         self._until_fall = WINDOW_WAKE_UPS
@@ -58,14 +58,14 @@ class TimerLatency:
 
 
 MEAN_GAIN = 1 / 64
-"""The gain of the running mean and mean deviation, as TCP estimates its round trips: the last hundred batches count."""
+"""Gain of the running mean and mean deviation, as TCP estimates round trips: about the last hundred batches count."""
 MARGIN_DEVIATIONS = 2.0
 ROUND_TRIP_RATIO = 2.0
-"""Whole way / visible part."""
+"""Ratio of the whole response latency to the part that Tidegate sees."""
 AT_FIRST_NS = 1_000_000
-"""The mean before anything is observed: without one, the first requests would be held until it is too late to wake."""
+"""Initial mean in ns; without it, the first requests would be held until a response is too late."""
 MAX_SHARE = 0.1
-"""The largest share of what a request has left: under overload no policy must be starved by the lag that it brings."""
+"""Maximum margin as a fraction of a request's remaining time: under overload the margin must not stop all requests."""
 
 
 class ResponseMargin:
@@ -83,7 +83,7 @@ class ResponseMargin:
 
     @property
     def way_ns(self) -> int:
-        """Return the mean time, in ns, from the end of a stage to the client; the margin is longer."""
+        """Mean response latency, in ns, from the end of a stage to the client; the margin is longer."""
         return round(ROUND_TRIP_RATIO * self._mean_ns)
 
     def before(self, deadline_ns: int, now_ns: int) -> int:

@@ -1,4 +1,4 @@
-"""Checks every command of a policy against the state and applies it."""
+"""Check every command of a policy against the engine's state and apply it."""
 
 from tidegate.api import Advise, AnyCommand, Batch, CancelTimer, Dispatch, Drop, Preempt, Request, Reroute, SetTimer
 from tidegate.engine.kernel.invariants import EngineStateError, InvariantViolation, check_deadlines, check_dispatch
@@ -48,7 +48,7 @@ def _dispatch(state: EngineState, batch: Batch) -> None:
 
 
 def start_batch(state: EngineState, batch: Batch, taken: list[Request], rows: int) -> None:
-    """Remove the requests of a batch from their queue and start the batch."""
+    """Remove `taken`, the requests of a batch, from their queue and start the batch. `rows`: their rows in total."""
     state.next_batch_id = batch.id + 1
     state.succession.offered.difference_update([stage.worker_id for stage in batch.stages])
     state.waiting.starts(batch.model, taken, rows, sum(stage.duration_ns for stage in batch.stages))

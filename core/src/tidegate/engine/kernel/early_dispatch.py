@@ -1,22 +1,21 @@
-"""When workers take their next batch: a `lead` before the stage that they run ends, so that they do not idle meanwhile.
+"""Early dispatch: when a busy worker gets its next batch, a `lead` before its running stage ends.
 
-What is sent when an answer has come finds a worker that has idled for the ways: the answer's way back, the decision,
-the way there. Sent a lead earlier, as long as the ways, it arrives as the stage before it ends. How long they are
-nobody says; it is learned from how long stages take, by worker:
+Without it a worker idles for the network latency between two stages: the response, the decision and the next call. A
+batch that is sent earlier by that time arrives when the stage before it ends. The network latency of each worker is
+learned from durations of stages:
 
-- A stage that was sent to an idle worker takes the ways and its execution. One that was sent while another ran,
-`early`,
-  ends an execution after that one, if it was there by then; the worker idled for what early fell short of the ways.
-- So what the latter gained is `min(early, ways)`. As long as all of it is gained, the lead grows; where less is, that
-  is the ways, and the lead settles at nearly twice as long: what comes too early waits a little, what comes too late
-  idles, and how long the ways are changes from one batch to the next.
-- Where stages scatter so much that their durations do not tell, the lead stays as it is.
+- A stage sent to an idle worker takes the network latency and its execution. A stage sent `early`, while another
+  runs, ends one execution after that one, if it arrived by then; otherwise the worker idled for the difference.
+- So early dispatch gains `min(early, network latency)`. While the whole of `early` is gained, the lead grows. When less
+  is gained, that is the network latency, and the lead settles at nearly twice as long: a batch that arrives too early
+  waits a little, one that arrives too late leaves the worker idle, and the latency varies.
+- If durations scatter so much that they show no gain, the lead is unchanged.
 
-A stage is expected to end when the earliest quarter of the latest would have: that it may end later is for the planned
-start of the next one to say (`free_ns`), which counts from when it is planned to end, but for as much of the margin as
-the next one brings itself. Where that quarter ends much earlier than the middle one (`MAX_SPREAD_LEADS`), nothing is
-sent early: what is sent is decided, and waits, for longer than the worker would idle; those who come meanwhile cannot
-join it, and another worker may be idle sooner.
+The running stage is expected to end at the first quartile of recent durations. Its later end is accounted for in the
+planned start of the next stage (`free_ns`), which counts from the planned end, less the part of the margin that both
+stages share. If the first quartile is much earlier than the median (`MAX_SPREAD_LEADS`), nothing is sent early: a batch
+that waits at the worker longer than the worker would idle cannot be joined by later requests, and another worker may be
+idle sooner.
 """
 
 from collections import deque
@@ -30,37 +29,40 @@ from tidegate.engine.timers import Timers
 FIRST_LEAD_NS = 250_000
 """Initial lead of live engines in ns: less than any network round trip."""
 MAX_NS = 5_000_000
-"""No batch is sent longer than that before the stage that it waits for would usually end: so long it may be in the way.
+"""Maximum lead in ns before the usual end of the running stage; the batch may block the worker for that long.
 
-Nor as a larger share of that stage than `MAX_LEAD_FRACTION`.
+The lead is at most the fraction `MAX_LEAD_FRACTION` of that stage, too.
 """
 MAX_LEAD_FRACTION = 0.75
 SHORTEST_NS = 1_500_000
-"""Nothing is sent behind a shorter stage: early batches are smaller, and each costs Tidegate as much as a large one."""
+"""Minimum duration in ns of a stage behind which a batch is sent: early batches are smaller and cost Tidegate as
+much.
+"""
 MIN_IDLE_STAGES = 3
-"""After so many stages that were sent to an idle worker it is known what they take."""
+"""Number of stages sent to an idle worker after which their duration is known."""
 WINDOW_STAGES = 8
-"""How many stages decide on what they take, of those sent to an idle worker and of those sent behind another stage."""
+"""Number of latest stages, on idle workers and behind other stages, from which durations are computed."""
 STAGES_A_LOOK = 16
-"""After so many stages behind others the lead is looked at."""
+"""Number of stages behind others after which the lead is adjusted."""
 BEHIND_IN_A_ROW, COST = 64, 0.002
-"""After so many the next one is sent to an idle worker: only that one shows what the others gained.
+"""Number of stages behind others after which one is sent to an idle worker, to measure the gain of early dispatch.
 
-After more, where that would take a larger share of the worker's time.
+It happens later if it would cost more than this fraction of the worker's time.
 """
 ALL_GAINED = 0.9
-"""The share of `early` from which on the lead grows."""
+"""Gained fraction of `early` from which on the lead grows."""
 GROWTH, SETTLED = 1.5, 1.8
-"""The factor by which the lead grows; and how long it becomes, in ways, where not all of it is gained."""
+"""Growth factor of the lead, and its final length as a multiple of the network latency."""
 MAX_SPREAD_LEADS = 1.5
-"""Nothing is sent behind a stage whose earliest quarter ends so many leads before the middle one: too early for
-most."""
+"""Maximum distance between first quartile and median of a stage's end, in leads, for early dispatch."""
 UNSURE_AT_FIRST = 0.05
-"""While a lead still grows, such a share of the stage counts, if that is more: long ways would else not be learned."""
+"""Initial lead limit as a fraction of the stage, if that is more: otherwise long network latency could not be
+learned.
+"""
 MARGIN_FRACTION_OF_STAGE_AHEAD = sqrt(2) - 1
-"""How much of a stage's margin counts for the stage behind it, which has one of its own.
+"""Fraction of a stage's margin that counts for the stage behind it, which has a margin of its own.
 
-Of independent times that are equally unsure, what is to be kept free for both is sqrt(2) times that for one.
+For independent durations of equal uncertainty, the margin of both is sqrt(2) times that of one.
 """
 
 
@@ -138,10 +140,13 @@ class _Ways:
 
 
 class EarlyDispatch:
-    """Decides when a busy worker may be given its next batch: the earliest and the latest time."""
+    """Early dispatch to busy workers: the times from which, and up to which, each worker may get its next batch."""
 
     def __init__(self, first_lead_ns: int) -> None:
-        """`first_lead_ns`: how early the first batch is sent to a worker that was not seen before; 0: none ever is."""
+        """Create the state of early dispatch.
+
+        `first_lead_ns`: initial lead of each worker in ns; 0: no early dispatch.
+        """
         self._first_lead_ns = first_lead_ns
         self._ready = Timers()
         self._late = Timers()
@@ -155,11 +160,11 @@ class EarlyDispatch:
 
     @property
     def next_ns(self) -> int:
-        """Return the time, in ns, at which the next worker becomes ready; NEVER_NS if none is expected."""
+        """Time in ns at which the next worker becomes ready; NEVER_NS if none is expected."""
         return self._ready.next_ns
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether `pop_ready` or `pop_late` may have something to give."""
+        """Whether `pop_ready` or `pop_late` may return a worker."""
         return self._ready.earliest_ns <= now_ns or self._late.earliest_ns <= now_ns
 
     def pop_ready(self, now_ns: int) -> int | None:
@@ -175,7 +180,7 @@ class EarlyDispatch:
         return [worker_id for _, worker_id in self._late.pop_due(now_ns) if isinstance(worker_id, int)]
 
     def free_ns(self, now_ns: int, worker_id: int) -> int:
-        """Return the planned start, in ns, of a stage sent now behind the running one: later than `now_ns`."""
+        """Return the planned start, in ns, of a stage that is sent now behind the running one; later than `now_ns`."""
         ways = self._ways[worker_id]
         sooner_ns = min(ways.lead_ns, ways.ways_ns) + round(
             (1 - MARGIN_FRACTION_OF_STAGE_AHEAD) * self._margins_ns[worker_id]
@@ -183,11 +188,14 @@ class EarlyDispatch:
         return max(now_ns + 1, self._planned_ends_ns[worker_id] - sooner_ns)
 
     def is_late(self, now_ns: int, worker_id: int) -> bool:
-        """Whether the stage that runs should be over."""
+        """Whether the stage that runs on a worker is overdue."""
         return now_ns > self._planned_ends_ns[worker_id]
 
     def begins(self, now_ns: int, worker: Worker, flight: InFlightBatch, profile: Profile) -> None:
-        """Record that a stage runs on a worker: it was sent now, or early (`early_ns`)."""
+        """Record that a stage runs on a worker: it was sent now, or early (`InFlightBatch.early_ns`).
+
+        `profile`: latency of the stage, from which its end is expected.
+        """
         if not self._first_lead_ns or profile.expected_ns(flight.rows) < SHORTEST_NS:
             return
         stage = flight.batch.stages[flight.stage]
@@ -228,7 +236,8 @@ class EarlyDispatch:
     ) -> int | None:
         """Return the latency of a stage on an idle worker, in ns, and learn from it; None if unknown.
 
-        `duration_ns`: time since the stage ran; `flight.early_ns` belongs to this stage.
+        `stage`: its index in the batch. `duration_ns`: time since the stage ran; `flight.early_ns` belongs to this
+        stage.
         """
         early_ns, ways = flight.early_ns, self._ways.get(worker.id)
         if ways is None:

@@ -1,8 +1,7 @@
-"""The engine: applies events to the books, asks the policy, checks its commands, tells the driver what to do.
+"""The engine: applies events to its state, calls the policy, checks its commands and returns effects for the driver.
 
-It is pure: two drivers use it, the simulator under virtual time and the proxy under the monotonic clock. A driver
-calls `handle(event)` with what happened and carries out the effects; it calls `handle(ClockAdvanced(now))` when
-`next_wake_ns` has come.
+It is pure: the simulator drives it in virtual time, the proxy on the monotonic clock. A driver passes each event to
+`handle(event)` and carries out the effects; it calls `handle(ClockAdvanced(now))` when `next_wake_ns` has come.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,9 +55,9 @@ from tidegate.toolkit import FirstComeFirstServed
 _FOLLOWED = frozenset({TopologyChanged, PolicyChanged, PolicyOverran})
 """Events with which another policy takes over."""
 MAX_TRIES = 2
-"""Unless somebody decides otherwise, a request whose worker failed is tried once more."""
+"""Default number of tries of a request whose workers fail."""
 MAX_FAULTS = 3
-"""After so many faults in a row while the books are made again, every request that waits fails."""
+"""Number of successive internal errors while the state is rebuilt after which all waiting requests fail."""
 
 
 class Engine:
@@ -77,12 +76,12 @@ class Engine:
         timelines: TimelineRecorder | None = None,
         policies: Policies | None = None,
     ) -> None:
-        """`strict`: a policy's fault is raised instead of being isolated. `learn`: correct the profiles online.
+        """Create the engine of a policy, under the name that reports and metrics show.
 
-        `max_tries`: how often a request is tried whose workers fail; then the failure is its answer. `first_lead_ns`:
-        how early, before a stage is expected to end, the first batch is sent behind it; 0: never. `timelines`: what
-        `timeline` is to know; None: nothing is kept. `policies`: makes the policy of a PolicyChanged; None: each is
-        refused.
+        `strict`: raise a policy's exception instead of falling back. `learn`: correct the profiles by observations.
+        `max_tries`: number of tries of a request whose workers fail; then it fails. `first_lead_ns`: initial lead of
+        early dispatch in ns; 0: none. `timelines`: records what `timeline` returns; None: nothing. `policies`: creates
+        the policy of a PolicyChanged; None: such events are rejected.
         """
         setup = policy.setup
         self.name = name
@@ -162,19 +161,19 @@ class Engine:
         return self._state.flights.get(batch_id)
 
     def has_work(self, worker_id: int) -> bool:
-        """Whether anything is booked on a worker, be it one that the plan does without and that only finishes it."""
+        """Whether a worker has reservations, including those that a worker finishes after it left the topology."""
         booked = self._state.fleet.bookings.get(worker_id)
         return booked is not None and bool(booked.stages)
 
     def is_awaited(self, worker_id: int) -> bool:
-        """Whether anything may follow at once when the stage that runs on a worker ends."""
+        """Whether a further stage may follow at once when the running stage of a worker ends."""
         booked = self._state.fleet.bookings.get(worker_id)
         return self.queued > 0 or booked is None or len(booked.stages) > 1
 
     def idle_on_time(self, request: Request, profiles: Mapping[ProfileKey, Profile]) -> Worker | None:
-        """Return an idle worker on which a request of an unsplit model would be on time if started now; None if none.
+        """Return an idle worker on which a request would be on time if it started now; None if there is none.
 
-        `profiles`: profiles to use.
+        `profiles`: profiles to use. For split models it returns None.
         """
         state = self._state
         model = state.models.get(request.model)
@@ -189,12 +188,11 @@ class Engine:
         return None
 
     def handle(self, event: AnyStimulus) -> list[AnyEffect]:
-        """Take in what happened; returns what the driver has to do, in order.
+        """Apply an event; return the effects for the driver, in order.
 
-        Raises, and takes nothing in: InvariantViolation when the clock runs backwards or a driver fires a timer;
-        ValueError for a worker that joins without the profiles to plan with, a plan that does not add up, or a policy
-        that cannot be made. Strict
-        engines raise a policy's fault, and their own.
+        Raises InvariantViolation if the clock runs backwards or a driver fires a timer, and ValueError for a worker
+        without profiles, an inconsistent topology or a policy that cannot be created; then nothing is applied. A strict
+        engine also raises exceptions of its policy and its own.
         """
         state = self._state
         before_ns = state.now_ns
@@ -254,16 +252,16 @@ class Engine:
         return self._timelines.of(request_id)
 
     def validate(self) -> None:
-        """Check the books against each other, between events; for tests, since it looks at everything.
+        """Check the state tables against each other, between events; for tests, because it reads everything.
 
-        Raises InconsistentStateError, which says all that does not add up.
+        Raises InconsistentStateError with all contradictions.
         """
         validate(self._state, self.reducer)
 
     def attach(self, witness: PolicyTraceObserver) -> None:
-        """Attach an observer that also sees what the policy gets, from the next event on.
+        """Attach an observer that also sees the events that the policy gets, from the next event on.
 
-        It does not see the past, and costs nothing while detached. Raises ValueError if there is one already.
+        Detached, it costs nothing. Raises ValueError if such an observer is attached already.
         """
         if self._witness is not None:
             raise ValueError(f"this engine has a witness, {type(self._witness).__name__}: dismiss it first")
@@ -271,7 +269,7 @@ class Engine:
         self._observers.add(witness)
 
     def detach(self, witness: PolicyTraceObserver) -> None:
-        """Detach that observer; without effect if it raised and was removed."""
+        """Detach such an observer; without effect if it raised an exception and was removed."""
         if self._witness is witness:
             self._witness = self._policy.witness = None
         self._observers.remove(witness)
@@ -281,11 +279,13 @@ class Engine:
         return self._observers.close()
 
     def start_anew(self, event: AnyStimulus, fault: Exception) -> list[AnyEffect]:
-        """Make the books again after a fault of the engine's own met an event. Returns what the driver has to do.
+        """Rebuild the state after an internal error while `event` was handled; return effects for the driver.
 
-        What was observed before (`reducer`) holds: stages that run go on, and requests that waited wait again. Requests
-        that the event names fail, if it does not end them (invariant 9). `handle` calls this by itself; a driver does
-        where `handle` raised.
+        The outcome of earlier events (`reducer`) stays: running stages go on, and waiting requests wait again. Requests
+        that the event names fail, unless it ends them (invariant 9). `handle` calls this itself; a driver calls it if
+        `handle` raised.
+
+        `fault`: the exception.
         """
         before, reducer = self._state, self.reducer
         ran = self._sent_requests()

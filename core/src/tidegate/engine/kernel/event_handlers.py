@@ -1,4 +1,4 @@
-"""Applies each event to the state and passes it to the policy."""
+"""Event handlers: apply each event to the state and pass it to the policy."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -43,7 +43,7 @@ class EventHandlers:
     def __init__(
         self, state: EngineState, policy: PolicyRunner, made: Callable[[PolicyChanged, Setup], Policy]
     ) -> None:
-        """`made`: makes the policy that somebody asks for."""
+        """Create the handlers of an engine. `made` creates the policy that a PolicyChanged names."""
         self._state = state
         self._fleet = state.fleet
         self._flights = state.flights
@@ -54,7 +54,7 @@ class EventHandlers:
         self._made = made
 
     def take_in(self, event: AnyStimulus) -> None:
-        """Apply an event that happens now and that the engine does not reject."""
+        """Apply an event that the engine does not reject."""
         match event:
             case RequestArrived():
                 self._arrive(event)

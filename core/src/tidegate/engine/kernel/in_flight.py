@@ -1,4 +1,4 @@
-"""Batches on their way: booked on workers, each stage started when its time has come and its worker is free."""
+"""Batches in flight: workers are reserved, and each stage starts when its time has come and its worker is free."""
 
 from collections.abc import Callable
 
@@ -23,8 +23,11 @@ class InFlightBatches:
         overlap: EarlyDispatch,
         started: Callable[[StartStage, str], None],
     ) -> None:
-        """`overlap` learns which stages run; `started(stage, kind of its worker)` is told of every stage that is
-        sent."""
+        """Create the table without batches.
+
+        `overlap`: early dispatch, which learns from running stages. `started(stage, device class)` is called for every
+        stage that is sent.
+        """
         self._fleet = fleet
         self._expectations = expectations
         self._overlap = overlap
@@ -43,11 +46,11 @@ class InFlightBatches:
         return self._planned_starts.next_ns
 
     def get(self, batch_id: int) -> InFlightBatch | None:
-        """Return the batch in flight with this id."""
+        """Return the batch in flight with this id; None if there is none."""
         return self._by_batch.get(batch_id)
 
     def start_batch(self, now_ns: int, batch: Batch, requests: list[Request], rows: int) -> None:
-        """Add a dispatched batch and reserve its workers."""
+        """Add a dispatched batch of `rows` rows at `now_ns` and reserve its workers."""
         flight = self._by_batch[batch.id] = InFlightBatch(batch, requests, rows, requests[0].shape)
         for request in requests:
             self._of_request[request.id] = flight
@@ -56,7 +59,10 @@ class InFlightBatches:
         self._start_or_wait(now_ns, flight)
 
     def resume(self, now_ns: int, sent: SentStage, requests: list[Request]) -> None:
-        """Add a batch whose stage was running before a restart of the engine, in the order of stages on each worker."""
+        """Add a batch whose stage ran before the engine's state was rebuilt, in the order of stages on each worker.
+
+        `requests`: those that still wait for it.
+        """
         effect = sent.effect
         batch, bookings = effect.batch, self._fleet.bookings
         flight = self._by_batch[batch.id] = InFlightBatch(batch, requests, effect.rows, effect.shape, effect.stage)
@@ -77,7 +83,7 @@ class InFlightBatches:
             self._overlap.begins(sent.sent_ns, booked.worker, flight, self._profile(first, booked, flight))
 
     def reroute(self, now_ns: int, command: Reroute) -> None:
-        """Replace the last stages of a batch. Raises InvariantViolation."""
+        """Replace the last stages of a batch. Raises InvariantViolation if they contradict the batch or the workers."""
         flight = self._by_batch.get(command.batch_id)
         if flight is None or flight.preempted:
             raise InvariantViolation(3, f"batch {command.batch_id} is rerouted but is not on its way")
@@ -120,10 +126,9 @@ class InFlightBatches:
         return True
 
     def stage_over(self, event: StageFinished) -> InFlightBatch | None:
-        """Free the worker of a stage that ended, and return its batch, which `go_on` continues; ended after the last
-        stage.
+        """Free the worker of a stage that ended and return its batch, which `go_on` continues.
 
-        Returns None for a stage of a batch that was aborted.
+        Returns None for a stage of an aborted batch.
         """
         flight = self._by_batch.get(event.batch_id)
         if flight is None or not flight.running or flight.stage != event.stage:
@@ -150,7 +155,7 @@ class InFlightBatches:
                 self._strike(now_ns, booked, flight, lambda booked: booked.clear(flight))
 
     def cut_off(self, now_ns: int, flight: InFlightBatch, lost_id: int) -> None:
-        """Remove the reservations of a batch from a lost worker on; it fails there."""
+        """Remove the reservations of a batch from the lost worker `lost_id` on; the batch fails there."""
         stages = flight.batch.stages
         first = next((at for at in range(flight.stage, len(stages)) if stages[at].worker_id == lost_id), len(stages))
         freed = [stage for stage in stages[first:] if stage.worker_id in self._fleet.bookings]
@@ -159,7 +164,9 @@ class InFlightBatches:
         self.start_next(now_ns, *(stage.worker_id for stage in freed))
 
     def doom(self, now_ns: int, lost: Reservations) -> list[InFlightBatch]:
-        """Mark the batches with reservations on a lost worker: no stage of theirs starts unless they are rerouted."""
+        """Mark the batches with reservations on a lost worker, and return them: no stage starts unless they are
+        rerouted.
+        """
         doomed = list({id(flight): flight for flight in lost.flights}.values())
         reason = f"worker {lost.worker.name} was lost"
         for flight in doomed:
@@ -167,7 +174,7 @@ class InFlightBatches:
         return doomed
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether `start_due` has something to start."""
+        """Whether `start_due` may have a stage to start."""
         starts = self._planned_starts
         return starts.earliest_ns <= now_ns and starts.next_ns <= now_ns
 

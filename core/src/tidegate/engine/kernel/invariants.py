@@ -1,9 +1,8 @@
-"""The numbered invariants: each command of a policy is checked against them before it takes effect.
+"""The numbered invariants: each command of a policy is checked against them before it is applied.
 
-1 conservation · 2 exclusivity · 3 causality · 4 monotone clock · 5 no oracle · 6 determinism · 7 parity ·
-8 deadline honesty · 9 isolation · 10 no idle refusal. 1-4 and 8 are checks made here and in the engine; 5-7 and 9
-hold by construction and are shown by tests; 10 is asked of policies by the kit that tries them (tidegate.testing,
-docs/reference/invariants.md).
+1 conservation · 2 exclusivity · 3 causality · 4 monotone clock · 5 no oracle · 6 determinism · 7 parity · 8 deadline
+honesty · 9 isolation · 10 no idle refusal. This module and the engine check 1-4 and 8. Invariants 5-7 and 9 hold by
+construction, and tests show it. The test kit checks policies for 10 (tidegate.testing, docs/reference/invariants.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from tidegate.engine.state_tables import Reservations
 
 
 class InvariantViolation(Exception):
-    """Error: a policy's command or a driver's event violated an invariant; nothing of it took effect."""
+    """Error: a policy's command or a driver's event violated an invariant and was not applied."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(f"invariant {number}: {message}")
@@ -34,7 +33,8 @@ def check_dispatch(
 ) -> tuple[list[Request], int]:
     """Check invariants 1 to 3, and 6 for its id, for a dispatched batch. Return its requests and rows.
 
-    Raises InvariantViolation.
+    `first_free_id`: smallest id that was never used. `queued`: queued requests by id. `bookings`: reservations by
+    worker id. Raises InvariantViolation.
     """
     try:
         if batch.id < first_free_id:
@@ -53,7 +53,7 @@ def check_dispatch(
 def check_requests(batch: Batch, requests: list[Request | None], model: Model | None) -> int:
     """Check invariant 1: a batch has queued requests, each once, that can share a batch. Return its rows.
 
-    Raises InvariantViolation.
+    `requests`: queued requests by its ids, None for an unknown id; `model`: None if unknown. Raises InvariantViolation.
     """
     if model is None:
         raise InvariantViolation(1, f"batch {batch.id} is of model {batch.model!r}, which is not served here")
@@ -96,9 +96,9 @@ def check_path(batch: Batch, rows: int, model: Model) -> None:
 
 
 def check_stages(earliest_ns: int, batch: Batch, bookings: Mapping[int, Reservations], *, first: int = 0) -> None:
-    """Check invariants 2 and 3: stages from `first` on follow each other, on free workers that host them.
+    """Check invariants 2 and 3: stages from `first` on follow each other, on free workers that host the partitions.
 
-    Raises InvariantViolation.
+    `earliest_ns`: earliest permitted start. `bookings`: reservations by worker id. Raises InvariantViolation.
     """
     for index, stage in enumerate(batch.stages[first:], first):
         booked = bookings.get(stage.worker_id)
@@ -129,9 +129,9 @@ def check_deadlines(
     workers: dict[int, Worker],
     profiles: Mapping[ProfileKey, Profile],
 ) -> None:
-    """Check invariant 8: workers are reserved for the upper latency, and requests may be on time.
+    """Check invariant 8: workers are reserved for the upper latency, and some request may be on time.
 
-    Raises InvariantViolation.
+    `requests`: those of the batch, of `rows` rows in total. `workers`: by id. Raises InvariantViolation.
     """
     shape = requests[0].shape
     profile = None

@@ -1,4 +1,4 @@
-"""The observers of an engine: one that raises is removed and reported, and nothing else happens."""
+"""Observers of an engine: an observer that raises an exception is removed and reported."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ class Observers:
     """Observers of one engine; isolates the engine from their exceptions."""
 
     def __init__(self, observers: Sequence[Observer], *, strict: bool) -> None:
-        """`strict`: what an observer raises reaches the caller, as in tests, whose observers make assertions."""
+        """Create the list. `strict`: exceptions of observers reach the caller, as for the assertions of tests."""
         self._observers = list(observers)
         self._strict = strict
         self._removed: list[AnyEffect] = []
@@ -29,7 +29,7 @@ class Observers:
         self.watch = bool(self._observers or self._removed)
 
     def started(self, policy: str, options: dict[str, object], setup: Setup, settings: EngineSettings) -> None:
-        """Notify the observers before the first event."""
+        """Notify the observers before the first event of the policy's name, options, setup and engine settings."""
         for observer in tuple(self._observers):
             try:
                 observer.started(policy, options, setup, settings)

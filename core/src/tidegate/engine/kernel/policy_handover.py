@@ -1,4 +1,4 @@
-"""The current policy, and how another one takes over."""
+"""The current policy, and its replacement by another one."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,14 +11,14 @@ from tidegate.engine.state_tables import WorkerTable
 from tidegate.engine.timers import Timers
 
 Policies = Callable[[str, Setup, dict[str, Any]], Policy]
-"""`policies(name, setup, options)` makes a policy by its name, or raises an error that says what is wrong with it."""
+"""Factory `policies(name, setup, options)` that creates a policy, or raises an error that explains what is wrong."""
 
 
 class PolicyHandover:
-    """The policy that decides, and what it inherited from the one before.
+    """Current policy, and the workers that still run batches of the previous one.
 
-    A policy that follows another gets the idle workers at once, and the others as they are done with the batches of
-    the one before, of which it is told nothing.
+    A new policy gets idle workers at once, and the others when they have finished the previous policy's batches, whose
+    events it does not see.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class PolicyHandover:
         return bool(self._busy)
 
     def is_inherited(self, worker_id: int) -> bool:
-        """Whether a worker has work of the policy before: when that is over it joins."""
+        """Whether a worker runs a batch of the previous policy; it joins the current one afterwards."""
         return worker_id in self._busy
 
     def concerns(self, event: AnyEvent) -> bool:
-        """Whether an event is the policy's business: the end of another's batch is not."""
+        """Whether an event is passed to the current policy: ends of other policies' batches are not."""
         if type(event) is StageFinished or type(event) is BatchFailed:  # isinstance costs more
             return event.batch_id >= self.policy.setup.first_batch_id and event.batch_id not in self.own_batches
         return True
@@ -69,7 +69,10 @@ class PolicyHandover:
         self.offered = {worker.id for worker in idle}
 
     def setup(self, models: Iterable[Model], workers: Iterable[Worker], first_batch_id: int) -> Setup:
-        """Return the setup of the next policy, with the current profiles."""
+        """Return the setup of the next policy with these models and workers, and the current profiles.
+
+        `first_batch_id`: smallest id that was never used.
+        """
         profiles = tuple(self._expectations.profiles.values())
         slack_ns, no_slo_max_deferral_ns = self.lateness.slack_ns, self._patience_ns
         return Setup(
@@ -101,13 +104,14 @@ class PolicyHandover:
 
 FIRST_BACKOFF_NS = 1_000_000_000
 MAX_BACKOFF_NS = 300_000_000_000
-"""A policy that decided for so long without a fault starts with the first back-off again."""
+"""Maximum back-off in ns; a policy without failure for that long starts with the first back-off again."""
 
 
 class PolicyRetry:
-    """The back-off of the policy that an engine was given. It survives a restart of the engine.
+    """Back-off of the configured policy after failures. It survives a rebuild of the engine's state.
 
-    It needs no timer: the policy is tried again with the first event after the back-off. Without events nothing waits.
+    It needs no timer: the policy is tried again with the first event after the back-off; without events no request
+    waits.
     """
 
     def __init__(self, policy: Policy) -> None:

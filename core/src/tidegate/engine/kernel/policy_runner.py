@@ -34,7 +34,12 @@ class PolicyRunner:
     def __init__(
         self, state: EngineState, name: str, *, strict: bool, witness: PolicyTraceObserver | None = None
     ) -> None:
-        """`name`: the policy's, in reports. `strict`: a policy's fault is raised instead of being isolated."""
+        """Create the runner.
+
+        `name`: name of the policy in reports. `strict`: raise its exceptions instead of falling back.
+
+        `witness`: observer that also sees the events that the policy gets.
+        """
         self._state = state
         self._fleet = state.fleet
         self._waiting = state.waiting
@@ -177,7 +182,7 @@ class PolicyRunner:
         commands.start_batch(state, batch, requests, rows)
 
     def show_late(self, requests: Iterable[Request]) -> None:
-        """Pass late requests that the policy has not seen as arrivals."""
+        """Pass late requests to the policy as arrivals, if it does not see them yet."""
         state = self._state
         for request in requests:
             counted, policy = self._waiting.late.was_seen(request), state.policy
@@ -222,7 +227,7 @@ class PolicyRunner:
                 self.inform(RequestArrived(state.now_ns, request))
 
     def overran(self, event: PolicyOverran) -> None:
-        """Replace a policy that takes too long to decide; first come, first served stays."""
+        """Replace a policy that takes too long to decide, unless it is first come, first served already."""
         if type(self._state.policy) is not FirstComeFirstServed:
             took_s, within_s, budget_ms = event.took_ns / 1e9, event.within_ns / 1e9, event.budget_ns / 1e6
             words = f"{took_s:.1f} s of {within_s:.0f} s went into decisions of more than {budget_ms:.0f} ms"
@@ -261,7 +266,7 @@ class PolicyRunner:
         return True
 
     def follow_doubts(self) -> None:
-        """Pass learned profiles to the policy, and re-queue requests that it dropped because of outdated ones."""
+        """Pass changed profiles to the policy, and re-queue requests that it dropped because of outdated ones."""
         while self._state.reprieved or self._state.learned:
             self._follow_doubt()
 
@@ -284,7 +289,7 @@ class PolicyRunner:
 def readiness(state: EngineState, worker_id: int) -> WorkerReady | None:
     """Return WorkerReady for an idle worker or one whose stage is about to end; None otherwise.
 
-    None also if the topology does without it, or if the previous policy's work is unfinished.
+    None also if the worker left the topology or still runs a batch of the previous policy.
     """
     booked = state.fleet.bookings.get(worker_id)
     if booked is None or worker_id not in state.fleet.workers or state.succession.is_inherited(worker_id):
@@ -301,8 +306,8 @@ def readiness(state: EngineState, worker_id: int) -> WorkerReady | None:
 def worker_readiness_events(state: EngineState, but_for: int | None = None) -> Iterator[WorkerDelayed | WorkerReady]:
     """Return WorkerReady and WorkerDelayed for workers whose stages are about to end or overdue.
 
-    Tidegate does not announce soon-idle workers while the queue is empty. `but_for`: worker whose stage ends with this
-    event and is announced later.
+    Tidegate does not announce soon-idle workers while the queue is empty. `but_for`: id of the worker whose stage ends
+    with this event; it is announced later.
     """
     bookings = state.fleet.bookings
     for worker_id in state.overlap.pop_late(state.now_ns):

@@ -1,4 +1,4 @@
-"""The events that an engine refuses, before it takes in anything of them."""
+"""Events that an engine rejects before it changes its state."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from tidegate.engine.state_tables import Reservations
 from tidegate.observation import AnyStimulus, PolicyChanged, TopologyChanged
 
 REFUSABLE_EVENTS = frozenset({WorkerJoined, TopologyChanged, PolicyChanged, TimerFired, WorkerReady, WorkerDelayed})
-"""The kinds of events that are worth a look: all others are taken in whatever they say."""
+"""Event types that can be rejected; all others are always applied."""
 
 
 def check_event(event: AnyStimulus, state: EngineState, policies: Policies | None) -> None:

@@ -89,8 +89,7 @@ class EngineState:
 
     @property
     def next_wake_ns(self) -> int:
-        """Time of the next due item, in ns: a planned start, a timer, a hopeless request, a ready worker; NEVER_NS if
-        none."""
+        """Time in ns of the next planned start, timer, hopeless request or ready worker; NEVER_NS if there is none."""
         wake_ns, timers = self.flights.next_start_ns, self.succession.timers
         # Asked after every event: who is due no earlier than others need not look for when exactly.
         if timers.earliest_ns < wake_ns:

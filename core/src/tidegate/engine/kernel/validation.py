@@ -1,6 +1,6 @@
-"""The books checked against each other, after an event: for tests, since it looks at everything.
+"""Consistency checks of an engine's state after an event; for tests, because they read everything.
 
-It reads what is private to the books, as nobody else may. Each check is one sentence that has to be true.
+They read private attributes of the state tables, which no other module does.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ class InconsistentStateError(Exception):
 
 
 def validate(state: EngineState, reducer: Reducer) -> None:
-    """Raise InconsistentStateError with every statement that does not hold."""
+    """Raise InconsistentStateError with every check of the state that fails."""
     wrong: list[str] = []
     for check in (_requests, _flights, _bookings, _workers, _timers, _sharing):
         try:

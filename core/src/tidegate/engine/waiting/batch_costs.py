@@ -1,4 +1,4 @@
-"""Latency of a model's batches where it runs, and which requests still have time for them."""
+"""Latency of a model's batches on its workers, and which requests still have time for them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ class WidestRoute:
     """Route of a model: the pipeline with the largest batches that workers host."""
 
     workers: frozenset[int]
-    """The workers that run its first stage."""
+    """Ids of the workers that run the first stage."""
     stages: tuple[tuple[tuple[str, str], ...], ...]
-    """The (partition, kind of worker) of each of its stages, one for every kind that hosts it."""
+    """For each stage (partition, device class) for every device class that hosts the partition."""
     max_rows: int
 
 
@@ -47,7 +47,10 @@ class BatchCosts:
         expectations: Expectations,
         is_best_effort: Callable[[str], bool],
     ) -> None:
-        """`places`: by model; `is_best_effort`: whether the policy runs what is late of a model."""
+        """Create the costs of some models.
+
+        `places`: widest route by model. `is_best_effort(model)`: whether the policy also runs late requests of a model.
+        """
         self._models = models
         self._places = places
         self._expectations = expectations
@@ -56,28 +59,29 @@ class BatchCosts:
         """Costs of batches by model and shape."""
 
     def counts_time_of(self, request: Request) -> bool:
-        """Whether a request is given up when it cannot be on time."""
+        """Whether a request is given up when it will miss its deadline."""
         return request.deadline_ns != NEVER_NS and not self._is_best_effort(request.model)
 
     def hopeless_ns(self, request: Request) -> int:
-        """Return the time from which a request is late even alone, in ns (`Profile.lower_bound_ns`)."""
+        """Return the time in ns from which a request is late even alone (`Profile.lower_bound_ns`)."""
         along = self._cost_of(request.model, request.shape).along
         return request.deadline_ns - along.lower_bound_ns(min(request.rows, along.max_rows)) + 1
 
     def stale_ns(self, request: Request) -> int:
-        """Return the time, in ns, from which a request fits into no batch of the size that the load needs."""
+        """Return the time in ns from which a request fits into no batch of the size that the load needs."""
         return request.deadline_ns - self._full_ns(request)
 
     def is_late(self, now_ns: int, request: Request) -> bool:
-        """Whether it leaves no time to wait for the next worker and then for a batch as large as the load needs."""
+        """Whether a request has no time to wait for the next worker and for a batch of the size that the load needs."""
         if not self.counts_time_of(request):
             return False
         full_ns = self._full_ns(request)
         return now_ns + full_ns + full_ns // len(self._places[request.model].workers) > request.deadline_ns
 
     def grace_ns(self, model: str, shape: str) -> int:
-        """Return the time in ns within which all workers of a model start a batch while its largest batch of this shape
-        runs."""
+        """Return the time in ns between starts if all workers of a model run its largest batch of this shape in
+        rotation.
+        """
         return self._cost_of(model, shape).grace_ns
 
     def _full_ns(self, request: Request) -> int:

@@ -1,4 +1,4 @@
-"""Whose turn it is on which workers: for each set of models that share workers, their `FairQueueGroup`."""
+"""Fair queueing of all models: one `FairQueueGroup` for each set of models that share workers."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -11,10 +11,10 @@ from tidegate.engine.waiting.fair_queue_group import FairQueueGroup
 
 
 class FairQueue:
-    """Fair queueing: decides which waiting requests the policy sees (`queued`) and holds the others back.
+    """Fair queueing: decides which waiting requests the policy sees (`queued`) and throttles the others.
 
     The engine reports arrivals, starts and departures, and asks for the next requests after every event. Late requests
-    take no part (`late`).
+    do not take part (`late`).
     """
 
     def __init__(
@@ -40,17 +40,17 @@ class FairQueue:
 
     @property
     def is_contended(self) -> bool:
-        """Whether anything may be held: `next` and `hopeless` need not be asked otherwise."""
+        """Whether any request may be throttled; otherwise `next` and `hopeless` need not be called."""
         return bool(self._contended)
 
     @property
     def held(self) -> list[Request]:
-        """Number of requests that the policy does not see."""
+        """Requests that the policy does not see."""
         return [request for shared in self._contended for request in shared.held]
 
     @property
     def next_wake_ns(self) -> int:
-        """Return when a throttled request becomes hopeless, in ns; NEVER_NS if none does."""
+        """Time in ns at which a throttled request becomes hopeless; NEVER_NS if none does."""
         return min((shared.hopeless.next_ns for shared in self._contended), default=NEVER_NS)
 
     def admits(self, now_ns: int, request: Request) -> bool:
@@ -89,15 +89,18 @@ class FairQueue:
         return [request for shared in self._contended for request in shared.pop_hopeless(now_ns)]
 
     def hopeless_ns(self, request: Request) -> int | None:
-        """Return when a request is late even alone, in ns; None if it is served anyway."""
+        """Return the time in ns from which a request is late even alone; None if it is served anyway."""
         return self._shared_by[request.model].hopeless_ns(request)
 
     def reprieve(self, request: Request) -> None:
-        """Put back a throttled request that may be on time after all, since a profile changed."""
+        """Put back a throttled request that may be on time because a profile changed."""
         self._shared_by[request.model].reprieve(request)
 
     def start(self, model: str, requests: list[Request], rows: int, duration_ns: int) -> None:
-        """Record the start of a batch of these requests; `duration_ns`: planned time of its workers."""
+        """Record the start of a batch of `rows` rows with these requests of a model.
+
+        `duration_ns`: planned time of its workers.
+        """
         if requests[0].is_late:
             requests = [request for request in requests if not request.is_late]
             if not requests:
@@ -110,7 +113,7 @@ class FairQueue:
             self._shared_by[request.model].leave(request)
 
     def get(self, request_id: int) -> Request | None:
-        """Return a throttled request by id."""
+        """Return a throttled request by id; None if there is none."""
         return next((found for shared in self._contended if (found := shared.get(request_id))), None)
 
     def release_all(self) -> list[Request]:

@@ -1,17 +1,15 @@
-"""Workers are shared in turn: what one client has waiting beyond its turn is held back while others wait for the same.
+"""Fair queueing for models that share workers: start-time fair queueing (Goyal, Vin and Cheng 1996) before the policy.
 
-Start-time fair queueing (Goyal, Vin and Cheng 1996) before the policy, which sees the requests whose turn has come and
-decides over them as ever (decision 21). A flow is served by the worker time of
-the batches that it takes part in; the flow that was served least is next.
+The policy sees the requests whose flow was served least and decides over them as usual (decision 21). A flow is charged
+the worker time of the batches that it takes part in, by rows.
 
-- Where one flow waits alone, nothing is held: the policy sees the whole queue.
-- While others wait, or did a moment ago, the policy sees a request of every flow, and of each kind of batch as much as
-  fills one. What starts is replaced within the same event, so that no batch is smaller for it, and a newcomer is in one
-  of the next batches.
-- While a worker is idle nothing is held but what waits behind a full batch of its kind.
-- Requests without a deadline do not hinder those that have one until they have waited for `no_slo_max_deferral_ns`:
-then workers
-  are theirs in turn, too.
+- If one flow waits alone, the policy sees the whole queue.
+- While several flows wait, or did within `REMEMBERED_NS`, the policy sees a request of every flow, and for each queue
+  key as many as fill a batch. Started requests are replaced within the same event, so batches do not become smaller,
+  and a new client is in one of the next batches.
+- While a worker is idle, only requests behind a full batch of their queue key are throttled.
+- Requests without a deadline yield to those with one until they have waited for `no_slo_max_deferral_ns`; from then on
+  they share the workers fairly.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -27,7 +25,7 @@ NO_REQUESTS: Mapping[QueueKey, int] = {}
 
 
 class VisibleRequests:
-    """Counts of requests shown to the policy: by flow, and rows by queue key."""
+    """Counts of requests that the policy sees: by flow, and rows by queue key."""
 
     def __init__(self, costs: BatchCosts) -> None:
         self._costs = costs
@@ -42,11 +40,11 @@ class VisibleRequests:
 
     @property
     def models(self) -> Mapping[str, Mapping[QueueKey, int]]:
-        """Return the rows, by model and key, that can still be in a full batch."""
+        """Rows that can still be in a full batch, by model and queue key."""
         return self._rows
 
     def rows_of(self, model: str) -> Mapping[QueueKey, int]:
-        """Return the rows by key that can still be in a full batch."""
+        """Return the rows of a model that can still be in a full batch, by queue key."""
         return self._rows.get(model, NO_REQUESTS)
 
     def shows(self, flow: ClientFlow, model: str) -> bool:
@@ -54,7 +52,7 @@ class VisibleRequests:
         return (flow.number, model) in self._shown
 
     def show(self, now_ns: int, request: Request, flow: ClientFlow) -> None:
-        """Count a request that the policy sees from now on."""
+        """Count a request that the policy sees from `now_ns` on."""
         model = request.model
         shown = (flow.number, model)
         self._shown[shown] = self._shown.get(shown, 0) + 1
@@ -71,7 +69,7 @@ class VisibleRequests:
         rows[key] = rows.get(key, 0) + request.rows
 
     def hide(self, request: Request, flow: ClientFlow) -> None:
-        """Stop counting a request that the policy sees no more."""
+        """Stop counting a request that the policy no longer sees."""
         shown = (flow.number, request.model)
         count = self._shown[shown] - 1
         if count:
@@ -105,9 +103,9 @@ class VisibleRequests:
 
 
 REMEMBERED_NS = 1_000_000_000
-"""How long after others waited a flow is kept from crowding: the requests of a closed loop come one by one."""
+"""Time in ns after contention for which a flow's requests stay limited: a closed-loop client sends them one by one."""
 OPEN_BATCHES = 2
-"""How many kinds of batches of a model are begun at a time, while all workers are busy."""
+"""Maximum number of queue keys of a model whose batches are filled at a time while all workers are busy."""
 
 
 class FairQueueGroup:
@@ -121,7 +119,11 @@ class FairQueueGroup:
         no_slo_max_deferral_ns: int,
         is_best_effort: Callable[[str], bool],
     ) -> None:
-        """`places`: by model; `is_best_effort`: whether the policy runs what is late of a model."""
+        """Create a group without waiting requests.
+
+        `places`: widest route by model. `no_slo_max_deferral_ns`: how long requests without a deadline yield to others.
+        `is_best_effort(model)`: whether the policy also runs late requests of a model.
+        """
         self.waiting = 0
         """Requests that have not started, held or not."""
         self.contended = False
@@ -151,7 +153,7 @@ class FairQueueGroup:
     # Requests that come and go -----------------------------------------------------------------------------------
 
     def admits(self, request: Request) -> bool:
-        """Count a request that arrived where nobody but its own flow waits; else False."""
+        """Count an arriving request if only its own flow waits; return False, without counting it, otherwise."""
         if self.contended:
             return False
         if not self.waiting:
@@ -168,7 +170,10 @@ class FairQueueGroup:
             self.begin_to_contend(now_ns, requests)
 
     def begin_to_contend(self, now_ns: int, seen: Iterable[Request]) -> None:
-        """Start fair queueing when a second client is about to wait; the policy sees all waiting requests."""
+        """Start fair queueing when a second client is about to wait.
+
+        `seen`: waiting requests, all visible to the policy.
+        """
         self.contended = True
         for request in seen:
             self._flows.join(request)
@@ -234,7 +239,9 @@ class FairQueueGroup:
                 self._forget()
 
     def start(self, requests: list[Request], rows: int, duration_ns: int) -> None:
-        """Record the start of a batch of these requests; `duration_ns`: planned time of its workers."""
+        """Record the start of a batch of `rows` rows with these requests; `duration_ns`: planned time of its
+        workers.
+        """
         self.waiting -= len(requests)
         if self.contended:
             for request in requests:
@@ -245,7 +252,7 @@ class FairQueueGroup:
                 self._forget()
 
     def pop_hopeless(self, now_ns: int) -> list[Request]:
-        """Return throttled requests that will miss their deadline: each must `leave` or get a `reprieve`."""
+        """Return throttled requests that will miss their deadline; the caller calls `leave` or `reprieve` for each."""
         newcomer = self._newcomer
         if newcomer and self._costs.counts_time_of(newcomer) and self._costs.hopeless_ns(newcomer) <= now_ns:
             self._hold_newcomer()
@@ -264,7 +271,7 @@ class FairQueueGroup:
         return popped
 
     def hopeless_ns(self, request: Request) -> int | None:
-        """Return when a request is late even alone, in ns; None if it is served anyway."""
+        """Return the time in ns from which a request is late even alone; None if it is served anyway."""
         return self._costs.hopeless_ns(request) if self._costs.counts_time_of(request) else None
 
     def reprieve(self, request: Request) -> None:
@@ -273,13 +280,13 @@ class FairQueueGroup:
 
     @property
     def held(self) -> list[Request]:
-        """Return all throttled requests."""
+        """All throttled requests."""
         if newcomer := self._newcomer:
             return [newcomer]
         return [request for held in self._held.values() for request in held]
 
     def get(self, request_id: int) -> Request | None:
-        """Return a throttled request by id."""
+        """Return a throttled request by id; None if there is none."""
         if newcomer := self._newcomer:
             return newcomer if newcomer.id == request_id else None
         return next((found for held in self._held.values() if (found := held.get(request_id))), None)

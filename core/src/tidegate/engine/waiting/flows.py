@@ -1,6 +1,7 @@
-"""Flows that wait for the same workers (fair queueing): whose requests they are, and what of them is held.
+"""Flows of fair queueing and their throttled requests.
 
-A flow is the requests of one client, those with a deadline apart from those without.
+A flow contains the requests of one client for models that share workers; requests with and without a deadline are
+separate flows.
 """
 
 from collections import deque
@@ -36,10 +37,10 @@ class ClientFlow:
 
 
 class FlowRanking:
-    """Flows, the one that was served least first. `served_ns` only grows, so entries are mended as they surface.
+    """Flows by service received, least first. Outdated entries are corrected when they surface.
 
-    Those that wait for nothing any more are swept out once they are most of it: clients come and go, who choose how
-    many they are, while others wait all the time.
+    Flows without waiting requests are removed when they are the majority, because clients determine how many flows
+    there are.
     """
 
     def __init__(self) -> None:
@@ -58,7 +59,7 @@ class FlowRanking:
 
     @property
     def first(self) -> ClientFlow | None:
-        """Return the flow that was served least."""
+        """Flow that was served least; None if there is none."""
         heap = self._heap
         while heap:
             served_ns, number, flow = heap[0]
@@ -83,7 +84,10 @@ class WaitingFlows:
     """Flows of all requests that wait for the same workers, throttled or not."""
 
     def __init__(self, no_slo_max_deferral_ns: int) -> None:
-        """`no_slo_max_deferral_ns`: so long those without deadlines give way to those that have one."""
+        """Create the table without flows.
+
+        `no_slo_max_deferral_ns`: how long, in ns, flows without deadlines yield to flows with deadlines.
+        """
         self._patience_ns = no_slo_max_deferral_ns
         self._flows: dict[FlowKey, ClientFlow] = {}
         self._flow_of: dict[int, ClientFlow] = {}
@@ -129,7 +133,7 @@ class WaitingFlows:
             self._unhurried.append(request)
 
     def part(self, request: Request) -> ClientFlow:
-        """Remove a request, and return its flow."""
+        """Remove a request and return its flow."""
         flow = self._flow_of.pop(request.id)
         flow.waiting -= 1
         if not flow.waiting:
@@ -137,7 +141,7 @@ class WaitingFlows:
         return flow
 
     def is_turn(self, now_ns: int, flow: ClientFlow, grace_ns: int) -> bool:
-        """Whether a flow was served least of those that wait, give or take the grace."""
+        """Whether a flow was served least among waiting flows, within the tolerance `grace_ns`."""
         first = self._first(hurried=True) if self.count[True] else None
         other = self._ripe(now_ns, first) if flow.hurried else self._first(hurried=False)
         served_ns = flow.served_ns - grace_ns
@@ -171,7 +175,7 @@ class WaitingFlows:
 
 
 class ThrottledRequests:
-    """Throttled requests of one model. Removed ones stay in the queues until they surface, so removal is O(1)."""
+    """Throttled requests of one model. Removed ones stay in the queues until they surface, so removal takes O(1)."""
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[Request, ClientFlow]] = {}
@@ -198,17 +202,17 @@ class ThrottledRequests:
             self._tidy()
 
     def remove(self, request_id: int) -> Request | None:
-        """Remove a request; return None if it was not throttled."""
+        """Remove a request and return it; None if it was not throttled."""
         request, _ = self._held.pop(request_id, (None, None))
         self._passed_over.pop(request_id, None)
         return request
 
     def pass_over(self, request: Request) -> None:
-        """Move a request to those that only `youngest_passed_over` finds."""
+        """Move a request to the set that only `youngest_passed_over` returns."""
         self._passed_over[request.id] = None
 
     def get(self, request_id: int) -> Request | None:
-        """Return a throttled request by id."""
+        """Return a throttled request by id; None if there is none."""
         return self._held[request_id][0] if request_id in self._held else None
 
     def flow_of(self, request: Request) -> ClientFlow:
@@ -217,7 +221,7 @@ class ThrottledRequests:
 
     @property
     def first(self) -> tuple[ClientFlow, Request] | None:
-        """Return the flow served least among those with requests here, and its oldest request."""
+        """The flow served least among those with requests here, with its oldest request; None if there is none."""
         while flow := self._flows.first:
             if request := self._head(self._of_flow.get(flow.number)):
                 return flow, request
@@ -226,17 +230,17 @@ class ThrottledRequests:
         return None
 
     def oldest_of_key(self, key: QueueKey) -> Request | None:
-        """Return the oldest request of a queue key, of any flow."""
+        """Return the oldest request of a queue key, of any flow; None if there is none."""
         return self._head(self._of_key.get(key))
 
     @property
     def youngest_passed_over(self) -> Request | None:
-        """Return the request that was passed over last."""
+        """Request that was passed over last; None if there is none."""
         return self._held[next(reversed(self._passed_over))][0] if self._passed_over else None
 
     @property
     def keys(self) -> Iterable[QueueKey]:
-        """Return the keys of queues with current or former throttled requests."""
+        """Keys of queues with current or former throttled requests."""
         return self._of_key
 
     def _head(self, requests: deque[Request] | None) -> Request | None:

@@ -1,13 +1,13 @@
-"""Requests that cannot be on time any more and are served all the same: first come, first served.
+"""Late requests that are served anyway (`on_deadline_miss: serve`): first come, first served.
 
-As a worker becomes ready, the oldest late request runs there before its client's younger requests, with late ones that
-can share its batch. Requests that can still be on time, and can share the batch, fill its free rows. The engine itself
-forms this batch (`LateRequests.batch_for`): the policy is told of the worker once it is over. Where requests of other
-clients wait, every second batch is theirs. Among themselves the clients of late requests are served in turn.
+When a worker becomes ready, the engine forms a batch (`LateRequests.batch_for`) of the oldest late request, other late
+requests that can share it, and, in the free rows, requests that can still be on time. The policy gets the worker
+afterwards. If requests of other clients wait, they get every second batch. Clients of late requests are served in
+rotation.
 
-A worker that is idle while its policy waits for something, or that runs part of a split model, is offered another way:
-the policy sees late requests without a deadline, apart from the others (their merge key is another one), when nothing
-that can be on time wants the worker. What it does not run at once it forgets again as soon as something does.
+A worker that stays idle under its policy, or that runs part of a split model, gets late requests through the policy: it
+sees them without a deadline and with their own merge key while no on-time request needs the worker. They are withdrawn
+as soon as one does.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -74,7 +74,7 @@ class _LateOfModel:
 
 
 class LateRequests:
-    """Late requests: held here, or shown to the policy, which may run them."""
+    """Late requests, throttled or visible to the policy."""
 
     def __init__(
         self,
@@ -83,7 +83,11 @@ class LateRequests:
         queued: Mapping[int, Request],
         is_free: Callable[[int], bool],
     ) -> None:
-        """`queued`: what the policy sees, late or not; `is_free`: whether it may give work to a worker that is idle."""
+        """Create the table without late requests.
+
+        `queued`: requests that the policy sees, by id. `is_free(worker_id)`: whether the policy may give work to an
+        idle worker.
+        """
         self.earliest_ns = NEVER_NS
         """No client of a late request ceases to wait before, and perhaps none then."""
         self._fleet = fleet
@@ -112,12 +116,12 @@ class LateRequests:
 
     @property
     def waits(self) -> bool:
-        """Whether any late request may wait, shown to the policy or not."""
+        """Whether a late request may wait, visible to the policy or not."""
         return bool(self._held or self._shown)
 
     @property
     def next_ns(self) -> int:
-        """Return the time, in ns, at which a client of a late request stops waiting; NEVER_NS if none does."""
+        """Time in ns at which the next client of a late request stops waiting; NEVER_NS if none does."""
         expiries, held, queued = self._expiries, self._held, self._queued
         while expiries and expiries[0][1] not in held and expiries[0][1] not in queued:
             heappop(expiries)
@@ -125,7 +129,7 @@ class LateRequests:
         return self.earliest_ns
 
     def add(self, request: Request, *, seen: bool = True) -> None:
-        """Add a request that will be late, or waits again. `seen`: the policy knew it."""
+        """Add a request that will be late or waits again. `seen`: the policy saw it before."""
         if not seen:
             self._unseen.add(request.id)
         if not request.is_late:
@@ -147,12 +151,12 @@ class LateRequests:
         heapify(self._expiries)
 
     def call_back(self, request: Request) -> None:
-        """Withdraw a request from the policy that did not run."""
+        """Withdraw from the policy a request that did not run."""
         self._shown.pop(request.id, None)
         self._hold(request)
 
     def remove(self, request_id: int) -> Request | None:
-        """Remove a late request; return None if it does not wait here."""
+        """Remove a late request and return it; None if it does not wait here."""
         request = self._held.pop(request_id, None)
         if request is not None:
             self._unseen.discard(request_id)
@@ -163,7 +167,7 @@ class LateRequests:
         return request
 
     def was_seen(self, request: Request) -> bool:
-        """Whether the policy knew of a request before it is shown now; asked once."""
+        """Whether the policy saw a request before it is shown now. Call it once for each request."""
         if request.id not in self._unseen:
             return True
         self._unseen.remove(request.id)
@@ -180,8 +184,7 @@ class LateRequests:
     def batch_for(self, worker_id: int, start_ns: int) -> list[Request]:
         """Return the batch that the engine runs on a worker that becomes ready, late requests first; empty: none.
 
-        Its late requests are removed; on-time requests that fill it are still queued. `start_ns`: when the worker is
-        free.
+        Its late requests are removed; on-time requests in it stay queued. `start_ns`: time at which the worker is free.
         """
         models = [name for name in self._of_model if self._begins_on(name, worker_id)]
         models = [name for name in models if not self._fleet.models[name].pipelines]
@@ -242,7 +245,7 @@ class LateRequests:
         return beside
 
     def to_show_for(self, worker_id: int) -> list[Request]:
-        """Return a batch to show to the policy for a worker that no on-time request needs."""
+        """Return a batch to show to the policy for a worker that no on-time request needs; empty: none."""
         models = [name for name in self._of_model if self._begins_on(name, worker_id)]
         models = [name for name in models if self._is_left_over(name, worker_id)]
         if not models:
@@ -257,7 +260,9 @@ class LateRequests:
         return None
 
     def to_call_back(self) -> list[Request]:
-        """Return late requests that the policy sees and must forget, since others need the workers."""
+        """Return late requests that the policy sees and that must be withdrawn, because on-time requests need the
+        workers.
+        """
         shown = self._shown = {
             request_id: late for request_id, late in self._shown.items() if request_id in self._queued
         }

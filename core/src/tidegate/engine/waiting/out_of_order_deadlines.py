@@ -1,4 +1,6 @@
-"""Requests that may wait behind others with more time: a policy that looks at the oldest would tell them too late."""
+"""Requests due before earlier ones of their model: the engine expires them for policies that look only at the
+oldest.
+"""
 
 from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
@@ -8,10 +10,10 @@ from tidegate.engine.timers import MAX_DEAD_TIMERS
 
 
 class OutOfOrderDeadlines:
-    """The queued requests that are due before some of their model that came earlier, and when they are hopeless.
+    """Queued requests that are due before some earlier request of their model, and when they are hopeless.
 
-    Where deadlines come in the order of arrivals, as they do where all requests of a model have the same time, there
-    is none, and nothing is kept of a request but its deadline.
+    If deadlines come in the order of arrival, as with one SLO for the whole model, there are none, and only the latest
+    deadline is kept.
     """
 
     def __init__(
@@ -20,9 +22,10 @@ class OutOfOrderDeadlines:
         is_first: Callable[[], bool],
         hopeless_ns: Callable[[Request], int | None],
     ) -> None:
-        """`queued`: what waits and the policy knows of; `is_first`: whether no other request waits or runs.
+        """Create the table without requests.
 
-        `hopeless_ns`: the instant from which on a request cannot be on time any more; None where that does not matter.
+        `queued`: requests that the policy sees, by id. `is_first()`: whether no other request waits or runs.
+        `hopeless_ns(request)`: time in ns from which a request cannot be on time; None if it is served anyway.
         """
         self.earliest_ns = NEVER_NS
         """Nobody is hopeless before, and perhaps nobody then."""
@@ -36,7 +39,7 @@ class OutOfOrderDeadlines:
 
     @property
     def next_ns(self) -> int:
-        """Return the time, in ns, at which the next request becomes hopeless; NEVER_NS if none can."""
+        """Time in ns at which the next request becomes hopeless; NEVER_NS if none can."""
         heap = self._heap
         while heap and heap[0][1] not in self._queued:
             heappop(heap)
@@ -59,7 +62,7 @@ class OutOfOrderDeadlines:
             self.watch(request)
 
     def watch(self, request: Request) -> None:
-        """Watch a request in any case."""
+        """Watch a request in any case, unless it is served anyway."""
         hopeless_ns = self._hopeless_ns(request)
         if hopeless_ns is not None:
             if len(self._heap) > 2 * len(self._queued) + MAX_DEAD_TIMERS:
@@ -77,7 +80,7 @@ class OutOfOrderDeadlines:
         heapify(self._heap)
 
     def pop_hopeless(self, now_ns: int) -> list[Request]:
-        """Return hopeless requests, to be dropped or watched again."""
+        """Return hopeless requests; the caller drops each or watches it again."""
         popped = {}
         while self._heap and self._heap[0][0] <= now_ns:
             _, request_id = heappop(self._heap)

@@ -1,4 +1,4 @@
-"""Every request that waits: seen by the policy, held until its turn, or late; and what is to be told of them."""
+"""All waiting requests: visible to the policy, throttled by fair queueing, or late; and the policy's notifications."""
 
 from collections.abc import Callable, Generator, Iterator
 
@@ -17,9 +17,9 @@ from tidegate.engine.waiting.late_requests import LateRequests
 from tidegate.engine.waiting.out_of_order_deadlines import OutOfOrderDeadlines
 
 FAIR_SHARE = "fair_share"
-"""Why a request is dropped whose time ran out while it was the turn of others: its client had more than they."""
+"""Drop reason of a request that missed its deadline while throttled: its client had more service than others."""
 DEADLINE_UNREACHABLE = "deadline_unreachable"
-"""Why a request is dropped whose time ran out where it waited: policies give the same reason."""
+"""Drop reason of a request that missed its deadline while it waited; policies use the same reason."""
 Notification = RequestArrived | RequestCancelled | ProfileUpdated | Drop | None
 """Next notification: an event for the policy, or the end of a request; None: first handle the consequences."""
 
@@ -37,10 +37,11 @@ class WaitingRequests:
         is_free: Callable[[int], bool],
         runs: Callable[[], bool],
     ) -> None:
-        """`no_slo_max_deferral_ns`: how long requests without a deadline give way to others. `decides()`: the present
-        policy.
+        """Create the table without requests.
 
-        `is_free`: whether a worker, by id, may be given work where it is idle. `runs`: whether any batch is on its way.
+        `no_slo_max_deferral_ns`: how long, in ns, requests without a deadline yield to others. `decides()` returns the
+        current policy. `is_free(worker_id)`: whether the policy may give work to an idle worker. `runs()`: whether a
+        batch is in flight.
         """
         self.queued: dict[int, Request] = {}
         """The requests that the policy sees, by id."""
@@ -61,7 +62,7 @@ class WaitingRequests:
     # Requests that come and go -----------------------------------------------------------------------------------
 
     def arrives(self, now_ns: int, request: Request, *, again: bool = False) -> bool:
-        """Add a request; return whether the policy sees it. `again`: its batch failed."""
+        """Add a request at `now_ns`; return whether the policy sees it. `again`: its batch failed."""
         if again:
             self._hurried.returns(request)
         else:
@@ -84,7 +85,10 @@ class WaitingRequests:
         self._hurried.returns(request)
 
     def starts(self, model: str, requests: list[Request], rows: int, duration_ns: int) -> None:
-        """Record the start of a batch of these requests; `duration_ns`: planned time of its workers."""
+        """Record the start of a batch of `rows` rows with these requests of a model.
+
+        `duration_ns`: planned time of its workers.
+        """
         for request in requests:
             self.queued.pop(request.id, None)
         self._sharing.start(model, requests, rows, duration_ns)
@@ -100,9 +104,9 @@ class WaitingRequests:
         return False if self.late.remove(request_id) else None
 
     def give_up(self, now_ns: int, request: Request, *, seen: bool = True) -> bool:
-        """Give up a request that will miss its deadline; return whether it is dropped, otherwise it is served late.
+        """Give up a request that will miss its deadline; return True if it is dropped, False if it is served late.
 
-        `seen`: the policy knew it.
+        `seen`: the policy saw it before.
         """
         self._sharing.leave(request)
         if request.is_late or request.late_until_ns <= now_ns:
@@ -113,7 +117,7 @@ class WaitingRequests:
     # Time that passes --------------------------------------------------------------------------------------------
 
     def next_ns(self, before_ns: int) -> int:
-        """Return when a request becomes hopeless or unwanted, in ns, at most `before_ns`."""
+        """Return the time in ns at which the next request becomes hopeless or unwanted, at most `before_ns`."""
         if self._sharing.is_contended:
             before_ns = min(before_ns, self._sharing.next_wake_ns)
         if self.late.earliest_ns < before_ns:
@@ -123,7 +127,7 @@ class WaitingRequests:
         return before_ns
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether `expire` may have something to give up."""
+        """Whether `expire` may have a request to give up."""
         return self._hurried.earliest_ns <= now_ns or self.late.earliest_ns <= now_ns
 
     def expire(self, now_ns: int) -> Iterator[Notification]:
@@ -135,7 +139,7 @@ class WaitingRequests:
 
     @property
     def is_shared(self) -> bool:
-        """Whether `advance` may have something to tell: several flows wait, or something is late."""
+        """Whether `advance` may yield a notification: several flows wait, or a request is late."""
         return self._sharing.is_contended or self.late.waits
 
     def advance(self, now_ns: int) -> Iterator[Notification]:
@@ -218,7 +222,7 @@ class WaitingRequests:
     def release(self) -> list[Request]:
         """Release all throttled requests and return them; call `workers_changed` next.
 
-        Those with a worker are queued.
+        Requests that some worker can run are queued.
         """
         released = self._sharing.release_all()
         for request in released:
@@ -232,7 +236,7 @@ class WaitingRequests:
 
     @property
     def unservable_requests(self) -> list[Request]:
-        """Return queued requests that no remaining worker can run."""
+        """Queued requests that no remaining worker can run."""
         return [request for request in self.queued.values() if not self._fleet.serves(request)]
 
     def pop_unservable_late_requests(self) -> list[Request]:
