@@ -9,6 +9,7 @@ from importlib import metadata
 import pytest
 from typer.testing import CliRunner
 
+from tests.command_line import invoke
 from tidegate.api import CommandSpec, hookimpl
 from tidegate.cli import build_app, main
 from tidegate.host import Plugins
@@ -32,7 +33,7 @@ def test_plugins_as_json_lists_every_policy_with_its_options() -> None:
 
 
 def test_the_version_is_that_of_all_distributions() -> None:
-    result = run(build_app(Plugins.installed()), ["--version"])
+    result = invoke("--version")
     assert (result.exit_code, result.stdout) == (0, f"tidegate {metadata.version('tidegate')}\n")
     members = [each for each in metadata.distributions() if (each.name or "").startswith("tidegate-")]
     assert {each.version for each in members} == {metadata.version("tidegate")}
@@ -48,7 +49,7 @@ def test_plugins_for_people_names_policies_and_what_is_broken() -> None:
 
 
 def test_one_plugin_is_shown_with_type_default_and_text_of_each_option() -> None:
-    shown = run(build_app(Plugins.installed()), ["plugins", "symphony"]).stdout
+    shown = invoke("plugins", "symphony").stdout
     assert shown.startswith("policy symphony, from tidegate-symphony: Deferred batching")
     (line,) = (line for line in shown.splitlines() if "max_miss_rate" in line)
     assert [cell.strip() for cell in line.strip("│").split("│")] == [

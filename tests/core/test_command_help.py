@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
-from tidegate.cli import COMMAND_GROUPS, build_app
-from tidegate.host import Plugins
+from tests.command_line import APP, invoke
+from tidegate.cli import COMMAND_GROUPS
 
-APP = build_app(Plugins.installed())
 COMMANDS: dict[str, Any] = dict(typer.main.get_command(APP).commands)  # type: ignore[attr-defined]
 LONGEST_FIRST_LINE = 58
 VAGUE_BEGINNINGS = re.compile(r"(Of|Its|His|The same|Instead|For machines|May|What|Where|Which|Who|How|That|So) ")
@@ -43,7 +41,7 @@ def test_first_lines_are_short_sentences(name: str) -> None:
 
 def test_the_help_fits_80_columns_uncut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    lines = CliRunner().invoke(APP, ["--help"]).output.splitlines()
+    lines = invoke("--help").output.splitlines()
     assert max(map(len, lines)) <= 80
     for name, command in COMMANDS.items():
         first = command.help.split("\n")[0]
@@ -53,7 +51,7 @@ def test_the_help_fits_80_columns_uncut(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("arguments", [[], *([name] for name in COMMANDS)], ids=str)
 def test_the_short_flag_shows_the_help(arguments: list[str]) -> None:
-    short, long = (CliRunner().invoke(APP, [*arguments, flag]) for flag in ("-h", "--help"))
+    short, long = (invoke(*arguments, flag) for flag in ("-h", "--help"))
     assert short.exit_code == 0
     assert short.output == long.output
 

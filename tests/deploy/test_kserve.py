@@ -11,8 +11,7 @@ import pytest
 import typer
 import yaml
 
-from tidegate.cli import build_app
-from tidegate.host import Plugins
+from tests.command_line import APP
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,7 +64,7 @@ def test_tidegate_has_the_only_port_and_stands_before_the_triton_of_its_pod() ->
 def test_every_flag_is_one_of_serve() -> None:
     (_, tidegate) = RUNTIME["spec"]["containers"]
     name, *arguments = tidegate["args"]
-    commands = typer.main.get_command(build_app(Plugins.installed()))
+    commands = typer.main.get_command(APP)
     known = {flag for each in commands.commands[name].params for flag in each.opts}  # type: ignore[attr-defined]
     assert [argument for argument in arguments if argument.partition("=")[0] not in known] == []
 

@@ -11,8 +11,7 @@ import typer
 from pydantic import BaseModel
 
 from checks.vocabulary import FORMER_NAMES
-from tidegate.cli import build_app
-from tidegate.host import Plugins
+from tests.command_line import APP
 from tidegate_proxy.configuration.config import ServeConfig
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +39,7 @@ def _text(page: Path) -> str:
 @cache
 def _commands() -> dict[str, Any]:
     """The commands of `tidegate`, by name: typer brings a click of its own."""
-    return dict(vars(typer.main.get_command(build_app(Plugins.installed())))["commands"])
+    return dict(vars(typer.main.get_command(APP))["commands"])
 
 
 def _code(text: str) -> Iterator[str]:

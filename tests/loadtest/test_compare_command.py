@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
+from tests.command_line import invoke
 from tests.pages import verdicts
-from tidegate.cli import build_app
-from tidegate.host import Plugins
 
 if TYPE_CHECKING:
     from tests.loadtest.conftest import FakeTriton
@@ -37,7 +36,7 @@ def scenario(folder: Path, model: str = "echo") -> Path:
 
 
 def compare(*arguments: str | Path | int) -> Result:
-    return CliRunner().invoke(build_app(Plugins.installed()), ["compare", *(str(argument) for argument in arguments)])
+    return invoke("compare", *arguments)
 
 
 def test_rounds_are_interleaved_and_alike(triton: "FakeTriton", tmp_path: Path) -> None:

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from tidegate.cli import build_app
-from tidegate.host import Plugins
+from tests.command_line import invoke
 
 if TYPE_CHECKING:
     from tests.loadtest.conftest import FakeTriton
@@ -30,10 +28,6 @@ def scenario(folder: Path, model: str = "echo") -> Path:
     return path
 
 
-def tidegate(*arguments: str | Path | int) -> Result:
-    return CliRunner().invoke(build_app(Plugins.installed()), [str(argument) for argument in arguments])
-
-
 def read(path: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(path.read_text())
     return document
@@ -43,9 +37,9 @@ def test_live_and_simulated_have_the_same_columns(triton: "FakeTriton", tmp_path
     path, live, simulated, page = (tmp_path / name for name in ("scenario.yaml", "live.json", "sim.json", "live.html"))
     scenario(tmp_path)
     files = ("--json", live, "--html", page)
-    done = tidegate("loadtest", path, "--target", triton.target, "--policy", "fifs", "--seed", 3, "--seed", 4, *files)
+    done = invoke("loadtest", path, "--target", triton.target, "--policy", "fifs", "--seed", 3, "--seed", 4, *files)
     assert done.exit_code == 0, done.output
-    assert tidegate("simulate", path, "--policy", "fifs", "--seed", 3, "--seed", 4, "--json", simulated).exit_code == 0
+    assert invoke("simulate", path, "--policy", "fifs", "--seed", 3, "--seed", 4, "--json", simulated).exit_code == 0
     rows, others = read(live)["rows"], read(simulated)["rows"]
     assert [list(row) for row in rows] == [list(row) for row in others]
     same = ("policy", "seed", "model", "rate_rps", "accepted", "offered_rps", "answered")
@@ -57,7 +51,7 @@ def test_live_and_simulated_have_the_same_columns(triton: "FakeTriton", tmp_path
 
 
 def test_a_target_is_called_by_its_address_unless_it_is_named(triton: "FakeTriton", tmp_path: Path) -> None:
-    done = tidegate("loadtest", scenario(tmp_path), "--target", triton.target, "--json", tmp_path / "live.json")
+    done = invoke("loadtest", scenario(tmp_path), "--target", triton.target, "--json", tmp_path / "live.json")
     assert done.exit_code == 0, done.output
     assert {row["policy"] for row in read(tmp_path / "live.json")["rows"]} == {triton.target}
 
@@ -65,7 +59,7 @@ def test_a_target_is_called_by_its_address_unless_it_is_named(triton: "FakeTrito
 def test_a_generator_that_fell_behind_is_no_measurement(triton: "FakeTriton", tmp_path: Path) -> None:
     files = ("--json", tmp_path / "live.json", "--html", tmp_path / "live.html")
     limit = ("--lateness-limit-ms", 0)
-    done = tidegate("loadtest", scenario(tmp_path), "--target", triton.target, "--policy", "triton", *limit, *files)
+    done = invoke("loadtest", scenario(tmp_path), "--target", triton.target, "--policy", "triton", *limit, *files)
     says = "triton, seed 0: the generator fell behind its schedule: this run does not measure the server"
     assert says in done.stdout
     assert says in (tmp_path / "live.html").read_text()
@@ -73,7 +67,7 @@ def test_a_generator_that_fell_behind_is_no_measurement(triton: "FakeTriton", tm
 
 
 def test_the_first_message_of_each_failure_is_shown(triton: "FakeTriton", tmp_path: Path) -> None:
-    done = tidegate("loadtest", scenario(tmp_path, "failing"), "--target", triton.target)
+    done = invoke("loadtest", scenario(tmp_path, "failing"), "--target", triton.target)
     assert "first UNAVAILABLE: no worker left" in done.stdout
 
 
@@ -91,7 +85,7 @@ def test_the_first_message_of_each_failure_is_shown(triton: "FakeTriton", tmp_pa
 def test_what_is_wrong_is_said_before_any_load(
     triton: "FakeTriton", tmp_path: Path, model: str, arguments: tuple[str, ...], says: str
 ) -> None:
-    done = tidegate("loadtest", scenario(tmp_path, model), "--target", triton.target, *arguments)
+    done = invoke("loadtest", scenario(tmp_path, model), "--target", triton.target, *arguments)
     assert done.exit_code == 1
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
@@ -106,13 +100,13 @@ def test_a_target_may_have_a_name(
     triton: "FakeTriton", tmp_path: Path, named: str, policy: tuple[str, ...], called: str
 ) -> None:
     out = tmp_path / "live.json"
-    done = tidegate("loadtest", scenario(tmp_path), "--target", f"{named}{triton.target}", *policy, "--json", out)
+    done = invoke("loadtest", scenario(tmp_path), "--target", f"{named}{triton.target}", *policy, "--json", out)
     assert done.exit_code == 0, done.stderr
     assert {row["policy"] for row in json.loads(out.read_text())["rows"]} == {called}
 
 
 def test_a_target_without_its_port(tmp_path: Path) -> None:
-    done = tidegate("loadtest", scenario(tmp_path), "--target", "localhost")
+    done = invoke("loadtest", scenario(tmp_path), "--target", "localhost")
     assert done.exit_code == 1
     assert done.stderr == "error: 'localhost' is not HOST:PORT of a server's gRPC, such as localhost:8001\n"
 
@@ -121,7 +115,7 @@ def test_nobody_at_the_target(tmp_path: Path) -> None:
     with socket.socket() as unused:  # bound but not listening: nobody else gets the port, nobody answers
         unused.bind(("127.0.0.1", 0))
         target = f"127.0.0.1:{unused.getsockname()[1]}"
-        done = tidegate("loadtest", scenario(tmp_path), "--target", target)
+        done = invoke("loadtest", scenario(tmp_path), "--target", target)
     assert done.exit_code == 1
     assert done.stderr.startswith(f"error: {target}: no Triton and no Tidegate answers: does it run, and is this its")
 
@@ -129,6 +123,6 @@ def test_nobody_at_the_target(tmp_path: Path) -> None:
 def test_a_wrong_option_of_a_policy_is_said_before_anything_starts(tmp_path: Path) -> None:
     path = scenario(tmp_path)
     path.write_text(path.read_text().replace("name: triton", "name: triton, options: {delay: 3}"))
-    done = tidegate("loadtest", path)
+    done = invoke("loadtest", path)
     assert done.exit_code == 1
     assert "options of policy 'triton': delay" in done.stderr

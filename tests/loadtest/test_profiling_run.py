@@ -15,8 +15,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 from typer.testing import CliRunner
 
-from tidegate.cli import build_app
-from tidegate.host import Plugins
+from tests.command_line import invoke
 from tidegate.schemas import Hardware, ModelProfile, hardware_here, read_profiles
 from tidegate_loadtest.commands.profile import profile
 from tidegate_loadtest.hardware import is_here, runs_on_gpu, why_gpus_are_unknown
@@ -177,23 +176,20 @@ def test_a_triton_that_speaks_tls_is_measured_and_put_under_load(
     assert set(_known(file)) == {"a"}
     scenario, results = tmp_path / "scenario.yaml", tmp_path / "results.json"
     scenario.write_text(SCENARIO)
-    tidegate = build_app(Plugins.installed())
     written = ["--json", str(results)]
 
     def all_answered(*command: str) -> bool:
-        done = CliRunner().invoke(tidegate, [command[0], str(scenario), *command[1:], *written, *tls])
+        done = invoke(command[0], scenario, *command[1:], *written, *tls)
         assert done.exit_code == 0, done.output
         return '"failed": 0' in results.read_text()
 
     assert all_answered("loadtest", "--target", at)
     assert all_answered("compare", "--targets", f"one={at}", "--targets", f"other={at}", "--rounds", "1")
-    plain = CliRunner().invoke(
-        tidegate, ["compare", str(scenario), "--targets", f"one={at}", f"other=grpc://{at}", "--rounds", "1", *tls]
-    )
+    plain = invoke("compare", scenario, "--targets", f"one={at}", f"other=grpc://{at}", "--rounds", "1", *tls)
     assert plain.exit_code == 1
     assert "other: " in plain.output, "one that is written with grpc:// is asked without TLS"
     shares = ["--triton", f"40={at}", "--gpu", "G", "--solo", str(tmp_path / "s"), "--co-runs", str(tmp_path / "c")]
-    alone = CliRunner().invoke(tidegate, ["profile-shares", "nobody", *shares, *tls])
+    alone = invoke("profile-shares", "nobody", *shares, *tls)
     assert "no Triton and no Tidegate answers" not in alone.output, "it was asked"
     assert "nobody" in alone.output
     secure.stop()
@@ -203,7 +199,7 @@ def test_a_triton_that_speaks_tls_is_measured_and_put_under_load(
 def test_emulated_clusters_speak_no_tls(command: str, tmp_path: Path) -> None:
     scenario = tmp_path / "scenario.yaml"
     scenario.write_text(SCENARIO)
-    done = CliRunner().invoke(build_app(Plugins.installed()), [command, str(scenario), "--tls"])
+    done = invoke(command, scenario, "--tls")
     assert done.exit_code == 1
     assert "--tls is for" in done.output
 

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
+from tests.command_line import invoke
 from tests.pages import chart, check_alone, dots, verdicts
-from tidegate.cli import build_app
-from tidegate.host import Plugins
 from tidegate.sim.load_sweep import LoadPoint
 from tidegate.workload import draw_requests, read_scenario
 from tidegate_loadtest.connection import LoadTestError
@@ -30,7 +29,7 @@ SCENARIO = {
 
 
 def loadtest(*arguments: "str | Path | int") -> Result:
-    return CliRunner().invoke(build_app(Plugins.installed()), ["loadtest", *map(str, arguments)])
+    return invoke("loadtest", *arguments)
 
 
 @pytest.fixture

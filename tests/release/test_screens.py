@@ -7,14 +7,13 @@ import yaml
 from PIL import Image
 
 from release.screens import MARGIN, PAGES, main, trimmed, write_scenarios
-from tidegate.cli import build_app
-from tidegate.host import Plugins
+from tests.command_line import APP
 from tidegate.workload import read_scenario
 
 
 def test_the_commands_are_there_and_their_scenarios_are_right(tmp_path: Path) -> None:
     write_scenarios(tmp_path)
-    known = {command.name for command in build_app(Plugins.installed()).registered_commands}
+    known = {command.name for command in APP.registered_commands}
     for command in PAGES.values():
         name, scenario, *_ = command.split()
         assert name in known

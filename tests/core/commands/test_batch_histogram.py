@@ -5,16 +5,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.command_line import invoke
 from tidegate.api import RequestArrived
-from tidegate.cli import build_app
-from tidegate.host import Plugins
 from tidegate.observation import read_log
 from tidegate.schemas import RequestSizes, read_document
 from tidegate.workload import draw_requests, read_scenario
 
-PLUGINS = Plugins.installed()
 SCENARIO = """
 duration_s: 200
 workers: [{count: 4}]
@@ -31,7 +28,7 @@ models:
 
 
 def sizes(source: Path, output: Path) -> tuple[int, str]:
-    result = CliRunner().invoke(build_app(PLUGINS), ["batch-histogram", str(source), "-o", str(output)])
+    result = invoke("batch-histogram", source, "-o", output)
     return result.exit_code, result.output
 
 

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from tidegate.cli import build_app
-from tidegate.host import Plugins
+from tests.command_line import invoke
 
 SCENARIO = """
 version: 1
@@ -45,10 +43,6 @@ def scenario(tmp_path: Path) -> Path:
     return path
 
 
-def tidegate(*arguments: str | Path | float) -> Result:
-    return CliRunner().invoke(build_app(Plugins.installed()), [str(argument) for argument in arguments])
-
-
 def read(path: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(path.read_text())
     return document
@@ -56,7 +50,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def test_simulate_writes_a_row_for_every_policy_seed_and_model(scenario: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "out.json", tmp_path / "out.html"
-    result = tidegate("simulate", scenario, "--policy", "fifs", "--seed", 3, "--seed", 4, "--json", out, "--html", page)
+    result = invoke("simulate", scenario, "--policy", "fifs", "--seed", 3, "--seed", 4, "--json", out, "--html", page)
     assert result.exit_code == 0, result.output
     assert "scenario: 2 models, 2 workers, 150 requests/s, 2 s" in result.stdout
     document = read(out)
@@ -71,9 +65,9 @@ def test_simulate_writes_a_row_for_every_policy_seed_and_model(scenario: Path, t
 
 def test_the_scenario_in_the_results_can_be_run_again(scenario: Path, tmp_path: Path) -> None:
     first, again, copy = tmp_path / "first.json", tmp_path / "again.json", tmp_path / "copy.yaml"
-    tidegate("simulate", scenario, "--policy", "fifs", "--json", first)
+    invoke("simulate", scenario, "--policy", "fifs", "--json", first)
     copy.write_text(json.dumps(read(first)["scenario"]))
-    assert tidegate("simulate", copy, "--policy", "fifs", "--json", again).exit_code == 0
+    assert invoke("simulate", copy, "--policy", "fifs", "--json", again).exit_code == 0
     assert first.read_bytes() == again.read_bytes()
 
 
@@ -98,7 +92,7 @@ def test_the_same_seed_gives_the_same_bytes_in_every_process(scenario: Path, tmp
 def test_goodput_reports_the_spread_over_the_seeds(scenario: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "out.json", tmp_path / "out.html"
     arguments = ("--policy", "fifs", "--seed", 1, "--seed", 2, "--limit", 0.1, "--precision", 0.1, "--jobs", 1)
-    result = tidegate("goodput", scenario, *arguments, "--json", out, "--html", page)
+    result = invoke("goodput", scenario, *arguments, "--json", out, "--html", page)
     assert result.exit_code == 0, result.output
     (found,) = read(out)["goodput"]
     rates = [search["rate_rps"] for search in found["searches"]]
@@ -110,7 +104,7 @@ def test_goodput_reports_the_spread_over_the_seeds(scenario: Path, tmp_path: Pat
 def test_goodput_can_change_the_scenario(scenario: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     arguments = ("--policy", "fifs", "--seed", 1, "--limit", 0.1, "--precision", 0.1, "--jobs", 1, "--json", out)
-    assert tidegate("goodput", scenario, *arguments, "--set", "workers.0.network={control_ms: 100}").exit_code == 0
+    assert invoke("goodput", scenario, *arguments, "--set", "workers.0.network={control_ms: 100}").exit_code == 0
     document = read(out)
     assert document["scenario"]["workers"][0]["network"] == {"control_ms": 100}
     assert document["goodput"][0]["median_rps"] == 0, "nobody answers within 60 ms"
@@ -119,7 +113,7 @@ def test_goodput_can_change_the_scenario(scenario: Path, tmp_path: Path) -> None
 def test_sweep_says_in_each_row_what_was_changed(scenario: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     grid = ("--set", "arrivals.rate_rps=50,100", "--set", "models.*.slo_ms=30")
-    result = tidegate("sweep", scenario, *grid, "--policy", "fifs", "--json", out, "--jobs", 1)
+    result = invoke("sweep", scenario, *grid, "--policy", "fifs", "--json", out, "--jobs", 1)
     assert result.exit_code == 0, result.output
     totals = [row for row in read(out)["rows"] if row["model"] == "*"]
     assert [row["set"] for row in totals] == [{"arrivals.rate_rps": rate, "models.*.slo_ms": 30} for rate in (50, 100)]
@@ -140,7 +134,7 @@ def test_sweep_says_in_each_row_what_was_changed(scenario: Path, tmp_path: Path)
     ],
 )
 def test_errors_are_one_line_for_people(scenario: Path, arguments: list[str], message: str) -> None:
-    result = tidegate(*(str(scenario) if argument == "{}" else argument for argument in arguments))
+    result = invoke(*(str(scenario) if argument == "{}" else argument for argument in arguments))
     assert result.exit_code == 1
     assert message in result.stderr
     assert "Traceback" not in result.output
@@ -152,7 +146,7 @@ def test_without_the_extra_the_remedy_is_named(scenario: Path, monkeypatch: pyte
     if module == "numpy":
         for loaded in [name for name in sys.modules if name.startswith("tidegate.sim.")]:
             monkeypatch.delitem(sys.modules, loaded)
-    result = tidegate("simulate", scenario, "--html", scenario.with_suffix(".html"))
+    result = invoke("simulate", scenario, "--html", scenario.with_suffix(".html"))
     assert result.exit_code == 1
     assert f"the simulator needs {module}" in result.stderr
     assert 'pip install "tidegate[sim]"' in result.stderr
@@ -172,14 +166,14 @@ controller: {name: advised-workers, interval_s: 10, dry_run: true, options: {lea
 def test_simulate_says_what_a_controller_does_or_would_do(tmp_path: Path) -> None:
     path, out, page = (tmp_path / name for name in ("idle.yaml", "out.json", "page.html"))
     path.write_text(IDLE)
-    dry = tidegate("simulate", path, "--json", out)
+    dry = invoke("simulate", path, "--json", out)
     assert dry.exit_code == 0, dry.output
     assert "symphony(advice_every_s=5), seed 0:    10.000 s: change 1 proposed (would stop node0/A100-2)" in dry.stdout
     (change,) = read(out)["changes"]
     assert (change["state"], change["stops"], change["gpus"]) == ("proposed", ["node0/A100-2"], 3)
 
     path.write_text(IDLE.replace("dry_run: true", "dry_run: false"))
-    wet = tidegate("simulate", path, "--json", out, "--html", page)
+    wet = invoke("simulate", path, "--json", out, "--html", page)
     assert "10.000 s: change 1 switched (stop node0/A100-2)" in wet.stdout
     assert [its["state"] for its in read(out)["changes"]] == ["starting", "switched", "done"]
     row = next(row for row in read(out)["rows"] if row["model"] == "*")
@@ -199,7 +193,7 @@ def test_simulate_says_what_a_controller_does_or_would_do(tmp_path: Path) -> Non
 def test_a_controller_that_cannot_be_used_is_said_in_a_line(tmp_path: Path, given: str, words: str) -> None:
     path = tmp_path / "idle.yaml"
     path.write_text("\n".join([*IDLE.splitlines()[:-1], f"controller: {{{given}}}"]))
-    result = tidegate("simulate", path)
+    result = invoke("simulate", path)
     assert result.exit_code == 1
     assert words in result.output
     assert "Traceback" not in result.output
@@ -210,7 +204,7 @@ def test_a_table_in_a_file_is_as_wide_as_what_is_in_it(scenario: Path, monkeypat
     monkeypatch.setenv("COLUMNS", "80")
     label = "the policy whose name is as long as it has to be, " * 5
     scenario.write_text(SCENARIO.replace("{name: fifs}", f"{{name: fifs, label: {label!r}}}"))
-    result = tidegate("simulate", scenario, "--policy", label, "--jobs", 1)
+    result = invoke("simulate", scenario, "--policy", label, "--jobs", 1)
     assert result.exit_code == 0, result.output
     (row,) = (line for line in result.stdout.splitlines() if label.strip() in line)
     assert "%" in row

@@ -4,16 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from tidegate.cli import build_app
-from tidegate.host import Plugins
-
-PLUGINS = Plugins.installed()
+from tests.command_line import invoke
 
 
 def timeline(path: Path, *options: str) -> tuple[int, str]:
-    result = CliRunner().invoke(build_app(PLUGINS), ["explain", str(path), *options])
+    result = invoke("explain", path, *options)
     return result.exit_code, result.output
 
 

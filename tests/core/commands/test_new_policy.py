@@ -7,13 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from tidegate.cli import build_app
-from tidegate.host import Plugins
+from tests.command_line import invoke
 
 ROOT = Path(__file__).parents[3]
-PLUGINS = Plugins.installed()
 SCENARIO = """
 duration_s: 2
 workers: [{count: 2}]
@@ -28,7 +25,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _run(*arguments: str) -> tuple[int, str]:
-    result = CliRunner().invoke(build_app(PLUGINS), ["new-policy", *arguments])
+    result = invoke("new-policy", *arguments)
     return result.exit_code, result.output
 
 

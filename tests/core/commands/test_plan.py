@@ -12,11 +12,11 @@ import pytest
 import rich.progress
 import yaml
 from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
+from tests.command_line import invoke
 from tidegate.api import Plan, PlannerSpec, PlanningError, Progress, VersionedDocument
 from tidegate.api.late_import import imported_late
-from tidegate.cli import build_app
 from tidegate.commands.plan import run_under_bar
 from tidegate.host import Plugins
 from tidegate_symphony.subclusters_plan import SubclusterPlan
@@ -34,7 +34,7 @@ PROBLEM = {
 
 
 def plan(*arguments: object) -> Result:
-    return CliRunner().invoke(build_app(Plugins.installed()), ["plan", *map(str, arguments)])
+    return invoke("plan", *arguments)
 
 
 @pytest.fixture

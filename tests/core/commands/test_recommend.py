@@ -7,16 +7,13 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from tidegate.cli import build_app
-from tidegate.host import Plugins
+from tests.command_line import invoke
 from tidegate.observation import Recorder
 from tidegate.schemas import read_profiles
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario, read_scenario
 
-PLUGINS = Plugins.installed()
 BUSY: dict[str, Any] = {
     "warmup_s": 0.5,
     "duration_s": 1,
@@ -27,9 +24,7 @@ BUSY: dict[str, Any] = {
 
 
 def ask(*arguments: str | Path) -> tuple[int, str]:
-    result = CliRunner().invoke(
-        build_app(PLUGINS), ["recommend", *map(str, arguments), "--jobs", "1", "--requests", "300"]
-    )
+    result = invoke("recommend", *arguments, "--jobs", "1", "--requests", "300")
     return result.exit_code, result.output
 
 

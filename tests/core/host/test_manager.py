@@ -1,6 +1,6 @@
 """The plugin host: conflicts, wrong names, wrong options, wrong results and broken plugins, each with its remedy."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint
 from types import ModuleType
 from typing import Any
@@ -212,13 +212,11 @@ def test_a_wrong_option_of_an_observer_is_named_with_those_that_exist(options: d
 
 
 def test_a_plugin_that_cannot_be_imported_does_not_harm_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    def entry_points(group: str) -> Iterable[EntryPoint]:
-        return [
-            EntryPoint("broken", "no_such_module_of_ours", group),
-            EntryPoint("fine", "tidegate_baselines.plugin", group),
-        ]
-
-    monkeypatch.setattr(host_manager, "entry_points", entry_points)
+    entries = (
+        ("a", EntryPoint("broken", "no_such_module_of_ours", "tidegate")),
+        ("b", EntryPoint("fine", "tidegate_baselines.plugin", "tidegate")),
+    )
+    monkeypatch.setattr(host_manager, "_entries", lambda: entries)
     plugins = Plugins.installed()
-    assert plugins.broken == {"no_such_module_of_ours": "ModuleNotFoundError: No module named 'no_such_module_of_ours'"}
+    assert plugins.broken == {"a": "ModuleNotFoundError: No module named 'no_such_module_of_ours'"}
     assert "fifs" in plugins.policies

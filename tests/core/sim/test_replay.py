@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.command_line import invoke
 from tidegate.api import Model, Profile, Request, RequestArrived, Setup, StageFinished, Worker, WorkerJoined, WorkerLost
-from tidegate.cli import build_app
 from tidegate.engine import Engine, OutcomeCounts, RetryLimitChanged, StartStage
 from tidegate.host import Plugins
 from tidegate.observation import EngineSettings, Recorder, read_log
@@ -21,7 +20,7 @@ HEADER = (
 
 
 def replay(path: Path, *options: str) -> tuple[int, str]:
-    result = CliRunner().invoke(build_app(PLUGINS), ["replay", str(path), *options])
+    result = invoke("replay", path, *options)
     return result.exit_code, " ".join(result.output.split())
 
 

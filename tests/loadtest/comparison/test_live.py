@@ -6,10 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from tidegate.cli import build_app
-from tidegate.host import Plugins
+from tests.command_line import invoke
 from tidegate.workload import Scenario
 from tidegate_loadtest.comparison.findings import COMPARED_FIGURES, interval_of, verdicts, warnings
 from tidegate_loadtest.comparison.runs import Comparison, compare
@@ -113,7 +111,7 @@ def test_without_targets_the_policies_get_emulated_clusters(tmp_path: Path) -> N
     path, document = tmp_path / "scenario.yaml", tmp_path / "c.json"
     path.write_text(SCENARIO)
     chosen = ["--policy", "triton", "--policy", "symphony", "--rounds", "1"]
-    done = CliRunner().invoke(build_app(Plugins.installed()), ["compare", str(path), *chosen, "--json", str(document)])
+    done = invoke("compare", path, *chosen, "--json", document)
     assert done.exit_code == 0, done.output
     rows = [row for row in json.loads(document.read_text())["rows"] if row["model"] == "*"]
     assert [row["target"] for row in rows] == ["triton", "symphony"]
@@ -124,6 +122,6 @@ def test_without_targets_the_policies_get_emulated_clusters(tmp_path: Path) -> N
 def test_more_than_a_machine_can_hold_is_not_started(tmp_path: Path) -> None:
     path = tmp_path / "scenario.yaml"
     path.write_text(SCENARIO.replace("count: 2", "count: 50"))
-    done = CliRunner().invoke(build_app(Plugins.installed()), ["compare", str(path)])
+    done = invoke("compare", path)
     assert done.exit_code == 1
     assert "150 models on the workers of 3 policies" in done.stderr

@@ -6,20 +6,18 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
+from tests.command_line import invoke
 from tests.loadtest.interference.synthetic import co_runs, solo_runs
-from tidegate.cli import build_app
-from tidegate.host import Plugins
 from tidegate.schemas import InterferenceModel, Tenant, read_document
 
-PLUGINS = Plugins.installed()
 MEASURED = "TIDEGATE_MPS_RUNS"
 """The environment variable with the folder of runs that were measured on a V100 (docs/results/inss.md)."""
 
 
 def fit_interference(*arguments: str | Path | float) -> Result:
-    return CliRunner().invoke(build_app(PLUGINS), ["fit-interference", *map(str, arguments)])
+    return invoke("fit-interference", *arguments)
 
 
 def files(folder: Path, *, seed: int = 0, models: str = "") -> tuple[str | Path, ...]:

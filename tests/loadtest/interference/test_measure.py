@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
 
+from tests.command_line import invoke
 from tests.loadtest.interference.synthetic import co_runs, solo_runs
-from tidegate.cli import build_app
-from tidegate.host import Plugins
 from tidegate.schemas import InterferenceModel, Tenant, read_document
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.connection import LoadTestError
@@ -64,10 +62,6 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         write_solo(tmp_path / "solo.csv", "V100", solo)
 
 
-def tidegate(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(build_app(Plugins.installed()), [*map(str, arguments)])
-
-
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
@@ -82,7 +76,7 @@ def tidegate(*arguments: str | Path) -> Result:
 def test_what_cannot_be_measured_is_refused(tmp_path: Path, changes: dict[str, str], what: str) -> None:
     options = {"--gpu": "V100", "--triton": "40=localhost:1", "--solo": str(tmp_path / "solo.csv")}
     options |= {"--co-runs": str(tmp_path / "co_runs.csv"), **changes}
-    done = tidegate("profile-shares", "m", *(word for option in options.items() for word in option))
+    done = invoke("profile-shares", "m", *(word for option in options.items() for word in option))
     assert done.exit_code != 0
     assert what in " ".join(done.output.replace("│", " ").split())
 
@@ -140,10 +134,10 @@ def test_the_truth_of_emulated_gpus_is_found(tmp_path: Path) -> None:
         ]
         files = ("--gpu", "V100", "--solo", solo, "--co-runs", together)
         runs = ("--batches", "1,4", "--groups", "10", "--window-s", "0.8", "--warmup-s", "0.2")
-        measured = tidegate("profile-shares", "gentle", "rude", *tritons, *files, *runs)
+        measured = invoke("profile-shares", "gentle", "rude", *tritons, *files, *runs)
         assert measured.exit_code == 0, measured.output
         assert "8 runs alone" in measured.output
-    done = tidegate("fit-interference", *files, "--hold-out", "0", "-o", output)
+    done = invoke("fit-interference", *files, "--hold-out", "0", "-o", output)
     assert done.exit_code == 0, done.output
     truth, found = InterferenceModel.model_validate(TRUTH), read_document(output, InterferenceModel)
     for name in truth.models:

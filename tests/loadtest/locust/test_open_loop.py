@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import tritonclient.grpc as triton_grpc
-from typer.testing import CliRunner
 
-from tidegate.cli import build_app
-from tidegate.host import Plugins
+from tests.command_line import invoke
 from tidegate.workload import draw_requests, read_scenario
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -61,7 +59,7 @@ def test_a_scenario_has_the_columns_of_its_simulation(
     locust = start_locust(*HEADLESS, "--host", f"http://{triton.target}", "--scenario", path, *page)
     simulated = tmp_path / "simulated.json"
     arguments = ["simulate", str(path), "--policy", "fifs", "--json", str(simulated)]
-    assert CliRunner().invoke(build_app(Plugins.installed()), arguments).exit_code == 0
+    assert invoke(*arguments).exit_code == 0
     assert locust.ended() == 0, locust.output
     document, other = results(), json.loads(simulated.read_text())
     assert [list(row) for row in document["rows"]] == [list(row) for row in other["rows"]]

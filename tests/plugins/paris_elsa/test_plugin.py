@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
+from tests.command_line import invoke
 from tests.plugins.paris_elsa.problems import problem
-from tidegate.cli import build_app
-from tidegate.host import Plugins
 from tidegate.schemas import Layout, Mig, RequestSizes, read_document, write_document
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, read_scenario, sizes_of
@@ -24,7 +23,7 @@ SCENARIOS = Path(__file__).parents[3] / "scenarios"
 
 
 def plan(*arguments: object) -> Result:
-    return CliRunner().invoke(build_app(Plugins.installed()), ["plan", *map(str, arguments)])
+    return invoke("plan", *arguments)
 
 
 @pytest.fixture

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
+from tests.command_line import invoke
 from tests.plugins.ppipe.problems import two_classes
-from tidegate.cli import build_app
-from tidegate.host import Plugins
 from tidegate.schemas import Layout, read_document, write_document
 from tidegate_ppipe.plan import PpipePlan
 
@@ -19,7 +18,7 @@ PLANNERS = ["ppipe", "np", "dart-r"]
 
 
 def plan(*arguments: object) -> Result:
-    return CliRunner().invoke(build_app(Plugins.installed()), ["plan", *map(str, arguments)])
+    return invoke("plan", *arguments)
 
 
 @pytest.fixture

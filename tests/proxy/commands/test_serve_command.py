@@ -11,10 +11,8 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from tidegate.cli import build_app
-from tidegate.host import Plugins
+from tests.command_line import invoke
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Serve = Callable[..., tuple[int, str]]
@@ -27,10 +25,9 @@ PROFILE = {"model": "echo", "alpha_ms": 1.0, "beta_ms": 1.0, "points": [POINT]}
 def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
     """`serve(*arguments)`: what it ends with and says as an error, in this process, whose logging it leaves alone."""
     monkeypatch.setattr("tidegate_proxy.observability.logs.configure_logs", lambda *_: None)
-    app = build_app(Plugins.installed())
 
     def run(*arguments: str) -> tuple[int, str]:
-        result = CliRunner().invoke(app, ["serve", "--listen", "127.0.0.1:0", *arguments])
+        result = invoke("serve", "--listen", "127.0.0.1:0", *arguments)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         assert "gRPC" not in result.stdout
         return result.exit_code, " ".join(result.stderr.replace("│", " ").split())

@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from typer.testing import CliRunner
 
+from tests.command_line import invoke
 from tests.conftest import Tidegate
-from tidegate.cli import build_app
-from tidegate.host import Plugins
 from tidegate_proxy.frontends.supervisor import FRONTEND, SHARD
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -112,7 +110,7 @@ def test_a_policy_that_a_shard_refuses_is_told_of_beforehand_with_the_shard(
     parts = [{"models": ["ape"], "policy": "fifs"}, {"models": ["*"], "policy": "symphony"}]
     policy = {"name": "by-model", "options": {"parts": parts}}
     file = _write(tmp_path, tritons[::-1], policy=policy, listen={"grpc": "127.0.0.1:0"})
-    done = CliRunner().invoke(build_app(Plugins.installed()), [command[0], str(file), *command[1:]])
+    done = invoke(command[0], file, *command[1:])
     assert done.exit_code == 1
     said = " ".join(done.output.split())
     assert "shard 1: policy 'by-model': worker " in said

@@ -19,11 +19,9 @@ import tritonclient.grpc as triton_grpc
 import yaml
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
-from typer.testing import CliRunner
 
+from tests.command_line import invoke
 from tests.conftest import Tidegate
-from tidegate.cli import build_app
-from tidegate.host import Plugins
 from tidegate_proxy.frontends.shard_connection import SCHEDULER_UNAVAILABLE, SHARD_LOST
 from tidegate_proxy.frontends.supervisor import SHARD
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -325,7 +323,7 @@ def test_check_names_the_shard_of_a_triton_whose_http_port_is_not_known(tmp_path
         "listen": {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"},
     }
     (tmp_path / "tidegate.yaml").write_text(yaml.safe_dump(told))
-    checked = CliRunner().invoke(build_app(Plugins.installed()), ["check", str(tmp_path / "tidegate.yaml")])
+    checked = invoke("check", tmp_path / "tidegate.yaml")
     assert checked.exit_code == 1
     assert re.findall(r"shards\.\d\.tritons\.\d\.http", checked.output) == [
         "shards.0.tritons.0.http",

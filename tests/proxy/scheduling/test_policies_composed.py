@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from typer.testing import CliRunner
 
+from tests.command_line import invoke
 from tests.conftest import SHARDS
-from tidegate.cli import build_app
 from tidegate.host import Plugins
 from tidegate.observation import read_log
 from tidegate.sim.replay import replay
@@ -67,9 +66,7 @@ def test_a_triton_with_models_of_two_parts_is_refused_with_the_remedy(
 
 def test_check_tells_beforehand_what_serve_would_refuse(triton: EmbeddedTriton, tmp_path: Path) -> None:
     parts = {"models": ["echo"], "policy": "symphony"}, {"models": ["*"], "policy": "timeout"}
-    checked = CliRunner().invoke(
-        build_app(Plugins.installed()), ["check", str(_configured(tmp_path, [triton], *parts)), "--online"]
-    )
+    checked = invoke("check", _configured(tmp_path, [triton], *parts), "--online")
     assert checked.exit_code == 1
     assert "for which different parts decide: let one part name" in checked.output
     assert "`serve` does not start" in checked.output

@@ -1,6 +1,7 @@
 """Plugin manager: loads plugins, checks the results of their hooks, rejects duplicate names, and selects by name."""
 
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -52,8 +53,7 @@ class Plugins:
     def installed(cls) -> Self:
         """Return the plugins of this environment: modules in the entry-point group `tidegate`."""
         plugins = cls()
-        named = [(_distribution(entry), entry) for entry in entry_points(group=PROJECT_NAME)]
-        for distribution, entry in sorted(named, key=lambda each: (each[0], each[1].name)):
+        for distribution, entry in _entries():
             try:
                 module = entry.load()
             except Exception as error:
@@ -207,8 +207,11 @@ def _call(hook: pluggy.HookCaller, kind: type[Spec], source: str) -> list[object
         raise PluginError(f"plugin {source!r}: {hook.name} did not return a list of {kind.__name__}: {why}") from error
 
 
-def _distribution(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist else entry.value
+@cache
+def _entries() -> tuple[tuple[str, EntryPoint], ...]:
+    """Return the entry points of plugins with their distributions, in order; read from all that is installed once."""
+    named = [(entry.dist.name if entry.dist else entry.value, entry) for entry in entry_points(group=PROJECT_NAME)]
+    return tuple(sorted(named, key=lambda each: (each[0], each[1].name)))
 
 
 def _word(kind: type[Spec]) -> str:

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
+from tests.command_line import invoke
 from tests.conftest import wait_until
 from tests.proxy.app.actuation.deployment import layout, write_deployment
 from tests.proxy.app.actuation.live import Load
-from tidegate.cli import build_app
-from tidegate.host import Plugins
 from tidegate.observation import ChangeProgressed, TopologyChanged, read_log
 from tidegate.schemas import PROXY_FILE, write_document
 from tidegate_loadtest.processes import deployment_up
@@ -81,7 +79,7 @@ def test_symphonys_advice_joins_workers_and_releases_them(up: Up, tmp_path: Path
         "done",
     ]
     assert next(len(event.workers) for event in events if isinstance(event, TopologyChanged)) == 2
-    replayed = CliRunner().invoke(build_app(Plugins.installed()), ["replay", str(record)])
+    replayed = invoke("replay", record)
     assert replayed.exit_code == 0, replayed.output
 
 
@@ -124,7 +122,7 @@ def test_nothing_is_left_of_a_change_when_all_is_killed(up: Up, tmp_path: Path) 
 )
 def test_unknown_names_are_said_before_anything_starts(tmp_path: Path, section: dict[str, Any], says: str) -> None:
     folder = write_deployment(tmp_path / "deployment", layout(0), **section)
-    result = CliRunner().invoke(build_app(Plugins.installed()), ["up", str(folder), "--foreground"])
+    result = invoke("up", folder, "--foreground")
     assert result.exit_code == 1
     assert f"{folder / PROXY_FILE}:" in result.output
     assert says in " ".join(result.output.split())
