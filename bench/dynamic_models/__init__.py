@@ -2,7 +2,7 @@
 
     python -m bench.dynamic_models [--model NAME ...] [--loads 0.3 0.5 ...] [--rounds N] [--json FILE] [--pages FOLDER]
 
-`ocr`, `detector`, `voice`, `file_types` and `digits` each say what a model is and what its inputs are (`case`);
+`ocr`, `detector`, `file_types` and `digits` each say what a model is and what its inputs are (`case`);
 `baselines` are the ways to serve it; `measuring` has one caller ask, one request at a time; `loads` sends Poisson
 arrivals to all of them in turn. Text lines as wide as they are, for a Tidegate that pads them, are only measured where
 they are named: `--model text_lines --tidegate padded=bench/dynamic_models/padded_lines.yaml`. Each contender has a
@@ -18,7 +18,6 @@ MODULES = {
     "text_recognition": "ocr",
     "text_direction": "ocr",
     "text_detection": "detector",
-    "voice": "voice",
     "file_types": "file_types",
     "digits": "digits",
 }

@@ -145,34 +145,6 @@ def test_files_are_seen_as_magika_sees_them(written: dict[str, tuple[Path, Path]
         assert float(scores.max()) == pytest.approx(theirs.score, abs=1e-4), path
 
 
-def test_rows_of_recordings_are_heard_as_the_wheel_hears_each(written: dict[str, tuple[Path, Path]]) -> None:
-    from bench.dynamic_models.voice import FRAMES, MODEL
-
-    onnx, inputs = written["voice"]
-    ours, theirs = ort.InferenceSession(onnx), ort.InferenceSession(MODEL)
-    recordings = [arrays(path, ours) for path in files(inputs)]
-    assert [len(recording["audio"][0]) for recording in recordings] == [
-        length for length, count in FRAMES.items() for _ in range(count)
-    ]
-    shared = []
-    for length in FRAMES:
-        alike = [recording for recording in recordings if recording["audio"].shape[1] == length][:3]
-        rows = {key: np.concatenate([recording[key] for recording in alike]) for key in alike[0]}
-        speech, h_after, c_after = ours.run(["speech", "h_after", "c_after"], rows)
-        for number, recording in enumerate(alike):
-            feed = {"input": recording["audio"][0], "h": recording["h"], "c": recording["c"]}
-            right = theirs.run(None, feed)
-            for own, their in zip((speech, h_after, c_after), right, strict=True):
-                np.testing.assert_allclose(own[number].ravel(), their.ravel(), atol=1e-5)
-        shared.append((speech > 0.5).mean())
-    assert 0.3 < np.mean(shared) < 0.95, "somebody speaks, with pauses"
-    halves = np.split(recordings[-1]["audio"], 2, axis=1)
-    whole = ours.run(["speech"], recordings[-1])[0]
-    first, h, c = ours.run(["speech", "h_after", "c_after"], {**recordings[-1], "audio": halves[0]})
-    (second,) = ours.run(["speech"], {"audio": halves[1], "h": h, "c": c})
-    np.testing.assert_allclose(np.concatenate((first, second), axis=1), whole, atol=1e-5)
-
-
 CASE = Case("file_types", "files", 40, write_model=lambda path: path, write_inputs=lambda path: path, rows=2)
 
 
@@ -230,15 +202,15 @@ def test_a_model_whose_package_is_missing_is_skipped_and_said(
     from bench.dynamic_models import case
 
     def nowhere(name: str) -> ModuleSpec | None:
-        return None if name == "silero_vad" else importlib.util.find_spec(name)
+        return None if name == "magika" else importlib.util.find_spec(name)
 
-    monkeypatch.delitem(sys.modules, "bench.dynamic_models.voice", raising=False)
+    monkeypatch.delitem(sys.modules, "bench.dynamic_models.file_types", raising=False)
     monkeypatch.setattr(case, "find_spec", nowhere)
-    with pytest.raises(NotInstalledError, match=r"voice: the package silero_vad is not installed: `make install`"):
-        find_case("voice")
-    monkeypatch.setattr(sys, "argv", ["dynamic_models", "--model", "voice"])
+    with pytest.raises(NotInstalledError, match=r"file_types: the package magika is not installed: `make install`"):
+        find_case("file_types")
+    monkeypatch.setattr(sys, "argv", ["dynamic_models", "--model", "file_types"])
     main()
-    assert "skipped: voice: the package silero_vad is not installed" in capsys.readouterr().out
+    assert "skipped: file_types: the package magika is not installed" in capsys.readouterr().out
 
 
 @pytest.mark.slow
