@@ -24,9 +24,9 @@ from tidegate_loadtest.comparison.runs import compare
 from tidegate_loadtest.comparison.table import print_comparison
 from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.live import SendingOptions
+from tidegate_loadtest.open_loop import Progress
 from tidegate_loadtest.processes import serving_command
 from tidegate_loadtest.progress_bar import progress_bar
-from tidegate_loadtest.recorder import Progress
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_proxy.tritons.gpus import gpus_here
 

@@ -14,7 +14,7 @@ from tidegate_loadtest.comparison.runs import Comparison, compare
 from tidegate_loadtest.comparison.table import print_figures
 from tidegate_loadtest.comparison.targets import Target, emulated_targets
 from tidegate_loadtest.live import SendingOptions
-from tidegate_loadtest.recorder import Progress as RunProgress
+from tidegate_loadtest.open_loop import Progress as RunProgress
 
 FLEET = Fleet(gpus=4, alpha_ms=5.09, beta_ms=18.368, slo_ms=70, max_batch=16)
 """InceptionResNetV2 on 1080Ti: Table 2 of the Symphony paper."""

@@ -14,7 +14,7 @@ from tidegate_loadtest.comparison.intervals import ConfidenceInterval, differenc
 from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.input_files import FileRequests, Tensors, inputs_of_model
-from tidegate_loadtest.recorder import RequestFactory
+from tidegate_loadtest.open_loop import RequestFactory
 
 Shown = Callable[[float, str], None]
 """Called with how much is done, of which the caller knows the whole, and what goes on."""

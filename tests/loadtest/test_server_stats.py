@@ -9,9 +9,9 @@ import uvloop
 from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc import service_pb2 as pb
 
-from tidegate_loadtest.closed_loop import run_closed_loop
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.model_inputs import infer_request
+from tidegate_loadtest.open_loop import run_open_loop
 from tidegate_loadtest.server_stats import ServerUsage, StatsSnapshot, count_instances, read_statistics
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def test_a_real_triton_counts_the_executions_of_batches_once(
     async def run() -> tuple[StatsSnapshot, StatsSnapshot, int]:
         async with Connection(server.grpc_address) as connection:
             before = await read_statistics(connection, "sleeper")
-            result = await run_closed_loop(connection, request_of, concurrency=12, window_ns=500 * MS)
+            result = await run_open_loop(connection, [0] * 100, request_of, window_ns=500 * MS)
             async with asyncio.timeout(30):
                 # Triton answers the requests of a batch first, then counts them, and then the batch.
                 while in_batches(after := await read_statistics(connection, "sleeper")) < len(result.ok):

@@ -1,9 +1,6 @@
 """Load generator for a Triton server, or Tidegate in front of it: measures latency and outcomes as clients see them.
 
-An *open loop* sends on a schedule, independent of the server; a *closed loop* is N clients that wait for their
-responses.
-
-commands/          `tidegate loadtest`, `compare`, `profile`, `profile-shares`, `fit-interference`; cli: the generator
+commands/          `tidegate loadtest`, `compare`, `profile`, `profile-shares`, `fit-interference`
 scenario_run       runs a scenario live: BEGIN HERE
   live               sends its requests at their arrivals; scenario_requests: makes their tensors
   emulated           its cluster on this machine, of emulated GPUs; emulated_layout: of several device classes;
@@ -13,7 +10,7 @@ scenario_run       runs a scenario live: BEGIN HERE
 comparison/        several servers under the same load, in rounds, and which differences are significant
 locust/            the same load from Locust: its web page, closed loops of users, many processes, HTTP too;
                      locust_command: `tidegate-locust`
-open_loop          requests on a schedule; closed_loop: clients that wait; recorder: the outcome of each request
+open_loop          requests on a schedule, and the outcome of each
 result             one row per request, and the summary; report: as a table; progress_bar: progress in the terminal
 server_stats       batch sizes and utilization of a server, from its own statistics
 profiler           measures the latency of a model by shape and rows, through its server

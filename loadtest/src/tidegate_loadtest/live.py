@@ -9,8 +9,7 @@ from pathlib import Path
 from tidegate.workload import RequestSequence, Scenario
 from tidegate.workload.arrivals import NS_PER_S
 from tidegate_loadtest.connection import Connection, LoadTestError
-from tidegate_loadtest.open_loop import run_open_loop
-from tidegate_loadtest.recorder import Progress
+from tidegate_loadtest.open_loop import Progress, run_open_loop
 from tidegate_loadtest.result import RunResult
 from tidegate_loadtest.scenario_requests import ScenarioRequests
 from tidegate_loadtest.server_stats import ServerUsage, measure_usage

@@ -2,11 +2,36 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
-from tidegate_loadtest.connection import Connection
-from tidegate_loadtest.recorder import Progress, Recorder, RequestFactory
-from tidegate_loadtest.result import RunResult
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+
+from tidegate_loadtest.connection import Connection, LoadTestError
+from tidegate_loadtest.result import CLIENT_TIMEOUT, OK_STATUS, RunResult, status_of
+
+RequestFactory = Callable[[int], pb.ModelInferRequest]
+"""Function that returns the i-th request. It runs on the sending thread, so it must be quick."""
+
+PROGRESS_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress of a load test run."""
+
+    elapsed_ns: int
+    """Nanoseconds since the first request could be sent, warm-up included."""
+    answered: int
+    failed: int
+
+    def __str__(self) -> str:
+        return f"{self.answered} answered, {self.failed} failed"
 
 
 async def run_open_loop(
@@ -41,3 +66,81 @@ async def run_open_loop(
                 await asyncio.sleep(early_ns * 1e-9)
             sending.create_task(recorder.send(stubs[index % len(stubs)], request_of(index), index, due_ns))
     return recorder.result(window_ns, lateness_limit_ms=lateness_limit_ms)
+
+
+class Recorder:
+    """Clock of one run and the rows of its result. The clock reads 0 where the measured window begins."""
+
+    def __init__(self, *, warmup_ns: int, timeout_s: float) -> None:
+        """Start the run, `warmup_ns` before the window. A request is abandoned after `timeout_s`."""
+        self._warmup_ns = warmup_ns
+        self._timeout_s = timeout_s
+        self._zero_ns = time.monotonic_ns() + warmup_ns
+        self._rows: list[tuple[int, int, int, int, str]] = []
+        self._answered = 0
+        self._messages: dict[str, str] = {}
+
+    def now_ns(self) -> int:
+        """Return the nanoseconds since the measured window began; negative during the warm-up."""
+        return time.monotonic_ns() - self._zero_ns
+
+    async def send(
+        self, stub: GRPCInferenceServiceStub, request: pb.ModelInferRequest, index: int, scheduled_ns: int
+    ) -> None:
+        """Send request number `index`, which was due at `scheduled_ns`; wait until it is answered or has failed."""
+        issued_ns = self.now_ns()
+        message = ""
+        try:
+            # The wait is bounded here, not by a gRPC deadline: that would travel with the request, and a server
+            # that schedules by deadlines would take our patience for the client's SLO.
+            async with asyncio.timeout(self._timeout_s):
+                await stub.ModelInfer(request)
+            status = OK_STATUS
+            self._answered += 1
+        except TimeoutError:
+            status = CLIENT_TIMEOUT
+            message = f"no answer within {self._timeout_s:g} s"
+        except grpc.aio.AioRpcError as error:
+            message = error.details() or ""
+            status = status_of(message, error.code().name)
+        self._rows.append((index, scheduled_ns, issued_ns, self.now_ns(), status))
+        if message:
+            self._messages.setdefault(status, message)
+
+    @asynccontextmanager
+    async def reporting(self, progress: Callable[[Progress], None] | None) -> AsyncIterator[None]:
+        """Call `progress` periodically, and once at the end."""
+        if progress is None:
+            yield
+            return
+        reports = asyncio.create_task(self._report(progress))
+        try:
+            yield
+        finally:
+            reports.cancel()
+        progress(self._progress())
+
+    def result(self, window_ns: int, *, lateness_limit_ms: float = 5.0) -> RunResult:
+        """Return the rows of the window. Raises LoadTestError if no request was due in it."""
+        rows = sorted(row for row in self._rows if row[1] >= 0)
+        if not rows:
+            raise LoadTestError("no request was due in the measured window: ask for a longer one, or for a higher rate")
+        _index, scheduled_ns, issued_ns, finished_ns, status = zip(*rows, strict=True)
+        return RunResult(
+            window_ns=window_ns,
+            began_ns=self._zero_ns,
+            scheduled_ns=np.array(scheduled_ns, np.int64),
+            issued_ns=np.array(issued_ns, np.int64),
+            finished_ns=np.array(finished_ns, np.int64),
+            status=np.array(status),
+            messages=self._messages,
+            lateness_limit_ms=lateness_limit_ms,
+        )
+
+    def _progress(self) -> Progress:
+        return Progress(self.now_ns() + self._warmup_ns, self._answered, len(self._rows) - self._answered)
+
+    async def _report(self, progress: Callable[[Progress], None]) -> None:
+        while True:
+            progress(self._progress())
+            await asyncio.sleep(PROGRESS_EVERY_S)

@@ -13,7 +13,7 @@ from tidegate.sim.document import Document
 from tidegate.sim.load_sweep import LoadCurve, LoadPoint
 from tidegate.workload import Scenario, mean_rate_rps
 from tidegate_loadtest.connection import LoadTestError
-from tidegate_loadtest.recorder import Progress
+from tidegate_loadtest.open_loop import Progress
 from tidegate_loadtest.scenario_run import LiveResult, LiveRun, live_document, run_live
 
 Shown = Callable[[int, str, Progress | None], None]

@@ -9,7 +9,7 @@ from tidegate.workload import RequestSequence
 from tidegate_loadtest.connection import AsksForModels, LoadTestError
 from tidegate_loadtest.input_files import FileRequests
 from tidegate_loadtest.model_inputs import DISTINCT_REQUESTS, RandomRequests
-from tidegate_loadtest.recorder import RequestFactory
+from tidegate_loadtest.open_loop import RequestFactory
 from tidegate_loadtest.shapes import Shape, Shapes, shape_of_request
 
 

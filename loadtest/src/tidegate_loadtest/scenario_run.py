@@ -16,7 +16,7 @@ from tidegate.sim.run import choose_policies
 from tidegate.workload import PolicyChoice, Scenario, draw_requests, layout_of, mean_rate_rps
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.live import LiveObservations, SendingOptions, send_scenario
-from tidegate_loadtest.recorder import Progress
+from tidegate_loadtest.open_loop import Progress
 from tidegate_loadtest.slo_evaluation import judge
 
 

@@ -14,7 +14,7 @@ from tidegate_loadtest.comparison.runs import Comparison, compare
 from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.emulated import write_emulated_model
 from tidegate_loadtest.live import SendingOptions
-from tidegate_loadtest.recorder import Progress
+from tidegate_loadtest.open_loop import Progress
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 StartTriton = Callable[..., EmbeddedTriton]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tidegate.workload import Scenario
     from tidegate_loadtest.comparison.targets import Target
     from tidegate_loadtest.live import SendingOptions
-    from tidegate_loadtest.recorder import Progress
+    from tidegate_loadtest.open_loop import Progress
 
 
 def compare(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from tidegate_loadtest.recorder import Progress
+    from tidegate_loadtest.open_loop import Progress
     from tidegate_loadtest.scenario_run import LiveResult
 
 

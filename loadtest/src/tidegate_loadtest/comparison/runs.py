@@ -10,7 +10,7 @@ from tidegate_loadtest.comparison.settings import BatchingSettings, read_setting
 from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.connection import Connection, LoadTestError
 from tidegate_loadtest.live import SendingOptions
-from tidegate_loadtest.recorder import Progress
+from tidegate_loadtest.open_loop import Progress
 from tidegate_loadtest.scenario_requests import ScenarioRequests
 from tidegate_loadtest.scenario_run import LiveResult, LiveRun, run_live
 

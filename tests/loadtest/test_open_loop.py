@@ -1,4 +1,4 @@
-"""The open and the closed loop, against a server that answers, fails, or keeps silent."""
+"""The open loop, against a server that answers, fails, or keeps silent."""
 
 import time
 from typing import TYPE_CHECKING
@@ -7,11 +7,9 @@ import numpy as np
 import uvloop
 from tritonclient.grpc import service_pb2 as pb
 
-from tidegate_loadtest.closed_loop import run_closed_loop
 from tidegate_loadtest.connection import Connection, LoadTestError
 from tidegate_loadtest.model_inputs import infer_request
-from tidegate_loadtest.open_loop import run_open_loop
-from tidegate_loadtest.recorder import Progress, RequestFactory
+from tidegate_loadtest.open_loop import Progress, RequestFactory, run_open_loop
 from tidegate_loadtest.result import RunResult
 
 if TYPE_CHECKING:
@@ -35,14 +33,6 @@ def open_loop(triton: "FakeTriton", arrivals_ns: list[int], request_of: RequestF
     async def run() -> RunResult:
         async with Connection(triton.target, channels=2) as connection:
             return await run_open_loop(connection, arrivals_ns, request_of, **options)  # type: ignore[arg-type]
-
-    return uvloop.run(run())
-
-
-def closed_loop(triton: "FakeTriton", model: str, **options: object) -> RunResult:
-    async def run() -> RunResult:
-        async with Connection(triton.target) as connection:
-            return await run_closed_loop(connection, to(model), **options)  # type: ignore[arg-type]
 
     return uvloop.run(run())
 
@@ -122,23 +112,3 @@ def test_a_window_without_arrivals_is_refused(triton: "FakeTriton") -> None:
         assert "no request was due" in str(error)
     else:
         raise AssertionError("a run that measured nothing gave a result")
-
-
-def test_the_closed_loop_keeps_so_many_in_flight(triton: "FakeTriton") -> None:
-    run = closed_loop(triton, "echo", concurrency=4, window_ns=100 * MS)
-    assert triton.most_in_flight <= 4
-    assert len(run.scheduled_ns) == len(triton.requests) > 4
-    assert len({request.id for request in triton.requests}) == len(triton.requests)
-    assert (run.scheduled_ns < 100 * MS).all()
-
-
-def test_all_callers_of_the_closed_loop_call_at_once(triton: "FakeTriton") -> None:
-    run = closed_loop(triton, "crowd", concurrency=20, window_ns=500 * MS)
-    assert run.ok.all()
-    assert triton.most_in_flight == 20
-
-
-def test_a_caller_goes_on_after_a_failure(triton: "FakeTriton") -> None:
-    run = closed_loop(triton, "failing", concurrency=1, window_ns=50 * MS)
-    assert len(run.status) > 1
-    assert run.summary(slo_ms=1).throughput_rps == 0
