@@ -213,3 +213,21 @@ def test_a_triton_that_shares_no_memory_is_found(
 
 def test_a_triton_that_shares_memory_is_not_found(triton: EmbeddedTriton, tmp_path: Path) -> None:
     assert not [name for name in _findings(_write(tmp_path, triton)) if "shared-memory" in name]
+
+
+def test_a_tidegate_is_told_from_a_triton(triton: EmbeddedTriton, start_tidegate: Callable[..., Any]) -> None:
+    tidegate = start_tidegate([triton])
+    severity, what = _findings("--triton", tidegate.address)["tritons.0.grpc not-a-triton"]
+    assert (severity, what.split(" at ")[0]) == ("warning", "a Tidegate answers")
+    assert "tritons.0.grpc not-a-triton" not in _findings("--triton", triton.grpc_address)
+
+
+def test_profiles_may_be_named_without_a_configuration(triton: EmbeddedTriton, tmp_path: Path) -> None:
+    point = {"rows": 1, "median_ms": 30, "p95_ms": 40, "samples": 9}
+    profile = {"model": "patient", "alpha_ms": 0, "beta_ms": 1, "points": [point]}
+    (tmp_path / "p.json").write_text(json.dumps({"profiles": [profile]}))
+    without, given = (
+        {place for place in _findings("--triton", triton.grpc_address, *profiles) if "patient" in place}
+        for profiles in ((), ("--profiles", tmp_path / "p.json"))
+    )
+    assert without - given == {"model patient no-profile"}

@@ -66,7 +66,7 @@ def test_its_comments_are_configuration_once_they_are_none_any_more(triton: Embe
     fields = ("listen", "policy")
     path.write_text("\n".join(line.removeprefix("# ") for line in text.splitlines() if _is_field(line, fields)))
     assert yaml.safe_load(path.read_text()) == {
-        "listen": {"grpc": "0.0.0.0:8101", "http": "0.0.0.0:8100", "metrics": "0.0.0.0:8102"},
+        "listen": {"grpc": "0.0.0.0:8101", "http": "0.0.0.0:8100", "metrics": "127.0.0.1:8102"},
         "policy": "symphony",
     }
 

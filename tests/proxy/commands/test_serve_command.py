@@ -1,18 +1,21 @@
 """`tidegate serve`: what is wrong with its arguments is said in words; its end."""
 
 import json
+import re
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import grpc
 import numpy as np
 import pytest
 
 from tests.command_line import invoke
+from tests.conftest import HERE
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Serve = Callable[..., tuple[int, str]]
@@ -173,3 +176,26 @@ def test_what_is_under_way_is_answered_before_it_ends(
     gate.open()
     assert outcome(running)[0] is grpc.StatusCode.OK
     assert tidegate.stop()["answered"] == 1
+
+
+def test_the_start_says_by_which_slo_requests_are_rejected_and_where_the_dashboard_is(
+    triton: EmbeddedTriton, start_tidegate: Callable[..., Any], transport_of_tests: str
+) -> None:
+    """SLOs of config.pbtxt, too: `patient` has one."""
+    tidegate = start_tidegate([triton], slo="echo=1000", listen_metrics="127.0.0.1:0")
+    (slos,) = (line for line in tidegate.output.splitlines() if line.startswith("SLO "))
+    assert "echo 1000 ms" in slos
+    assert "patient 600000 ms" in slos
+    assert slos.endswith("requests that cannot meet it are rejected (on_deadline_miss: serve answers them late)")
+    if transport_of_tests == HERE:
+        (url,) = re.findall(r"^dashboard (http://127\.0\.0\.1:\d+/dashboard)$", tidegate.output, re.MULTILINE)
+        with urlopen(url, timeout=30) as answer:
+            assert answer.status == 200
+
+
+def test_no_dashboard_is_announced_where_there_is_none(
+    triton: EmbeddedTriton, start_tidegate: Callable[..., Any]
+) -> None:
+    tidegate = start_tidegate([triton], listen_metrics="0.0.0.0:0")
+    assert re.search(r"^metrics +0\.0\.0\.0:", tidegate.output, re.MULTILINE)
+    assert "dashboard " not in tidegate.output

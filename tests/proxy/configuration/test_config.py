@@ -63,7 +63,7 @@ def test_a_triton_on_the_standard_port_has_the_standard_neighbors() -> None:
 
 def test_without_listen_all_three_are_served_and_with_it_those_that_are_named() -> None:
     everything = _of().listen
-    assert (everything.grpc, everything.http, everything.metrics) == ("0.0.0.0:8101", "0.0.0.0:8100", "0.0.0.0:8102")
+    assert (everything.grpc, everything.http, everything.metrics) == ("0.0.0.0:8101", "0.0.0.0:8100", "127.0.0.1:8102")
     named = _of(listen="127.0.0.1:0").listen
     assert (named.grpc, named.http, named.metrics) == ("127.0.0.1:0", None, None)
 

@@ -23,10 +23,20 @@ def test_each_port_has_its_own(
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _limit: (files, files))
     with caplog.at_level(logging.WARNING):
-        assert within_descriptors(_config()).limits.max_connections == connections
+        asked = _config(limits={"max_connections": 10_000})
+        assert within_descriptors(asked).limits.max_connections == connections
     assert len(caplog.records) == (connections < 10_000)
     assert all("ulimit -n" in record.getMessage() for record in caplog.records)
     assert caplog.text.count(f"open_files={files},") == len(caplog.records)
+
+
+def test_the_default_is_as_many_as_there_can_be_without_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _limit: (1024, 1024))
+    with caplog.at_level(logging.INFO):
+        assert within_descriptors(_config()).limits.max_connections == 298
+    assert caplog.records == []
 
 
 def test_a_lower_limit_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,11 @@ class Proxy:
         return self._tritons.config
 
     @property
+    def has_dashboard(self) -> bool:
+        """Whether the dashboard is served at the address of the metrics."""
+        return bool(self.metrics_address) and len(self.config.shards) <= 1 and self._gate.page_refusal() is None
+
+    @property
     def engine(self) -> Engine:
         """Engine with the state of scheduling."""
         return self.driver.engine

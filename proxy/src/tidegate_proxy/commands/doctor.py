@@ -24,6 +24,9 @@ def doctor(
     tls_cert: TlsCertFlag = None,
     tls_key: TlsKeyFlag = None,
     tls_server_name: TlsServerNameFlag = None,
+    profiles: Annotated[
+        Path | None, typer.Option(help="Profile file written by `tidegate profile`, in place of the configuration's.")
+    ] = None,
     measure: Annotated[
         bool,
         typer.Option("--measure", help="Time a request of one row of each model that has an SLO and no profile."),
@@ -53,7 +56,7 @@ def doctor(
 
     from tidegate_proxy.app.doctor.facts import Finding, grouped
     from tidegate_proxy.app.doctor.installation import restarted_tritons
-    from tidegate_proxy.app.doctor.report import document_of, print_findings, print_models, verdict
+    from tidegate_proxy.app.doctor.report import document_of, print_findings, print_models, print_settings, verdict
     from tidegate_proxy.configuration.config_file import ConfigError, read_config
 
     if config is None and not triton:
@@ -62,7 +65,7 @@ def doctor(
     repositories = repositories_of(repository)
     try:
         section = tls_of(tls, tls_ca, tls_cert, tls_key, tls_server_name)
-        settings = read_config(config, {"tritons": tritons_of(triton, section)})
+        settings = read_config(config, {"tritons": tritons_of(triton, section), "profiles": profiles})
     except ConfigError as error:
         findings = [Finding("error", "configuration", problem.where, problem.what, "") for problem in error.problems]
     else:
@@ -77,6 +80,8 @@ def doctor(
             print_models(console, facts)
             console.print()
         print_findings(console, findings)
+        if facts is not None:
+            print_settings(console, facts.services.values(), str(config or "a configuration"))
         console.print(f"[bold]{escape(str(config or 'command line'))}: {verdict(findings)}[/]")
     grave = ("error", "warning") if strict else ("error",)
     if any(finding.severity in grave for finding in findings):

@@ -1,13 +1,16 @@
 """Command `tidegate init`: writes a first configuration from what Tritons serve."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
 from tidegate_proxy.commands.repository_flags import RepositoryFlags, repositories_of
 from tidegate_proxy.commands.triton_flags import TritonFlags, flag_of, tritons_of
+
+if TYPE_CHECKING:
+    from tidegate_proxy.app.doctor.examination import Examination
 
 
 def init(
@@ -42,7 +45,6 @@ def init(
 
     from tidegate.host import Plugins
     from tidegate_proxy.app.doctor.examination import examine
-    from tidegate_proxy.app.doctor.report import verdict
     from tidegate_proxy.commands.initial_config import initial_configuration
     from tidegate_proxy.configuration.config_file import ConfigError, read_config
     from tidegate_proxy.transport.tls import TlsError, channel_context
@@ -86,13 +88,24 @@ def init(
         output.write_text(text, encoding="utf-8")
     except OSError as error:
         raise fail(f"{output}: {error.strerror}") from error
+    _report(examination, str(output))
+
+
+def _report(examination: "Examination", file: str) -> None:
+    """Print how many models are scheduled, what to paste to schedule others, and how to go on."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    from tidegate_proxy.app.doctor.report import print_settings, verdict
+
     console = Console(soft_wrap=True, highlight=False)
     scheduled = sum(service.model is not None for service in examination.facts.services.values())
     console.print(
-        f"{escape(str(output))}: {len(examination.facts.services)} models, {scheduled} of which are scheduled, the "
+        f"{escape(file)}: {len(examination.facts.services)} models, {scheduled} of which are scheduled, the "
         "others passed on as they come"
     )
+    print_settings(console, examination.facts.services.values(), file)
     serious = [each for each in examination.findings if each.severity != "advice" and each.rule != "unreachable"]
     if serious:
-        console.print(f"{verdict(serious)}: [bold]tidegate doctor {escape(str(output))}[/]")
-    console.print(f"[bold]tidegate serve {escape(str(output))}[/]")
+        console.print(f"{verdict(serious)}: [bold]tidegate doctor {escape(file)}[/]")
+    console.print(f"[bold]tidegate serve {escape(file)}[/]")

@@ -1,7 +1,6 @@
 """Configuration file that `tidegate init` writes: served models and ports, with comments."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -9,10 +8,10 @@ from typing import Final
 from tidegate_proxy.app.doctor.facts import DoctorFacts, ServedModel
 from tidegate_proxy.configuration.config import CONFIG_VERSION, ServeConfig
 from tidegate_proxy.configuration.tritons import TritonAddress, TritonTls
+from tidegate_proxy.configuration.yaml_scalar import yaml_scalar
+from tidegate_proxy.tritons.batching_mode import mode_that_schedules
 
 EXAMPLE_SLO_MS: Final = 100
-_PLAIN: Final = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
-_WORDS_OF_YAML: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 _WORDS: Final = {"batched": "batched", "unbatched": "run one by one", "bypass": "bypassed to a Triton"}
 
 
@@ -71,7 +70,7 @@ def _model_lines(facts: DoctorFacts) -> Iterator[str]:
         for name, reason in doubts.items():
             doubt = "" if facts.rows[name].batches is False else "may "
             why = f"merged, its requests {doubt}change each other's answers: {' '.join(reason.split())}"
-            yield f"  {_scalar(name)}: {{scheduling: unbatched}}  # {why}"
+            yield f"  {yaml_scalar(name)}: {{scheduling: unbatched}}  # {why}"
     else:
         yield "# models:"
     entries = {name: _entry(service) for name, service in facts.services.items() if name not in doubts}
@@ -81,8 +80,10 @@ def _model_lines(facts: DoctorFacts) -> Iterator[str]:
 
 
 def _entry(service: ServedModel) -> str:
-    said = f"{{slo_ms: {EXAMPLE_SLO_MS}}}" if service.model is not None else "{}"
-    return f"{_scalar(service.name)}: {said}"
+    settings = f"slo_ms: {EXAMPLE_SLO_MS}" if service.model is not None else ""
+    if service.consent.scheduling == "bypass" and (mode := mode_that_schedules(service.config)):
+        settings = f"scheduling: {mode}"
+    return f"{yaml_scalar(service.name)}: {{{settings}}}"
 
 
 def _fate(service: ServedModel) -> str:
@@ -112,7 +113,7 @@ def _triton_line(triton: TritonAddress, silent: frozenset[str], folder: Path | N
 
 def _tls(tls: TritonTls, folder: Path | None) -> str:
     given = {name: getattr(tls, name) for name in TritonTls.model_fields if getattr(tls, name) is not None}
-    return "{" + ", ".join(f"{name}: {_scalar(_from(value, folder))}" for name, value in given.items()) + "}"
+    return "{" + ", ".join(f"{name}: {yaml_scalar(_from(value, folder))}" for name, value in given.items()) + "}"
 
 
 def _from(value: Path | str, folder: Path | None) -> str:
@@ -125,11 +126,6 @@ def _from(value: Path | str, folder: Path | None) -> str:
 def _listen(config: ServeConfig) -> str:
     listen = config.listen
     return f"{{grpc: {listen.grpc}, http: {listen.http}, metrics: {listen.metrics}}}"
-
-
-def _scalar(text: str) -> str:
-    """A string as YAML writes it, in quotes where it could be taken for something else."""
-    return text if _PLAIN.fullmatch(text) and text.lower() not in _WORDS_OF_YAML else json.dumps(text)
 
 
 def _text(address: str) -> str:

@@ -12,7 +12,7 @@ RepositoryFlags = Annotated[
         "--repository",
         metavar="DIR",
         help="Model repository of the Tritons; runs its ONNX models to see whether their rows are "
-        "independent. Repeatable.",
+        "independent, and reads which models its BLS models call. Repeatable.",
         show_default=False,
     ),
 ]

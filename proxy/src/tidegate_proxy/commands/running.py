@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rich.console import Console
+
     from tidegate_proxy.app.proxy import Proxy
     from tidegate_proxy.configuration.config import ServeConfig
     from tidegate_proxy.deployed.tritons import RunningTritons
@@ -139,7 +141,9 @@ def announce(proxy: "Proxy", title: str = "policy", *, is_whole: bool = True) ->
     console.print(
         f"[bold]{title:<8}[/] {proxy.config.policy.name} over {len(proxy.catalog.workers)} workers: {scheduled}"
     )
-    if proxy.config.shadow:
+    if not proxy.config.shadow:
+        _announce_slos(console, proxy)
+    else:
         console.print("[bold]shadow[/]   nothing is scheduled: all requests bypass the scheduler")
     if proxy.config.canary is not None:
         share = f"{proxy.config.canary:.3g}" if proxy.config.canary < 0.001 else f"{100 * proxy.config.canary:g} %"
@@ -147,10 +151,28 @@ def announce(proxy: "Proxy", title: str = "policy", *, is_whole: bool = True) ->
             f"[bold]canary[/]   {share} of the time all requests are scheduled, else all bypass the scheduler"
         )
     if is_whole:
-        announce_addresses(proxy.address, proxy.http_address, proxy.metrics_address)
+        announce_addresses(proxy.address, proxy.http_address, proxy.metrics_address, proxy.has_dashboard)
 
 
-def announce_addresses(grpc: str, http: str, metrics: str) -> None:
+def _announce_slos(console: "Console", proxy: "Proxy") -> None:
+    """Print by which SLO requests are rejected, and by which they are answered late."""
+    from rich.markup import escape
+
+    effects = {
+        "reject": "requests that cannot meet it are rejected (on_deadline_miss: serve answers them late)",
+        "serve": "requests that cannot meet it are answered late",
+    }
+    for action, effect in effects.items():
+        slos = [
+            f"{model.name} {model.slo_ns / 1e6:g} ms"
+            for model in proxy.catalog.models.values()
+            if model.slo_ns is not None and model.on_deadline_miss == action
+        ]
+        if slos:
+            console.print(f"[bold]SLO[/]      {escape(', '.join(slos))}: {effect}")
+
+
+def announce_addresses(grpc: str, http: str, metrics: str, has_dashboard: bool = False) -> None:
     """Print the addresses for clients; "" is not served. The last line is printed when all are ready."""
     from rich.console import Console
 
@@ -159,6 +181,8 @@ def announce_addresses(grpc: str, http: str, metrics: str) -> None:
         console.print(f"[bold]HTTP[/]     {http}")
     if metrics:
         console.print(f"[bold]metrics[/]  {metrics}/metrics")
+        if has_dashboard:
+            console.print(f"[bold]dashboard[/] http://{metrics}/dashboard")
     console.print(f"[bold]gRPC[/]     {grpc}")
     console.file.flush()
 

@@ -52,14 +52,15 @@ def serve(
         str | None,
         typer.Option(
             help="Address of the gRPC service (port 0 picks a free one). [default: 0.0.0.0:8101, HTTP on 8100, "
-            "metrics on 8102; with this flag only what is named]"
+            "metrics on 127.0.0.1:8102; with this flag only what is named]"
         ),
     ] = None,
     listen_http: Annotated[
         str | None, typer.Option(help="Address of the HTTP service (port 0 picks a free one).")
     ] = None,
     listen_metrics: Annotated[
-        str | None, typer.Option(help="Address of the metrics page (port 0 picks a free one).")
+        str | None,
+        typer.Option(help="Address of the metrics and the dashboard (0.0.0.0:8102: for Prometheus on other machines)."),
     ] = None,
     event_log: Annotated[Path | None, typer.Option(help="Write the event log to this file (JSON lines).")] = None,
     observer: Annotated[

@@ -225,7 +225,7 @@ class ServeConfig(ConfigSection):
         min_length=1, description="Tritons behind Tidegate; a string is a gRPC address"
     )
     listen: Annotated[ListenConfig, _short(ListenConfig, "grpc")] = Field(
-        default=ListenConfig(grpc="0.0.0.0:8101", http="0.0.0.0:8100", metrics="0.0.0.0:8102"),
+        default=ListenConfig(grpc="0.0.0.0:8101", http="0.0.0.0:8100", metrics="127.0.0.1:8102"),
         description="Addresses for clients; a string is the gRPC address",
     )
     policy: Annotated[PolicyChoice, _short(PolicyChoice, "name")] = Field(

@@ -15,8 +15,9 @@ _RESERVE_FRACTION: Final = 8
 
 
 def within_descriptors(config: ServeConfig) -> ServeConfig:
-    """Return the configuration with as many connections per port as open files allow; warn if these are fewer.
+    """Return the configuration with as many connections per port as open files allow.
 
+    Warns if these are fewer than the configuration asks for; the default asks for as many as there can be.
     Each port has its own part, so that a flood of connections on one does not affect the others.
     """
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -26,7 +27,8 @@ def within_descriptors(config: ServeConfig) -> ServeConfig:
     allowed = max(1, (files - max(_RESERVE, files // _RESERVE_FRACTION)) // max(1, len(ports)))
     if allowed >= config.limits.max_connections:
         return config
-    log.warning(
+    log.log(
+        logging.WARNING if "max_connections" in config.limits.model_fields_set else logging.DEBUG,
         "fewer connections allowed than limits.max_connections: raise the limit of open files (ulimit -n, "
         "LimitNOFILE=), or lower max_connections",
         extra={

@@ -46,6 +46,8 @@ class BatchingDecision:
     """Largest number of rows in a batch of several requests; None: `max_batch_size`; 1: requests run alone."""
     warning: str = ""
     """Warning for the operator: a setting that cannot be applied, a queue delay that every batch pays."""
+    is_requested: bool = False
+    """Whether the operator asked for the bypass."""
 
 
 def consent_of(
@@ -67,7 +69,7 @@ def consent_of(
         warning = f"cannot be scheduled (scheduling: {word}): {obstacle}" if word not in (None, "bypass") else ""
         return BatchingDecision("bypass", obstacle, warning=warning)
     if word == "bypass":
-        return BatchingDecision("bypass", source)
+        return BatchingDecision("bypass", source, is_requested=True)
     if word is not None:
         return BatchingDecision(word, source, None if word == "batched" else 1, _delay_warning(config))
     return _by_config(config, has_slo=has_slo)
@@ -106,6 +108,13 @@ def asked_of_tritons_batcher(config: model_config_pb2.ModelConfig) -> list[str]:
         "allow_timeout_override": queue.allow_timeout_override,
     }
     return [name for name, value in asked.items() if value]
+
+
+def mode_that_schedules(config: model_config_pb2.ModelConfig) -> SchedulingMode | None:
+    """Return the setting with which a bypassed model is scheduled; None: Tidegate cannot schedule it."""
+    if next(_obstacles(config), None):
+        return None
+    return "unbatched" if next(_by_request(config), None) else "batched"
 
 
 def _obstacles(config: model_config_pb2.ModelConfig) -> Iterator[str]:
@@ -208,7 +217,7 @@ async def _drop_delays(backend: Backend, wanted: set[str]) -> None:
             if delay := delay_us(config):
                 await backend.load(config.name, _without_delay(config))
                 log.info(
-                    "model loaded without its queue delay",
+                    "model loaded without its queue delay, until its Triton loads it again",
                     extra={"model": config.name, "triton": backend.address, "delay_us": delay},
                 )
     except BackendError as error:

@@ -19,7 +19,8 @@ output { name: "Y" data_type: TYPE_FP32 dims: [ 3 ] }
 
 def config_of(name: str, text: str = "max_batch_size: 8 dynamic_batching {}") -> model_config_pb2.ModelConfig:
     tensors = "" if "input" in text else XY
-    return text_format.Parse(f'name: "{name}" backend: "onnxruntime" {tensors} {text}', model_config_pb2.ModelConfig())
+    backend = "" if "backend" in text else 'backend: "onnxruntime"'
+    return text_format.Parse(f'name: "{name}" {backend} {tensors} {text}', model_config_pb2.ModelConfig())
 
 
 def facts_of(*configs: model_config_pb2.ModelConfig, slo_ms: float | None = None, **fields: Any) -> DoctorFacts:  # noqa: ANN401

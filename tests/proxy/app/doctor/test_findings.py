@@ -1,10 +1,15 @@
 """Facts in, findings out: each concept by itself, without a Triton."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from typer.main import get_command
 
+from tests.command_line import APP
 from tests.proxy.app.doctor.made_up import config_of, facts_of, profiles_of, said
 from tidegate.schemas import ProfileFile
 from tidegate_proxy.app.doctor.diagnosis import diagnose
@@ -30,6 +35,8 @@ from tidegate_proxy.app.doctor.latency import (
 )
 from tidegate_proxy.app.doctor.models import (
     batches_of_one,
+    bls_calls,
+    calls_inside_triton,
     conflicting_queue_policies,
     disagreements,
     double_batching_delay,
@@ -41,7 +48,10 @@ from tidegate_proxy.app.doctor.models import (
     unbatched_models,
     unused_policy_parts,
 )
+from tidegate_proxy.app.doctor.report import settings_to_paste
 from tidegate_proxy.tritons.batching_mode import BatchingDecision
+
+COMMANDS: Any = get_command(APP)
 
 
 def test_all_is_well_and_nothing_is_said() -> None:
@@ -219,9 +229,9 @@ def test_batches_of_one_row(text: str, found: bool) -> None:
 
 def test_a_remedy_for_a_batch_of_one_fits_its_backend() -> None:
     config = config_of("m", "max_batch_size: 1")
-    assert "--scheduling-dim" in next(batches_of_one(facts_of(config))).remedy
+    assert "--batch-dim" in next(batches_of_one(facts_of(config))).remedy
     config.backend = "tensorrt"
-    assert "--scheduling-dim" not in next(batches_of_one(facts_of(config))).remedy
+    assert "--batch-dim" not in next(batches_of_one(facts_of(config))).remedy
 
 
 def test_models_that_nobody_has_said_anything_of() -> None:
@@ -244,7 +254,8 @@ def test_merged_models_must_have_independent_rows(batches: bool | None, found: l
 
 
 @pytest.mark.parametrize(
-    ("batches", "remedy"), [(True, "say merge: its rows are independent"), (False, ""), (None, "finds that out (why)")]
+    ("batches", "remedy"),
+    [(True, "set it to batched: its rows are independent"), (False, ""), (None, "finds that out (why)")],
 )
 def test_advice_to_merge_knows_of_the_rows(batches: bool | None, remedy: str) -> None:
     facts = facts_of(config_of("m", "max_batch_size: 8"), rows={"m": RowsVerdict(batches, "why")})
@@ -311,3 +322,61 @@ def test_nothing_is_said_of_profiles_where_a_planner_has_said_how_long_all_takes
     (tmp_path / "layout.json").touch()
     told = {"tritons": [{"grpc": "t:1", "worker": "w"}], "layout": str(tmp_path / "layout.json")}
     assert said(not_measured(facts_of(config_of("m"), slo_ms=5, config=told))) == []
+
+
+STEP = 'max_batch_size: 8 ensemble_scheduling { step { model_name: "m" model_version: -1 } }'
+
+
+@pytest.mark.parametrize(("slo_ms", "severity"), [(50, "warning"), (None, "advice")])
+def test_an_ensemble_that_executes_a_scheduled_model_is_found(slo_ms: float | None, severity: str) -> None:
+    facts = facts_of(config_of("m"), config_of("e", STEP), slo_ms=slo_ms)
+    (finding,) = calls_inside_triton(facts)
+    assert (finding.severity, finding.rule, finding.where) == (severity, "called-inside-triton", "model e")
+    assert "this ensemble executes m inside Triton" in finding.what
+    bypassed = facts_of(config_of("m"), config_of("e", STEP), config={"models": {"m": {"scheduling": "bypass"}}})
+    assert list(calls_inside_triton(bypassed)) == []
+
+
+BLS = "import triton_python_backend_utils as pb\npb.InferenceRequest(model_name={name!r}, inputs=[])\n"
+
+
+def test_a_bls_model_that_executes_a_scheduled_model_is_found_in_its_file(tmp_path: Path) -> None:
+    python = 'backend: "python" max_batch_size: 8'
+    facts = facts_of(config_of("m"), *(config_of(name, python) for name in ("calls", "quotes", "broken", "absent")))
+    texts = {"calls": BLS.format(name="m"), "quotes": "name = 'm'\n", "broken": BLS.format(name="m") + "def :\n"}
+    for name, text in texts.items():
+        (tmp_path / name / "2").mkdir(parents=True)
+        (tmp_path / name / "2/model.py").write_text(text)
+    calls = bls_calls([tmp_path], facts.services)
+    assert calls == {"calls": {"m"}}
+    (finding,) = calls_inside_triton(replace(facts, bls_calls=calls))
+    assert finding.where == "model calls"
+    assert "this BLS model executes m" in finding.what
+
+
+def test_lines_to_paste_schedule_what_bypasses_the_scheduler_and_need_not() -> None:
+    delayed = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 5000 }"
+    configs = [
+        config_of("delayed", delayed),
+        config_of("0", f'backend: "python" {delayed}'),
+        config_of("flat", "max_batch_size: 0"),
+        config_of("asked", "max_batch_size: 8 dynamic_batching {}"),
+        config_of("batched"),
+    ]
+    told = {"models": {"asked": {"scheduling": "bypass"}}}
+    lines = settings_to_paste(facts_of(*configs, config=told).services.values())
+    assert lines == [
+        "models:",
+        "  delayed: {scheduling: batched}  # and drop max_queue_delay_microseconds from delayed/config.pbtxt",
+        '  "0": {scheduling: unbatched}  # and drop max_queue_delay_microseconds from 0/config.pbtxt',
+    ]
+    pasted = facts_of(*configs, config=yaml.safe_load("\n".join(lines)))
+    assert {name for name, service in pasted.services.items() if service.model} == {"delayed", "0", "asked", "batched"}
+
+
+def test_options_that_remedies_name_exist() -> None:
+    (finding,) = batches_of_one(facts_of(config_of("m", "max_batch_size: 1")))
+    flags = {flag for parameter in COMMANDS.commands["generate"].params for flag in parameter.opts}
+    assert set(re.findall(r"--[\w-]+", finding.remedy)) <= flags
+    (finding,) = unbatched_models(facts_of(config_of("m", "max_batch_size: 8")))
+    assert "set it to batched" in finding.remedy

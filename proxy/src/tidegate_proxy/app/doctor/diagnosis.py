@@ -19,6 +19,7 @@ from tidegate_proxy.app.doctor.latency import (
 )
 from tidegate_proxy.app.doctor.models import (
     batches_of_one,
+    calls_inside_triton,
     conflicting_queue_policies,
     disagreements,
     double_batching_delay,
@@ -48,6 +49,7 @@ DIAGNOSIS_RULES: Final[tuple[Rule, ...]] = (
     disagreements,
     ineffective_settings,
     merged_rows,
+    calls_inside_triton,
     double_batching_delay,
     not_measured,
     unused_shapes,

@@ -12,6 +12,7 @@ from tidegate_proxy.app.doctor.diagnosis import DIAGNOSIS_RULES, diagnose
 from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, facts_of, grouped
 from tidegate_proxy.app.doctor.latency import unused_profiles
 from tidegate_proxy.app.doctor.models import (
+    bls_calls,
     judge_rows,
     models_that_nobody_has,
     policies_that_refuse,
@@ -22,10 +23,12 @@ from tidegate_proxy.app.doctor.models import (
 from tidegate_proxy.app.doctor.triton_queries import (
     AsLoaded,
     executions,
+    forbids_shared_memory,
+    is_tidegate,
     listens,
     not_ready,
-    shared_memory_refusal,
     time_requests,
+    unregister_error,
     why_not_ready,
 )
 from tidegate_proxy.configuration.config import ServeConfig
@@ -88,24 +91,37 @@ async def examine(
             for what, remedy in of_tritons.restriction_warnings(backend)
         ]
         answering = [backend for backend, report in zip(backends, reports, strict=True) if report.answers]
+        errors = dict(zip(answering, await asyncio.gather(*map(unregister_error, answering)), strict=True))
+        found += [
+            Finding(
+                "warning",
+                "not-a-triton",
+                f"tritons.{index}.grpc",
+                f"a Tidegate answers at {backend.address}: requests would be queued twice",
+                "give the gRPC address of the Triton behind it (Triton's default port is 8001)",
+            )
+            for index, backend in enumerate(backends)
+            if is_tidegate(errors.get(backend, ""))
+        ]
         found += [
             Finding(
                 "warning",
                 "shared-memory-refused",
                 f"tritons.{index}",
-                f'Triton at {triton.grpc} shares no memory ("{words}"): Tidegate sends it tensors of 64 KiB and more, '
-                "which at 600 KB took a quarter of the throughput, and clients cannot register regions",
+                f'Triton at {triton.grpc} shares no memory ("{errors[backend]}"): Tidegate sends it tensors of '
+                "64 KiB and more, which at 600 KB took a quarter of the throughput, and clients cannot register "
+                "regions",
                 "start it with --allow-client-shm=true, if whoever may call it may also name memory of its machine, "
                 "or set share_memory: false",
             )
             for index, (backend, triton) in enumerate(zip(backends, config.tritons, strict=True))
-            if backend in answering and triton.shares_memory and (words := await shared_memory_refusal(backend))
+            if triton.shares_memory and forbids_shared_memory(errors.get(backend, ""))
         ]
         facts = DoctorFacts(config, broken_plugins=plugins.broken)
         try:
             facts = await _facts(config, plugins, answering, timed=timed)
             rows = await asyncio.to_thread(judge_rows, repositories, facts.services)
-            facts = replace(facts, rows=rows)
+            facts = replace(facts, rows=rows, bls_calls=bls_calls(repositories, facts.services))
         except BackendError as error:
             found.append(Finding("error", "catalog", "models", str(error), ""))
         all_known = len(answering) == len(backends) and all(backend.apis.lists_models for backend in backends)

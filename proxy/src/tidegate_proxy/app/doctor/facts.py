@@ -154,6 +154,8 @@ class DoctorFacts:
     """Statistics of Tritons by model."""
     rows: Mapping[str, RowsVerdict] = field(default_factory=dict)
     """Row independence by model, of those whose ONNX files could be read."""
+    bls_calls: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Served models that a BLS model calls, by model, of those whose `model.py` could be read."""
     timed: Mapping[str, OneRowTiming] = field(default_factory=dict)
     """Timed requests by model; only models that were asked for."""
     refusal: str = ""

@@ -1,5 +1,6 @@
 """Findings on models: failed loads, models on no Triton, differing configurations, useless or wrong batching."""
 
+import ast
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -200,6 +201,26 @@ def _described(tensor: object) -> str:
     return f"{name} {datatype} [{','.join(map(str, dims))}]"
 
 
+def calls_inside_triton(facts: DoctorFacts) -> Iterator[Finding]:
+    """Find ensembles and BLS models that execute a scheduled model without the scheduler."""
+    for service in facts.services.values():
+        steps = {step.model_name for step in service.config.ensemble_scheduling.step}
+        via = "ensemble" if steps else "BLS model"
+        called = sorted(steps | facts.bls_calls.get(service.name, frozenset()))
+        scheduled = [name for name in called if name in facts.services and facts.services[name].model is not None]
+        if not scheduled:
+            continue
+        names = ", ".join(scheduled)
+        yield Finding(
+            "warning" if any(facts.services[name].slo_ms for name in scheduled) else "advice",
+            "called-inside-triton",
+            f"model {service.name}",
+            f"this {via} executes {names} inside Triton, past the scheduler: batches of {names} take longer beside it "
+            "than Tidegate expects",
+            f"let clients call the steps through Tidegate, or say models.{scheduled[0]}.scheduling: bypass",
+        )
+
+
 _HARMFUL: Final = frozenset({"preserve_ordering", "max_queue_size", "default_timeout_microseconds"})
 """Effects of a batcher on batches that are already formed: it delays or rejects them."""
 
@@ -273,11 +294,12 @@ def unbatched_models(facts: DoctorFacts) -> Iterator[Finding]:
             verdict = facts.rows.get(service.name)
             if verdict is not None and verdict.batches is False:
                 continue
+            setting = "set it to batched"
             remedy = (
-                "say merge if its rows do not influence each other; of an ONNX file `tidegate generate` finds that out"
+                f"{setting} if its rows do not influence each other; of an ONNX file `--repository DIR` finds that out"
             )
             if verdict is not None:
-                remedy = "say merge: its rows are independent" if verdict.batches else f"{remedy} ({verdict.reason})"
+                remedy = f"{setting}: its rows are independent" if verdict.batches else f"{remedy} ({verdict.reason})"
             yield Finding(
                 "advice",
                 "unbatched-model",
@@ -293,9 +315,7 @@ def batches_of_one(facts: DoctorFacts) -> Iterator[Finding]:
         if not _is_of_one_row(service):
             continue
         if service.config.backend in ("", "onnxruntime", "python"):
-            remedy = (
-                "`tidegate generate MODEL.onnx --scheduling-dim` frees that of an ONNX file, where its graph allows"
-            )
+            remedy = "`tidegate generate MODEL.onnx --batch-dim` frees that of an ONNX file, where its graph allows"
         else:
             remedy = "export it with a dynamic batch, and set max_batch_size"
         yield Finding(
@@ -352,6 +372,24 @@ def judge_rows(repositories: Sequence[Path], services: Mapping[str, ServedModel]
     return found
 
 
+def bls_calls(repositories: Sequence[Path], services: Mapping[str, ServedModel]) -> dict[str, frozenset[str]]:
+    """Return the served models that the `model.py` of each Python model names, where it makes an InferenceRequest."""
+    found = {}
+    for name, service in services.items():
+        path = _file_of(repositories, name, service.config.default_model_filename or "model.py")
+        if service.config.backend != "python" or path is None:
+            continue
+        try:
+            nodes = list(ast.walk(ast.parse(path.read_bytes())))
+        except (SyntaxError, ValueError, OSError):
+            continue  # its Triton says why it cannot be loaded
+        names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        if "InferenceRequest" in names | {node.id for node in nodes if isinstance(node, ast.Name)}:
+            texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+            found[name] = frozenset(texts & services.keys() - {name})
+    return found
+
+
 def merged_rows(facts: DoctorFacts) -> Iterator[Finding]:
     """Find models whose requests are batched though their rows are not independent, or not proven to be."""
     for name, verdict in facts.rows.items():
@@ -371,12 +409,17 @@ def merged_rows(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def _model_file(repositories: Sequence[Path], config: model_config_pb2.ModelConfig) -> Path | None:
-    """The ONNX file of the newest version of a model; None where there is none."""
+    """Return the ONNX file of the newest version of a model; None if there is none."""
     file = str(config.default_model_filename)
     if not file.endswith(".onnx"):  # of the Python backend that is its model.py
         file = str(config.parameters["model_file"].string_value) if "model_file" in config.parameters else _MODEL_FILE
+    return _file_of(repositories, str(config.name), file)
+
+
+def _file_of(repositories: Sequence[Path], model: str, file: str) -> Path | None:
+    """Return this file of the newest version of a model that has it; None if there is none."""
     for repository in repositories:
-        folder = Path(repository, str(config.name))
+        folder = Path(repository, model)
         versions = [path for path in folder.glob("*") if path.name.isdecimal()]
         for version in sorted(versions, key=lambda path: -int(path.name)):
             if (version / file).is_file():

@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, ServedModel, Severity, one_row
-from tidegate_proxy.tritons.batching_mode import lines_of
+from tidegate_proxy.configuration.yaml_scalar import yaml_scalar
+from tidegate_proxy.tritons.batching_mode import delay_us, lines_of, mode_that_schedules
 
 MODE_WORDS = {"batched": "batched", "unbatched": "unbatched", "bypass": "bypassed"}
 _COLORS: dict[Severity, str] = {"error": "red", "warning": "yellow", "advice": "cyan"}
@@ -62,6 +63,27 @@ def _cells(facts: DoctorFacts, service: ServedModel) -> tuple[str, ...]:
         times_of(facts, service) or "?",
         str(service.workers),
     )
+
+
+def settings_to_paste(services: Iterable[ServedModel]) -> list[str]:
+    """Return lines for a configuration that schedule the models which bypass the scheduler by default."""
+    lines = []
+    for service in services:
+        mode = mode_that_schedules(service.config) if service.forms else None
+        if service.consent.scheduling != "bypass" or service.consent.is_requested or mode is None:
+            continue
+        delay = delay_us(service.config)
+        drop = f"  # and drop max_queue_delay_microseconds from {service.name}/config.pbtxt" if delay else ""
+        lines.append(f"  {yaml_scalar(service.name)}: {{scheduling: {mode}}}{drop}")
+    return ["models:", *lines] if lines else []
+
+
+def print_settings(console: Console, services: Iterable[ServedModel], file: str) -> None:
+    """Print what to paste into the configuration, so that models that bypass the scheduler are scheduled."""
+    if lines := settings_to_paste(services):
+        console.print(f"\nTo schedule models that bypass the scheduler, add to {file}:", markup=False)
+        for line in lines:
+            console.print(line, markup=False)
 
 
 def times_of(facts: DoctorFacts, service: ServedModel) -> str:

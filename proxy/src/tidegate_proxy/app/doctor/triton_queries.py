@@ -14,6 +14,7 @@ from tidegate_proxy.access.gate import headers_of
 from tidegate_proxy.app.actuation.warm_up import request_of_zeros
 from tidegate_proxy.app.doctor.facts import DoctorFacts, Executions, NotReady, OneRowTiming
 from tidegate_proxy.app.doctor.models import first_line
+from tidegate_proxy.base.reserved_names import OWN_PREFIX, why_not_unregistered
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.configuration.tritons import TritonAddress, TritonTls
@@ -24,7 +25,7 @@ from tidegate_proxy.tritons.catalog import Catalog
 ANSWER_WITHIN_S = 10.0
 _SHARES_NO_MEMORY = "Client shared memory is disabled"
 """Beginning of the error of a Triton that runs without --allow-client-shm=true."""
-_NO_REGION = "tidegate-no-region"
+_NO_REGION = OWN_PREFIX + "no-region"
 """Name that no region has: to unregister it changes nothing."""
 _NO_FAULT = frozenset({"", "unloaded"})
 """Reasons for which a model is not ready on purpose."""
@@ -44,14 +45,27 @@ async def not_ready(backend: Backend) -> list[NotReady]:
     ]
 
 
-async def shared_memory_refusal(backend: Backend) -> str:
-    """Return the error of a Triton that forbids shared memory, as 26.04 (2.68) and later do by default; else ""."""
+async def unregister_error(backend: Backend) -> str:
+    """Return the error of a Triton that is asked to unregister a region that does not exist, or "".
+
+    One that forbids shared memory refuses, and so does a Tidegate, which reserves the name.
+    """
     message = service_pb2.SystemSharedMemoryUnregisterRequest(name=_NO_REGION).SerializeToString()
     try:
         await backend.ask(SERVICE_PREFIX + "SystemSharedMemoryUnregister", message, timeout_s=ANSWER_WITHIN_S)
     except CallFailed as error:
-        return error.details if error.details.startswith(_SHARES_NO_MEMORY) else ""
+        return error.details
     return ""
+
+
+def forbids_shared_memory(error: str) -> bool:
+    """Return whether this error is of a Triton without shared memory, as 26.04 (2.68) and later are by default."""
+    return error.startswith(_SHARES_NO_MEMORY)
+
+
+def is_tidegate(error: str) -> bool:
+    """Return whether this error is of a Tidegate, which reserves the name of the region."""
+    return error == why_not_unregistered(_NO_REGION)
 
 
 async def executions(backends: Sequence[Backend]) -> Mapping[str, Executions]:
