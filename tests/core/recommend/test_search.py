@@ -116,6 +116,16 @@ def test_who_misses_nothing_is_told_apart_under_more_load() -> None:
     assert load > 2.4
 
 
+def test_ties_are_broken_by_more_load_never_by_listing_order() -> None:
+    """Twenty miss nothing of the traffic: the one that sustains most wins wherever it is listed."""
+    others = [1.5 + 0.01 * number for number in range(19)]
+    for place in (0, 10, 19):
+        order, load, asked = race_of(*others[:place], 4.0, *others[place:])
+        assert order[0] == 4.0
+        assert load > 3.9
+        assert asked < 160
+
+
 @pytest.mark.parametrize("needed", [1, 2, 7, 16, 17])
 def test_the_least_that_keeps_the_goal(needed: int) -> None:
     tried: list[int] = []

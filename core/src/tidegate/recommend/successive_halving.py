@@ -2,7 +2,8 @@
 
 All entrants run on one seed, the better ones on more, and so on. Entrants far behind the best are eliminated after the
 first round, and stopped during it once that is certain. If the best miss no deadline, the load is raised until even the
-best misses some; then entrants are ranked by that load and the given traffic in equal parts.
+best of all that tie misses some; then entrants are ranked by that load and the given traffic in equal parts. Listing
+order decides only between entrants that are equal in every run.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ SURVIVORS_BY_ROUND = (6, 3)
 """Maximum number of entrants after the first and after the second round."""
 NO_CONTEST = 0.995
 """Score above which entrants of a heat with unchanged traffic cannot be told apart."""
-STEP, STEPS = 1.2, 12
+LOAD_STEP, MAX_LOAD_STEPS = 1.2, 24
 """Growth factor of the load, and maximum number of increases, until the best score falls below `NO_CONTEST`."""
 
 
@@ -70,32 +71,33 @@ def successive_halving(
     """
     outcomes, bound = _heat(f"{label}, heat", entrants, trial_of, trials)
     broken = [(each, got.broken) for each, got in zip(entrants, outcomes, strict=True) if got.broken]
-    stopped = [each for each, got in zip(entrants, outcomes, strict=True) if got.missed]
-    able = [(each, got) for each, got in zip(entrants, outcomes, strict=True) if not (got.broken or got.missed)]
+    stopped = [EntrantStanding(each, bound, 0) for each, got in zip(entrants, outcomes, strict=True) if got.missed]
+    able = [
+        EntrantStanding(each, got.score, 1)
+        for each, got in zip(entrants, outcomes, strict=True)
+        if not (got.broken or got.missed)
+    ]
     if not able:
         return HalvingResult(1.0, [], broken)
-    able.sort(key=lambda pair: -pair[1].score)
-    load = _contest([each for each, _ in able[: SURVIVORS_BY_ROUND[1]]], able[0][1], label, trial_of, trials)
+    able.sort(key=lambda standing: -standing.score)
+    near = [each for each in able if each.score >= able[0].score - MAX_SCORE_GAP]
+    load, near = _under_more_load(near, label, trial_of, trials)
     loads = (load,) if load == 1 else (load, 1.0)
-    left = [each for each, _ in able]
-    scores: dict[int, list[float]] = {number: [] for number in range(len(left))}
-    order = [*range(len(left))]
-    near = sum(got.score >= able[0][1].score - MAX_SCORE_GAP for _, got in able)
-    able_on = min(near, MAX_HEAT_SURVIVORS)
-    going = order[:able_on]
+    contest = [standing.entrant for standing in near[:MAX_HEAT_SURVIVORS]]
+    scores: dict[int, list[float]] = {place: [] for place in range(len(contest))}
+    going = [*scores]
     for number, seeds in enumerate(SEEDS_BY_ROUND):
-        runs = [(place, trial_of(left[place], seed, at)) for place in going for seed in seeds for at in loads]
+        runs = [(place, trial_of(contest[place], seed, at)) for place in going for seed in seeds for at in loads]
         got = trials.run(f"{label}, round {number + 1}", [trial for _, trial in runs])
         for (place, _), outcome in zip(runs, got, strict=True):
             scores[place].append(outcome.score)
         going = sorted(going, key=lambda place: -fmean(scores[place]))
         if number < len(SURVIVORS_BY_ROUND):
             going = going[: SURVIVORS_BY_ROUND[number]]
-    for place in order[able_on:]:
-        scores[place].append(able[place][1].score)
-    order = sorted(order[:able_on], key=lambda place: (-len(scores[place]), -fmean(scores[place]))) + order[able_on:]
-    standings = [EntrantStanding(left[place], fmean(scores[place]), len(scores[place])) for place in order]
-    return HalvingResult(load, standings + [EntrantStanding(each, bound, 0) for each in stopped], broken)
+    order = sorted(scores, key=lambda place: (-len(scores[place]), -fmean(scores[place])))
+    raced = [EntrantStanding(contest[place], fmean(scores[place]), len(scores[place])) for place in order]
+    left = [*near[MAX_HEAT_SURVIVORS:], *(each for each in able if each.score < able[0].score - MAX_SCORE_GAP)]
+    return HalvingResult(load, [*raced, *left, *stopped], broken)
 
 
 def _heat(
@@ -111,19 +113,37 @@ def _heat(
     return outcomes, bound
 
 
-def _contest(
-    best: Sequence[Entrant],
-    first: SimulationOutcome,
-    label: str,
-    trial_of: RunOfEntrant[Entrant],
-    trials: SimulationRuns,
-) -> float:
-    """The load at which the best of some is no longer above `NO_CONTEST`."""
-    load, score = 1.0, first.score
-    for _ in range(STEPS):
-        if score <= NO_CONTEST:
-            break
-        load = round(load * STEP, 4)
-        got = trials.run(f"{label}, at {load:.2f} times the load", [trial_of(each, 0, load) for each in best])
-        score = max(outcome.score for outcome in got)
-    return load
+def _under_more_load(
+    near: Sequence[EntrantStanding[Entrant]], label: str, trial_of: RunOfEntrant[Entrant], trials: SimulationRuns
+) -> tuple[float, list[EntrantStanding[Entrant]]]:
+    """Return the load at which the best entrant is no longer above `NO_CONTEST`, and the entrants by rank.
+
+    A few entrants find the load; then all the others run there, and a better one among them raises it further.
+    """
+    seed = SEEDS_BY_ROUND[0][0]
+    load, steps = 1.0, 0
+    behind: list[EntrantStanding[Entrant]] = []
+    order = [*near]
+    at_load = {id(each): each.score for each in near}
+
+    def run(standings: Sequence[EntrantStanding[Entrant]]) -> float:
+        """Run some of the entrants at the current load, and return the best score."""
+        got = trials.run(
+            f"{label}, at {load:.1f} times the load", [trial_of(each.entrant, seed, load) for each in standings]
+        )
+        at_load.update((id(each), outcome.score) for each, outcome in zip(standings, got, strict=True))
+        return max(outcome.score for outcome in got)
+
+    best = order[0].score
+    while best > NO_CONTEST and steps < MAX_LOAD_STEPS:
+        pacemakers, others = order[:PACEMAKER_COUNT], order[PACEMAKER_COUNT:]
+        while best > NO_CONTEST and steps < MAX_LOAD_STEPS:
+            load, steps = round(load * LOAD_STEP, 4), steps + 1
+            best = run(pacemakers)
+        best = max(best, run(others)) if others else best
+        order.sort(key=lambda each: -at_load[id(each)])
+        behind = [*(each for each in order if at_load[id(each)] < best - MAX_SCORE_GAP), *behind]
+        order = [each for each in order if at_load[id(each)] >= best - MAX_SCORE_GAP]
+    if load > 1:
+        order.sort(key=lambda each: -(each.score + at_load[id(each)]))
+    return load, [*order, *behind]
