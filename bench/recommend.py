@@ -168,12 +168,12 @@ def compare(workload: str, question: RecommendQuery, jobs: int) -> Compared:
     scores = _scores(trials, question, [(each, site.scenario(each.planner, chosen.count)) for each in candidates])
     tritons_scores = _scores(trials, question, [(each, site.scenario("", chosen.count)) for each in tritons])
     best, best_score = max(zip(candidates, scores, strict=True), key=lambda pair: pair[1])
-    ours = chosen.ours if found.verdict == "run" else chosen.tritons
+    ours = found.recommended.result
     return Compared(
         workload,
         found.verdict,
         found.candidate.title,
-        fmean(ours.scores) if ours else 0.0,
+        fmean(ours.scores),
         best.title,
         best_score,
         fmean(chosen.tritons.scores) if chosen.tritons else 0.0,

@@ -33,6 +33,7 @@ from tidegate.recommend.hardware import on_gpus
 from tidegate.recommend.held_out import HeldOutResult
 from tidegate.recommend.recommendation import Recommendation, recommend
 from tidegate.recommend.simulation_runs import SimulationRuns
+from tidegate.recommend.triton_tuning import TRITON_POLICY
 from tidegate.recommend.verdicts import verdicts
 from tidegate.schemas import read_shape
 from tidegate.sim.run import RunSpec, simulate
@@ -104,15 +105,17 @@ def compare(name: str, asked: Asked, seconds: float, work: Path) -> Compared:
     write_files(found, answer, verdicts(found))
     window = {"warmup_s": WARMUP_S, "duration_s": seconds}
     chosen = found.chosen
-    if found.verdict == "run":
+    is_policy = found.candidate.choice.name != TRITON_POLICY
+    if is_policy:
         scenario = read_scenario(answer / SCENARIO).model_copy(update=window)
-        ours = _side(scenario, found.candidate.choice, chosen.ours, _serve(found, truth, scenario, added_ms, work))
+        serving = _serve(found, truth, scenario, added_ms, work)
+        ours = _side(scenario, found.candidate.choice, found.recommended.result, serving)
     triton = None
     if chosen.triton is not None and chosen.tritons is not None:
         whole = chosen.site.scenario("", found.count).model_copy(update=window)
         triton = _triton(whole, truth, chosen.triton, chosen.tritons, work)
-    if found.verdict == "stay":
-        assert triton is not None, "there is a Triton to stay with"
+    if not is_policy:
+        assert triton is not None, "a Triton is recommended"
         ours = triton
     return Compared(
         name,

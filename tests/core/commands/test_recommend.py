@@ -57,8 +57,11 @@ def test_it_answers_first_in_words_and_writes_what_it_takes(tmp_path: Path) -> N
     assert answer["verdict"] == "run"
     assert assessed["gain"]["low"] > 0
     assert assessed["candidate"]["attainment"]["mean"] > assessed["triton"]["attainment"]["mean"]
-    assert [each["change"] for each in assessed["changes"]][:2] == ["10 % more load", "SLOs a tenth tighter"]
-    assert "not tried: paris" in output
+    assert [each["change"] for each in assessed["changes"]][:2] == ["10 % more load", "SLOs 10 % shorter"]
+    assert assessed["triton_unmodified"]["options"] == {}
+    assert "Triton's own batcher, unmodified, answers" in output
+    assert "not tried: planner shares, planner paris" not in output
+    assert "not tried: planner paris" in output
     assert "tidegate fit-interference" in output  # the remedy
     config = yaml.safe_load((files / "tidegate.yaml").read_text())
     assert config["policy"]["name"] == answer["run"]["policy"]
@@ -78,18 +81,21 @@ def test_it_answers_first_in_words_and_writes_what_it_takes(tmp_path: Path) -> N
         == ("How is Triton&#x27;s own batcher tuned?" in page)
         == ("- quick: with" in (files / "README.md").read_text())
     )
-    assert page.index(f"Run {answer['run']['policy']}") < page.index("Which share of each model")
+    assert page.index(f"Run policy {answer['run']['policy']}") < page.index("Which share of each model")
 
 
-def test_nothing_is_recommended_that_is_not_better_than_triton(tmp_path: Path) -> None:
+def test_where_nothing_is_missed_it_says_to_change_nothing_and_up_to_which_load(tmp_path: Path) -> None:
     """One GPU, one request at a time, no batches: there is nothing to gain."""
     model = {"name": "m", "slo_ms": 400, "profile": {"alpha_ms": 10, "beta_ms": 0, "max_batch": 1}}
     light = BUSY | {"models": [model], "arrivals": {"rate_rps": 30}, "workers": [{"count": 1, "gpu": "T4"}]}
     code, output = ask(written(tmp_path, light), "--policy", "fifs", "--apply", tmp_path / "files")
     assert code == 0, output
-    assert output.startswith("Stay with Triton's own batcher")
-    assert not (tmp_path / "files" / "tidegate.yaml").exists()
-    assert "dynamic_batching {" in (tmp_path / "files" / "dynamic_batching.pbtxt").read_text()
+    assert output.startswith(
+        "Change nothing: Triton's own batcher, unmodified, on 1xT4 answers 100.0 % of the requests"
+    )
+    assert "This holds up to " in output
+    assert "delay" not in output
+    assert {path.name for path in (tmp_path / "files").iterdir()} == {"README.md", "scenario.yaml"}
 
 
 @pytest.mark.slow

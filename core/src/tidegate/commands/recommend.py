@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from rich.console import Console
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tidegate.recommend.recording import RecordedTraffic
     from tidegate.recommend.simulation_run import SimulationOutcome
     from tidegate.schemas import BlockProfile
-    from tidegate.workload import Scenario
+    from tidegate.workload import PolicyChoice, Scenario
 
 
 def recommend(
@@ -111,7 +111,7 @@ def recommend(
                 raise RecommendError("--gpus says what there is, --any-of what could be bought: give one of the two")
             if apply is not None:
                 check_folder(apply)
-            scenario, recording = _traffic(traffic, trace, changes or (), interference)
+            scenario, recording, current = _traffic(traffic, trace, changes or (), interference)
             question = RecommendQuery(
                 scenario,
                 recording,
@@ -120,6 +120,7 @@ def recommend(
                 goal=goal,
                 blocks=_blocks(blocks or (), [model.name for model in scenario.models]),
                 run_planner=partial(_plan, planning_s, errors),
+                current=current,
                 only=tuple(policy or ()),
                 requests=requests,
             )
@@ -146,8 +147,11 @@ def recommend(
 
 def _traffic(
     source: Path, trace: Path | None, changes: "Iterable[str]", interference: Path | None
-) -> "tuple[Scenario, RecordedTraffic | None]":
-    """The scenario that a file is, or stands for. Raises ScenarioError, RecordingError, OSError."""
+) -> "tuple[Scenario, RecordedTraffic | None, PolicyChoice | None]":
+    """The scenario that a file is, or stands for, and the policy that served a recording.
+
+    Raises ScenarioError, RecordingError, OSError.
+    """
     from tidegate.recommend.recording import RecordingError, read_recording, scenario_of_recording
     from tidegate.sim.sweep import parse_changes
     from tidegate.workload import read_scenario
@@ -160,10 +164,11 @@ def _traffic(
     if interference is not None:
         changed["simulation.interference"] = str(interference.resolve())
     if not recorded:
-        return read_scenario(source, changed), None
+        return read_scenario(source, changed), None, None
     if trace is not None:
         raise RecordingError("--trace: a recording has arrivals of its own: leave it out")
     from tidegate.observation import read_log
+    from tidegate.workload import PolicyChoice
     from tidegate.workload.scenario_file import changed_by
 
     with source.open("rb") as lines:
@@ -173,7 +178,8 @@ def _traffic(
             recording, given = read_recording(header.setup, entries)
         except ValueError as error:
             raise RecordingError(f"{source}: {error}") from error
-    return scenario_of_recording(changed_by(source, given, changed), source.stem), recording
+    current = PolicyChoice(name=header.policy, options=header.options)
+    return scenario_of_recording(changed_by(source, given, changed), source.stem), recording, current
 
 
 def _blocks(texts: "Iterable[str]", models: "list[str]") -> "dict[str, BlockProfile]":
@@ -209,22 +215,19 @@ def _collect(
 
 
 def _print_models(console: "Console", found: "Recommendation") -> None:
-    """The attainment of each model."""
+    """The attainment of each model under every contender."""
     from rich.table import Table
 
-    from tidegate.recommend.verdicts import between
+    from tidegate.report.number_format import share
 
     chosen = found.chosen
     names = [*chosen.ours.models]
     if len(names) < 2:
         return
-    table = Table("model", chosen.candidate.title, title=f"in time, on {chosen.site.words(chosen.count)}")
-    theirs: Mapping[str, Any] = chosen.tritons.models if chosen.tritons is not None else {}
-    if theirs:
-        table.add_column("Triton, tuned")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = Table("model", title=f"on time, on {chosen.site.words(chosen.count)}")
+    for label, _ in chosen.contenders():
+        table.add_column(label, justify="right")
     for name in names:
-        own = between(chosen.ours.models[name])
-        table.add_row(name, own, *([between(theirs[name])] if name in theirs else ["-"] * bool(theirs)))
+        of_each = [each.result.models.get(name) for _, each in chosen.contenders()]
+        table.add_row(name, *("-" if its is None else share(its.mean) for its in of_each))
     console.print(table)

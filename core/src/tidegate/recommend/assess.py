@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean
 
 from tidegate.api import PlanningError
 from tidegate.recommend.by_model import tuned_by_model
@@ -13,8 +15,10 @@ from tidegate.recommend.candidates import (
     candidates_on,
     policy_choices,
 )
-from tidegate.recommend.held_out import HELD_OUT_SEEDS, HeldOutResult, gain_of, held_out_result
+from tidegate.recommend.held_out import HELD_OUT_SEEDS, HeldOutResult, MeasuredCandidate, gain_of, held_out_result
 from tidegate.recommend.min_hardware import first_enough, least_around, least_count
+from tidegate.recommend.query import RecommendQuery
+from tidegate.recommend.recording import TRAFFIC_WINDOWS
 from tidegate.recommend.simulation_run import SimulationRun
 from tidegate.recommend.simulation_runs import SimulationRuns
 from tidegate.recommend.successive_halving import MAX_HEAT_SURVIVORS, HalvingResult, RunOfEntrant, successive_halving
@@ -30,12 +34,20 @@ TRITONS_MOST = 4
 """Maximum hardware to try for Triton, as a multiple of what suffices with Tidegate."""
 TRITON_FINALISTS = 3
 """Number of Triton's best settings that are compared with the best candidate."""
+UNMODIFIED_TRITON_LABEL = "Triton, unmodified"
+TUNED_TRITON_LABEL = "Triton, tuned"
 REPORTED_WINDOW_FACTOR = 2
 """Length of the windows of reported figures, as a multiple of the search's windows."""
 FEWER_SEEDS = HELD_OUT_SEEDS[:4]
 """Held-out seeds for comparisons of many candidates."""
 LOAD, SLO = 1.1, 0.9
 """Changes to assess: 10 % more load; SLOs 10 % shorter."""
+MISSES_NOTHING = 0.999
+"""Score above which a result cannot be improved: a request in a thousand is late."""
+MAX_LOAD_FACTOR, MAX_RECORDED_LOAD_FACTOR = 64.0, float(TRAFFIC_WINDOWS)
+"""Largest factor of the load that is tried; a recording has only so many windows to take requests from."""
+LOAD_RESOLUTION = 1.05
+"""Factor within which the highest load is searched."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +58,8 @@ class ChangedAssessment:
     ours: HeldOutResult | None
     triton: HeldOutResult | None
     """Result of Triton; None: Triton cannot run there."""
+    baseline: HeldOutResult | None
+    """Result of what serves now; None: it cannot run there."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +71,12 @@ class Assessment:
     """Number of steps of the site in use: GPUs, or bundles."""
     candidate: Candidate
     ours: HeldOutResult
+    current: MeasuredCandidate | None
+    """The policy that served the recorded traffic; None: there is none, or it cannot run on this hardware."""
+    unmodified: MeasuredCandidate | None
+    """Triton's own batcher as it is; None: Triton cannot run this without a proxy, or cannot run on it."""
     triton: Candidate | None
-    """Best settings of Triton's own batcher; None: Triton cannot run this by itself, or not on this site."""
+    """Best settings of Triton's own batcher, which may be those that it has; None: Triton cannot run this by itself."""
     tritons: HeldOutResult | None
     gain: Interval | None
     least: int | None
@@ -68,6 +86,31 @@ class Assessment:
     race: HalvingResult[Candidate]
     tritons_race: HalvingResult[Candidate]
     unfit: tuple[UnfitCandidate, ...]
+
+    @property
+    def baseline(self) -> MeasuredCandidate | None:
+        """What serves now: the current policy, else Triton's own batcher as it is."""
+        return self.current or self.unmodified
+
+    @property
+    def is_triton_tuned(self) -> bool:
+        """Whether other settings of Triton's own batcher than those it has are the best."""
+        return self.triton is not None and (self.unmodified is None or self.triton != self.unmodified.candidate)
+
+    def contenders(self) -> list[tuple[str, MeasuredCandidate]]:
+        """Return all that was judged on the held-out seeds, each once, with its label."""
+        found = [(self.candidate.title, MeasuredCandidate(self.candidate, self.ours))]
+        if self.current is not None:
+            label = f"{self.current.candidate.title} (current)"
+            if self.current.candidate == self.candidate:
+                found = [(label, found[0][1])]
+            else:
+                found.append((label, self.current))
+        if self.unmodified is not None:
+            found.append((UNMODIFIED_TRITON_LABEL, self.unmodified))
+        if self.triton is not None and self.tritons is not None and self.is_triton_tuned:
+            found.append((TUNED_TRITON_LABEL, MeasuredCandidate(self.triton, self.tritons)))
+        return found
 
 
 class Assessor:
@@ -86,9 +129,13 @@ class Assessor:
         unfit += _by_reason(won.broken)
         if not won.standings:
             return unfit
-        tuned = self._tuned(site, enough)
+        question = site.question
+        able = [each for each in (self._able(site, enough, question.unmodified_triton, unfit),) if each is not None]
+        as_it_is = [(each, self._measured(site, each, enough)) for each in able]
+        is_perfect = any(fmean(result.scores) >= MISSES_NOTHING for _, result in as_it_is) and not question.buy
+        tuned = HalvingResult[Candidate](1.0, [], []) if is_perfect or not able else self._tuned(site, enough)
         best = won.standings[0].entrant
-        rivals = [standing.entrant for standing in tuned.standings[:TRITON_FINALISTS]]
+        rivals = [*able, *(each.entrant for each in tuned.standings[:TRITON_FINALISTS] if each.entrant not in able)]
         least = tritons_least = None
         if site.question.buy:
             least = self._least(site, [best], enough, min(GPU_SEARCH_FACTOR * enough, MAX_BUNDLES))
@@ -96,27 +143,82 @@ class Assessor:
         count = least or enough
         ours = self._measured(site, best, count)
         theirs = [(rival, self._measured(site, rival, count)) for rival in rivals]
+        current = self._current(site, count, unfit)
+        unmodified = MeasuredCandidate(*theirs[0]) if able else None
         if not site.question.buy:  # whether all that there is will do is known from these
             goal = site.question.goal
             keeping = [each for each, its in theirs if its.keeps(goal)]
             least = self._least(site, [best] if ours.keeps(goal) else [], enough, enough, known=enough)
             tritons_least = self._least(site, keeping, enough, enough, known=enough)
+        # Of equals the first: Triton as it is.
         triton, measured_triton = max(theirs, key=lambda pair: sum(pair[1].scores), default=(None, None))
+        baseline = current or unmodified
         return Assessment(
             site,
             count,
             best,
             ours,
+            current,
+            unmodified,
             triton,
             measured_triton,
             None if measured_triton is None else gain_of(ours, measured_triton),
             least,
             tritons_least,
-            tuple(self._changes(site, count, best, triton)),
+            tuple(self._changes(site, count, best, triton, None if baseline is None else baseline.candidate)),
             won,
             tuned,
             tuple(unfit),
         )
+
+    def max_load(self, site: HardwareSite, count: int, candidate: Candidate, result: HeldOutResult) -> float | None:
+        """Return the factor of the load up to which a candidate keeps the goal of every model; None: not even of 1.
+
+        At most `max_load_factor`.
+        """
+        goal = site.question.goal
+        if not result.keeps(goal):
+            return None
+        most = max_load_factor(site.question)
+
+        def keeps(load: float) -> bool:
+            runs = [
+                self._trial(site, candidate, count, seed, load=load, goal=_hopeless(goal, len(FEWER_SEEDS)))
+                for seed in FEWER_SEEDS
+            ]
+            outcomes = self._trials.run(f"{candidate.choice.name}, at {load:.1f} times the load", runs)
+            return not any(each.missed or each.broken for each in outcomes) and held_out_result(outcomes).keeps(goal)
+
+        good, bad = 1.0, 1.2
+        while keeps(bad):
+            good, bad = bad, min(1.5 * bad, most)
+            if good == most:
+                return most
+        while bad / good > LOAD_RESOLUTION:
+            middle = sqrt(good * bad)
+            good, bad = (middle, bad) if keeps(middle) else (good, middle)
+        return good
+
+    def _able(
+        self, site: HardwareSite, count: int, choice: PolicyChoice, unfit: list[UnfitCandidate]
+    ) -> Candidate | None:
+        """Return a choice as a candidate on whole GPUs; None, with the reason in `unfit`, where it cannot run there."""
+        candidate = Candidate(choice)
+        try:
+            (outcome,) = self._trials.run(f"{choice.name}: able?", [self._trial(site, candidate, count, 0)])
+        except (PlanningError, ScenarioError) as error:
+            unfit.append(UnfitCandidate((f"policy {choice.name}",), str(error)))
+            return None
+        if outcome.broken:
+            unfit += _by_reason([(candidate, outcome.broken)])
+            return None
+        return candidate
+
+    def _current(self, site: HardwareSite, count: int, unfit: list[UnfitCandidate]) -> MeasuredCandidate | None:
+        """The policy that served the recorded traffic, judged."""
+        choice = site.question.current
+        candidate = None if choice is None else self._able(site, count, choice, unfit)
+        return None if candidate is None else MeasuredCandidate(candidate, self._measured(site, candidate, count))
 
     def _tuned(self, site: HardwareSite, count: int) -> HalvingResult[Candidate]:
         """Triton's settings: one for all models, then in proportion to each model's SLO, finer, and model by model."""
@@ -210,8 +312,7 @@ class Assessor:
         if not (site.divisible and candidates):
             return None
         goal = site.question.goal
-        # Who is so far below it with one seed cannot be above it in the mean.
-        hopeless = max(0.0, 1 - len(FEWER_SEEDS) * (1 - goal))
+        hopeless = _hopeless(goal, len(FEWER_SEEDS))
 
         def keeps(count: int) -> bool:
             if count == known:
@@ -247,7 +348,12 @@ class Assessor:
         return held_out_result(self._trials.run(f"{candidate.choice.name}, held-out seeds", runs))
 
     def _changes(
-        self, site: HardwareSite, count: int, best: Candidate, triton: Candidate | None
+        self,
+        site: HardwareSite,
+        count: int,
+        best: Candidate,
+        triton: Candidate | None,
+        baseline: Candidate | None,
     ) -> list[ChangedAssessment]:
         def of(candidate: Candidate | None, number: int, load: float, slo: float) -> HeldOutResult | None:
             if candidate is None or number < 1:
@@ -257,13 +363,28 @@ class Assessor:
             except (PlanningError, ScenarioError):
                 return None
 
-        asked = [("10 % more load", count, LOAD, 1.0), ("SLOs a tenth tighter", count, 1.0, SLO)]
+        asked = [("10 % more load", count, LOAD, 1.0), ("SLOs 10 % shorter", count, 1.0, SLO)]
         if site.divisible and count > 1:
             asked.append((f"{site.words(count - 1)} in place of {site.words(count)}", count - 1, 1.0, 1.0))
         return [
-            ChangedAssessment(name, of(best, number, load, slo), of(triton, number, load, slo))
+            ChangedAssessment(
+                name,
+                of(best, number, load, slo),
+                of(triton, number, load, slo),
+                of(baseline, number, load, slo),
+            )
             for name, number, load, slo in asked
         ]
+
+
+def max_load_factor(question: RecommendQuery) -> float:
+    """Return the largest factor of the load that is tried."""
+    return MAX_LOAD_FACTOR if question.recording is None else MAX_RECORDED_LOAD_FACTOR
+
+
+def _hopeless(goal: float, seeds: int) -> float:
+    """Return the attainment with one seed below which the mean of so many seeds cannot reach the goal."""
+    return max(0.0, 1 - seeds * (1 - goal))
 
 
 def _tritons(choices: Sequence[PolicyChoice]) -> list[Candidate]:
@@ -287,6 +408,6 @@ def _by_reason(broken: Sequence[tuple[Candidate, str]]) -> list[UnfitCandidate]:
     for candidate, why in broken:
         _, colon, reason = why.partition(": ")
         names = reasons.setdefault(reason if colon else why, [])
-        if candidate.choice.name not in names:
-            names.append(candidate.choice.name)
+        if (name := f"policy {candidate.choice.name}") not in names:
+            names.append(name)
     return [UnfitCandidate(tuple(names), why) for why, names in reasons.items()]

@@ -9,6 +9,8 @@ from tidegate.recommend.hardware import GpuBundle, format_gpus, gpus_of_scenario
 from tidegate.recommend.planner_layout import planned_on
 from tidegate.recommend.query import RecommendQuery
 from tidegate.recommend.triton_tuning import TRITON_POLICY
+from tidegate.report.number_format import plural
+from tidegate.schemas import DEFAULT_DEVICE_CLASS
 from tidegate.workload import PolicyChoice, Scenario, ScenarioError
 
 NO_PLANNER = ""
@@ -26,7 +28,7 @@ class Candidate:
     @property
     def title(self) -> str:
         """Label of the candidate in reports."""
-        return self.choice.title + (f", laid out by {self.planner}" if self.planner else "")
+        return self.choice.title + (f", laid out by planner {self.planner}" if self.planner else "")
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,10 @@ class HardwareSite:
 
     def words(self, count: int) -> str:
         """Return the GPUs of `count` steps as text."""
-        return format_gpus(self.gpus(count)) if self.bundle is not None else "the scenario's workers"
+        if self.bundle is None:
+            return "the scenario's workers"
+        gpus = self.gpus(count)
+        return plural(len(gpus), "worker") if {*gpus} <= {DEFAULT_DEVICE_CLASS} else format_gpus(gpus)
 
     def scenario(self, planner: str, count: int) -> Scenario:
         """Return the scenario on `count` steps under a planner's layout. Raises ScenarioError, PlanningError."""
@@ -97,18 +102,22 @@ class HardwareSite:
 def candidates_on(site: HardwareSite, count: int) -> tuple[list[Candidate], list[UnfitCandidate]]:
     """Return the candidates that can be tried on `count` steps of a site, and those that cannot."""
     choices = policy_choices(site.plugins, site.question.only)
+    if not site.question.only:
+        choices += [choice for choice in site.question.scenario.policies if choice.name != TRITON_POLICY]
+    choices = _preferred(choices, site.question.current)
     if not site.divisible:
         why = "the scenario says itself what is loaded where: name GPUs with --gpus to have them laid out"
-        return [Candidate(choice) for choice in choices], [UnfitCandidate(tuple(_planners(site.plugins)), why)]
+        planners = tuple(f"planner {name}" for name in _planners(site.plugins))
+        return [Candidate(choice) for choice in choices], [UnfitCandidate(planners, why)]
     found, unfit = [], []
     for planner in (NO_PLANNER, *_planners(site.plugins)):
         try:
             site.scenario(planner, count)
         except (PlanningError, ScenarioError) as error:
-            unfit.append(UnfitCandidate((planner or "whole GPUs",), str(error)))
+            unfit.append(UnfitCandidate((f"planner {planner}" if planner else "whole GPUs",), str(error)))
         else:
             found += [Candidate(choice, planner) for choice in choices]
-    others = [name for name, spec in site.plugins.planners.items() if spec.layout is None]
+    others = [f"planner {name}" for name, spec in site.plugins.planners.items() if spec.layout is None]
     if others:
         unfit.append(UnfitCandidate(tuple(others), "their plans say nothing of GPUs: `tidegate plan` runs them"))
     return found, unfit
@@ -123,6 +132,17 @@ def policy_choices(plugins: Plugins, only: Sequence[str] = ()) -> list[PolicyCho
         if spec.name != TRITON_POLICY
         for options in spec.recommend_options
     ]
+
+
+def _preferred(choices: Sequence[PolicyChoice], current: PolicyChoice | None) -> list[PolicyChoice]:
+    """Return the choices once each: the current one, then those with fewest options, which win ties in every run."""
+    entered = [*([current] if current is not None else []), *choices]
+    unlike = [
+        choice
+        for number, choice in enumerate(entered)
+        if not any((choice.name, choice.options) == (other.name, other.options) for other in entered[:number])
+    ]
+    return sorted(unlike, key=lambda choice: (choice is not current, len(choice.options), choice.title))
 
 
 def default_bundle(question: RecommendQuery) -> GpuBundle | None:

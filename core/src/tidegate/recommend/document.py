@@ -6,7 +6,7 @@ from typing import Any
 
 from tidegate.recommend.assess import Assessment
 from tidegate.recommend.candidates import Candidate
-from tidegate.recommend.held_out import HeldOutResult
+from tidegate.recommend.held_out import HeldOutResult, MeasuredCandidate
 from tidegate.recommend.recommendation import Recommendation
 from tidegate.recommend.successive_halving import HalvingResult
 from tidegate.recommend.triton_tuning import sections_of
@@ -25,6 +25,7 @@ def recommend_document(found: Recommendation, said: Sequence[str]) -> Document:
         "verdict": found.verdict,
         "words": list(said),
         "run": _candidate(found.candidate),
+        "max_load": found.max_load,
         "hardware": found.chosen.site.words(found.count),
         "cost": found.chosen.site.cost(found.count),
         "assessed": [_assessment(each) for each in found.assessed],
@@ -40,6 +41,8 @@ def _assessment(its: Assessment) -> Document:
         "hardware": its.site.words(its.count),
         "cost": its.site.cost(its.count),
         "candidate": {**_candidate(its.candidate), **_measured(its.ours)},
+        "current": None if its.current is None else _judged(its.current),
+        "triton_unmodified": None if its.unmodified is None else _judged(its.unmodified),
         "triton": None if its.triton is None else _triton(its, its.triton),
         "gain": None if its.gain is None else asdict(its.gain),
         "least": None if its.least is None else its.site.words(its.least),
@@ -47,7 +50,12 @@ def _assessment(its: Assessment) -> Document:
         "tritons_least": None if its.tritons_least is None else its.site.words(its.tritons_least),
         "tritons_least_cost": None if its.tritons_least is None else its.site.cost(its.tritons_least),
         "changes": [
-            {"change": each.name, "candidate": _measured(each.ours), "triton": _measured(each.triton)}
+            {
+                "change": each.name,
+                "candidate": _measured(each.ours),
+                "triton": _measured(each.triton),
+                "baseline": _measured(each.baseline),
+            }
             for each in its.changes
         ],
         "race": _race(its.race),
@@ -58,6 +66,10 @@ def _assessment(its: Assessment) -> Document:
 def _candidate(candidate: Candidate) -> Document:
     choice = candidate.choice
     return {"policy": choice.name, "options": choice.options, "planner": candidate.planner or None}
+
+
+def _judged(its: MeasuredCandidate) -> Document:
+    return {**_candidate(its.candidate), **_measured(its.result)}
 
 
 def _triton(its: Assessment, tuned: Candidate) -> Document:

@@ -36,7 +36,7 @@ def write_files(found: Recommendation, folder: Path, said: list[str]) -> list[Pa
     folder.mkdir(parents=True, exist_ok=True)
     scenario = found.scenario
     texts = {SCENARIO: _yaml(_scenario(found)), README: _readme(found, said)}
-    if found.chosen.triton is not None:
+    if found.chosen.triton is not None and found.verdict != "keep":
         texts[TRITON] = dynamic_batching(found.question.scenario, found.chosen.triton)
     if found.verdict == "run":
         texts[CONFIG] = proxy_config(found)
@@ -134,7 +134,9 @@ def _profiles(scenario: Scenario) -> ProfileFile:
 
 def _readme(found: Recommendation, said: list[str]) -> str:
     lines = ["# What `tidegate recommend` said", "", *(f"- {each}" for each in said), "", "## What to do", ""]
-    if found.verdict == "stay":
+    if found.verdict == "keep":
+        lines += ["Change nothing."]
+    elif found.verdict == "triton":
         lines += [f"Put what `{TRITON}` has of each model into its config.pbtxt."]
     elif found.scenario.layout is not None:
         policy = found.candidate.choice.name
@@ -146,7 +148,7 @@ def _readme(found: Recommendation, said: list[str]) -> str:
         ]
     else:
         lines += [f"    tidegate check {CONFIG} --online", f"    tidegate serve {CONFIG}"]
-    if tuned := settings_by_model(found):
+    if found.verdict != "keep" and (tuned := settings_by_model(found)):
         lines += [
             "",
             "Triton's own batcher as it was tuned:",

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.recording import FIRST_HELD_OUT
 from tidegate.recommend.simulation_run import SimulationOutcome
 from tidegate.sim.interval import Interval, interval_of
 
+MAX_ATTAINMENT_LOSS = 0.001
+"""Attainment that a better candidate may lose: 0.1 pp."""
 HELD_OUT_SEEDS = tuple(range(FIRST_HELD_OUT, FIRST_HELD_OUT + 6))
 
 
@@ -36,6 +39,14 @@ class HeldOutResult:
         return self.worst_mean >= goal
 
 
+@dataclass(frozen=True)
+class MeasuredCandidate:
+    """A candidate, and its results on the held-out seeds."""
+
+    candidate: Candidate
+    result: HeldOutResult
+
+
 def held_out_result(outcomes: Sequence[SimulationOutcome]) -> HeldOutResult:
     """Return the results of one candidate from its runs, one for each seed."""
     names = [name for name in outcomes[0].models if all(name in outcome.models for outcome in outcomes)]
@@ -48,6 +59,11 @@ def held_out_result(outcomes: Sequence[SimulationOutcome]) -> HeldOutResult:
         fmean(outcome.busy_share for outcome in outcomes),
         tuple(outcome.score for outcome in outcomes),
     )
+
+
+def is_shown_better(ours: HeldOutResult, theirs: HeldOutResult) -> bool:
+    """Whether a score is higher with its confidence interval, and attainment is not lower."""
+    return gain_of(ours, theirs).low > 0 and ours.attainment.mean >= theirs.attainment.mean - MAX_ATTAINMENT_LOSS
 
 
 def gain_of(ours: HeldOutResult, theirs: HeldOutResult) -> Interval:

@@ -27,7 +27,7 @@ from tidegate.report.number_format import limit, share
 from tidegate.sim.document import as_json
 
 MAX_STANDINGS = 12
-TUNED_TRITON_LABEL = "Triton, tuned"
+TRITON_LABEL = "Triton with its best settings"
 
 
 def recommend_page(found: Recommendation, said: Sequence[str], document: Document, origin: PageOrigin) -> str:
@@ -62,16 +62,9 @@ def recommend_page(found: Recommendation, said: Sequence[str], document: Documen
     ).html()
 
 
-def _contenders(chosen: Assessment) -> list[tuple[str, HeldOutResult]]:
-    found = [(chosen.candidate.title, chosen.ours)]
-    if chosen.tritons is not None:
-        found.append((TUNED_TRITON_LABEL, chosen.tritons))
-    return found
-
-
 def _models(found: Recommendation, chosen: Assessment) -> Chart:
     """Return the table of models with their attainment."""
-    contenders = _contenders(chosen)
+    contenders = [(label, each.result) for label, each in chosen.contenders()]
     colors = Colors((), [name for name, _ in contenders])
     bars = [
         StackedBar(
@@ -92,9 +85,13 @@ def _models(found: Recommendation, chosen: Assessment) -> Chart:
 
 
 def _changes(chosen: Assessment) -> PageSection:
-    head = ["if", chosen.candidate.title, "worst model", TUNED_TRITON_LABEL, "its worst model"]
-    now = ["as it is", *_pair(chosen.ours), *_pair(chosen.tritons)]
+    head = ["if", chosen.candidate.title, "its worst model", TRITON_LABEL, "its worst model"]
+    now = ["unchanged", *_pair(chosen.ours), *_pair(chosen.tritons)]
     lines = [[change.name, *_pair(change.ours), *_pair(change.triton)] for change in chosen.changes]
+    if chosen.current is not None and chosen.current.candidate != chosen.candidate:
+        head += [f"{chosen.current.candidate.title} (current)", "its worst model"]
+        now += _pair(chosen.current.result)
+        lines = [[*line, *_pair(change.baseline)] for line, change in zip(lines, chosen.changes, strict=True)]
     return PageSection("What would change the answer?", table(head, [now, *lines]))
 
 
@@ -107,7 +104,7 @@ def _hardware(found: Recommendation) -> PageSection | None:
         return None
     lines = []
     for its in found.assessed:
-        for name, count in ((its.candidate.title, its.least), (TUNED_TRITON_LABEL, its.tritons_least)):
+        for name, count in ((its.candidate.title, its.least), (TRITON_LABEL, its.tritons_least)):
             lines.append(
                 [name, "not enough", "-"]
                 if count is None
@@ -128,14 +125,14 @@ def _standings(chosen: Assessment) -> PageSection:
     ]
     note = (
         "Mean of the attainment of all requests and that of the worst model, in percent, on the seeds that chose. "
-        f"Policies were told apart at {chosen.race.load:g} times the load, Triton's settings at "
-        f"{chosen.tritons_race.load:g} times."
+        f"Policies were told apart at {chosen.race.load:.1f} times the load, Triton's settings at "
+        f"{chosen.tritons_race.load:.1f} times."
     )
     return PageSection("What else was tried?", table(["policy", "score", "seeds"], lines), note)
 
 
 def _batchers(found: Recommendation) -> PageSection | None:
-    if not (tuned := settings_by_model(found)):
+    if found.verdict == "keep" or not (tuned := settings_by_model(found)):
         return None
     lines = [[name, said] for name, said in tuned.items()]
     return PageSection("How is Triton's own batcher tuned?", table(["model", "batching"], lines))

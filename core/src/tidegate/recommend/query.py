@@ -7,8 +7,9 @@ from typing import Any
 from tidegate.api import Plan, PlannerSpec, VersionedDocument
 from tidegate.recommend.hardware import GpuBundle
 from tidegate.recommend.recording import RecordedTraffic
+from tidegate.recommend.triton_tuning import TRITON_POLICY
 from tidegate.schemas import BlockProfile
-from tidegate.workload import Scenario
+from tidegate.workload import PolicyChoice, Scenario
 
 GOAL_ATTAINMENT = 0.99
 """Default attainment that every model must reach."""
@@ -35,10 +36,18 @@ class RecommendQuery:
     """Block profiles by model name."""
     run_planner: Callable[[PlannerSpec, VersionedDocument], Plan] | None = None
     """Function that runs a planner with a clock, which the core lacks; None: planners are not used."""
+    current: PolicyChoice | None = None
+    """Policy that served the recorded traffic; None: Triton serves without Tidegate."""
     only: tuple[str, ...] = ()
     """Names of the policies to try; empty: all installed ones."""
     requests: int = 3000
     """Approximate number of requests in each run of the search; reported runs have twice as many."""
+
+    @property
+    def unmodified_triton(self) -> PolicyChoice:
+        """Triton's own batcher as it is: with the settings that the scenario lists for it, else with its defaults."""
+        listed = (policy for policy in self.scenario.policies if policy.name == TRITON_POLICY)
+        return next(listed, PolicyChoice(name=TRITON_POLICY))
 
     def asked(self) -> dict[str, Any]:
         """Return the query for the JSON document."""

@@ -1,29 +1,30 @@
-"""The recommendation: which policy on which hardware, or Triton without Tidegate."""
+"""The recommendation: which policy on which hardware, or to change nothing."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Literal
 
 from tidegate.host import Plugins
-from tidegate.recommend.assess import Assessment, Assessor
+from tidegate.recommend.assess import MISSES_NOTHING, Assessment, Assessor
 from tidegate.recommend.candidates import Candidate, HardwareSite, UnfitCandidate, default_bundle
 from tidegate.recommend.hardware import check_measured
+from tidegate.recommend.held_out import MAX_ATTAINMENT_LOSS, HeldOutResult, MeasuredCandidate, is_shown_better
 from tidegate.recommend.purchase_options import assess_offers
 from tidegate.recommend.query import RecommendError, RecommendQuery
 from tidegate.recommend.simulation_runs import SimulationRuns
 from tidegate.workload import Scenario
 
-MAX_ATTAINMENT_LOSS = 0.001
-"""Attainment that may be lost for a recommendation with fewer GPUs, if the goal is still met: 0.1 pp."""
+Verdict = Literal["keep", "run", "triton"]
+"""`keep`: change nothing. `run`: the best candidate. `triton`: Triton's own batcher with its best settings."""
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The recommendation: hardware, policy, and the assessments behind it."""
+    """Hardware, policy, and the assessments behind them."""
 
     question: RecommendQuery
-    verdict: Literal["run", "stay"]
-    """`run`: run the candidate. `stay`: nothing was shown to be better than Triton's own batcher, tuned."""
+    verdict: Verdict
     chosen: Assessment
     """Assessment of the recommended hardware."""
     assessed: tuple[Assessment, ...]
@@ -31,20 +32,32 @@ class Recommendation:
     unfit: tuple[UnfitCandidate, ...]
     runs: int
     """Number of simulations."""
+    max_load: float | None
+    """Factor of the load up to which the recommended candidate meets the goal; None: it misses it, or is unknown."""
+
+    @property
+    def recommended(self) -> MeasuredCandidate:
+        """Candidate to run, with its results."""
+        chosen = self.chosen
+        if self.verdict == "keep":
+            assert chosen.baseline is not None, "or there would be nothing to keep"
+            return chosen.baseline
+        if self.verdict == "triton":
+            assert chosen.triton is not None, "or it would not be the best"
+            assert chosen.tritons is not None, "it was measured"
+            return MeasuredCandidate(chosen.triton, chosen.tritons)
+        return MeasuredCandidate(chosen.candidate, chosen.ours)
 
     @property
     def candidate(self) -> Candidate:
-        """Candidate to run; for `stay` Triton's own batcher with its best settings."""
-        if self.verdict == "stay":
-            assert self.chosen.triton is not None, "or there would be nothing to stay with"
-            return self.chosen.triton
-        return self.chosen.candidate
+        """Candidate to run."""
+        return self.recommended.candidate
 
     @property
     def count(self) -> int:
         """Number of steps of the hardware: GPUs or bundles."""
         least = self.chosen.tritons_least
-        if self.verdict == "stay" and self.question.buy and least is not None:
+        if self.verdict == "triton" and self.question.buy and least is not None:
             return least
         return self.chosen.count
 
@@ -54,8 +67,12 @@ class Recommendation:
         candidate = self.candidate
         found = self.chosen.site.scenario(candidate.planner, self.count)
         policies = [candidate.choice]
-        if self.verdict == "run" and self.chosen.triton is not None and not candidate.planner:
-            policies.append(self.chosen.triton.choice)
+        if not candidate.planner:
+            policies += [
+                each.candidate.choice
+                for _, each in self.chosen.contenders()
+                if not each.candidate.planner and each.candidate.choice.title != candidate.choice.title
+            ]
         return found.model_copy(update={"policies": policies})
 
 
@@ -87,34 +104,55 @@ def recommend(question: RecommendQuery, trials: SimulationRuns, plugins: Plugins
         reasons = "; ".join(f"{', '.join(each.names)}: {each.why}" for each in unfit)
         raise RecommendError(f"nothing can run: {reasons}")
     chosen, verdict = choose(assessed)
-    return Recommendation(question, verdict, chosen, tuple(assessed), _merged([*unfit, *chosen.unfit]), trials.count)
+    unfit = [*unfit, *chosen.unfit]
+    answer = Recommendation(question, verdict, chosen, tuple(assessed), _merged(unfit), trials.count, None)
+    best = answer.recommended
+    max_load = assessor.max_load(chosen.site, answer.count, best.candidate, best.result)
+    return replace(answer, max_load=max_load, runs=trials.count)
 
 
-def choose(assessed: Sequence[Assessment]) -> tuple[Assessment, Literal["run", "stay"]]:
-    """Return the hardware to take, and whether to run the candidate there or to stay with Triton.
+def choose(assessed: Sequence[Assessment]) -> tuple[Assessment, Verdict]:
+    """Return the hardware to take, and what to run on it.
 
-    The choice is the least cost that meets the goal, or the best attainment if nothing meets it. A candidate must be
-    better than Triton or need less hardware; otherwise the result is `stay`.
+    Of hardware that could be bought: the least cost that meets the goal, or the best attainment if nothing meets it.
     """
-    buying = assessed[0].site.question.buy
+    if not assessed[0].site.question.buy:
+        (chosen,) = assessed
+        return chosen, verdict_on(chosen)
     ours = min(assessed, key=lambda each: (_cost(each, each.least), -each.ours.attainment.mean))
-    if not buying:
-        return ours, "run" if _is_better(ours) else "stay"
     tritons = min(assessed, key=lambda each: _cost(each, each.tritons_least))
     if _cost(ours, ours.least) < _cost(tritons, tritons.tritons_least):
         return ours, "run"
-    return tritons, "run" if _is_better(tritons) else "stay"
+    return tritons, "run" if _saves_or_is_better(tritons) else "triton"
+
+
+def verdict_on(its: Assessment) -> Verdict:
+    """Return what to run on hardware that is there: another candidate must be shown to be better than the baseline."""
+    baseline = its.baseline
+    if baseline is None:
+        return "run"
+    if is_perfect(baseline.result):
+        return "keep"
+    is_better = is_shown_better(its.ours, baseline.result)
+    if its.tritons is None:
+        return "run" if is_better else "keep"
+    if is_shown_better(its.tritons, baseline.result) and not is_shown_better(its.ours, its.tritons):
+        return "triton"
+    return "run" if is_better else "keep"
+
+
+def is_perfect(its: HeldOutResult) -> bool:
+    """Whether a result leaves nothing to gain."""
+    return fmean(its.scores) >= MISSES_NOTHING
 
 
 def _cost(assessment: Assessment, count: int | None) -> float:
     return float("inf") if count is None else assessment.site.cost(count)
 
 
-def _is_better(its: Assessment) -> bool:
+def _saves_or_is_better(its: Assessment) -> bool:
     """Whether the candidate is shown to be better than Triton on this hardware, or to need less of it."""
-    if its.gain is None or its.tritons is None:
-        return True
-    if its.gain.low > 0 and its.ours.attainment.mean >= its.tritons.attainment.mean - MAX_ATTAINMENT_LOSS:
+    if its.gain is None or its.tritons is None or is_shown_better(its.ours, its.tritons):
         return True
     saves = _cost(its, its.least) < _cost(its, its.tritons_least)
     return (

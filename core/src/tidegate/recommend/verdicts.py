@@ -1,16 +1,18 @@
 """The recommendation in sentences: what to run, its attainment, its savings, and what would change it."""
 
+from collections.abc import Iterator
 from typing import Any
 
-from tidegate.recommend.assess import Assessment, ChangedAssessment
+from tidegate.recommend.assess import Assessment, ChangedAssessment, max_load_factor
 from tidegate.recommend.candidates import Candidate
-from tidegate.recommend.held_out import HeldOutResult
-from tidegate.recommend.recommendation import Recommendation
+from tidegate.recommend.held_out import HeldOutResult, MeasuredCandidate, gain_of
+from tidegate.recommend.recommendation import Recommendation, is_perfect
 from tidegate.recommend.simulation_run import MIN_REQUESTS
 from tidegate.recommend.triton_tuning import batched
-from tidegate.report.number_format import limit, listed, plural, share
+from tidegate.report.number_format import limit, listed, plural, rate, share
 from tidegate.schemas import options_of_model
 from tidegate.sim.interval import Interval
+from tidegate.workload import mean_rate_rps
 
 SETTING_PHRASES = {
     "max_queue_delay_ms": "a delay of {} ms",
@@ -19,14 +21,13 @@ SETTING_PHRASES = {
 }
 
 MIN_ATTAINMENT_GAIN = 0.005
-"""Minimum gain in attainment that is called better: 0.005, half a percentage point."""
+"""Minimum difference in attainment that is called a difference: 0.005, half a percentage point."""
 
 
 def verdicts(found: Recommendation) -> list[str]:
     """Return the recommendation as sentences, the answer first."""
-    said = [_answer(found)]
-    said += filter(None, (_beside(found), _too_few(found), _saved(found), _offers(found)))
-    return [*said, *_changes(found)]
+    said = [_answer(found), _sustained(found), _losers(found), *_others(found), _too_few(found)]
+    return list(filter(None, [*said, _saved(found), _offers(found), _changes(found)]))
 
 
 def settings(candidate: Candidate) -> str:
@@ -61,37 +62,93 @@ def between(interval: Interval) -> str:
 
 
 def _answer(found: Recommendation) -> str:
+    chosen, best = found.chosen, found.recommended
+    where, name = chosen.site.words(found.count), _name(found, best)
+    keeps = _keeps(best.result, found.question.goal)
+    if found.verdict == "keep":
+        why = "" if is_perfect(best.result) else "nothing that was tried is shown to be better. "
+        return f"Change nothing: {why}{_capitalized(name) if why else name} on {where} answers {keeps}."
+    if found.count != chosen.count:
+        return f"Run {name} on {where}."  # it was measured on more
+    return f"Run {name} on {where}: it answers {keeps}."
+
+
+def _name(found: Recommendation, its: MeasuredCandidate) -> str:
+    """Name a contender: a policy, or Triton's own batcher and its settings."""
     chosen = found.chosen
-    where = chosen.site.words(found.count)
-    if found.verdict == "stay":
-        least = chosen.tritons
-        assert least is not None, "there is a Triton to stay with"
-        keeps = f": it keeps {_keeps(least)}" if found.count == chosen.count else ""
-        return f"Stay with Triton's own batcher on {where}, {settings(found.candidate)}{keeps}."
-    return f"Run {chosen.candidate.title} on {where}: it keeps {_keeps(chosen.ours)}."
+    if chosen.unmodified is not None and its.candidate == chosen.unmodified.candidate:
+        return "Triton's own batcher, unmodified,"
+    if its.candidate == chosen.triton:
+        return f"Triton's own batcher {settings(its.candidate)}"
+    current = chosen.current is not None and its.candidate == chosen.current.candidate
+    return ("the current policy, " if current else "policy ") + its.candidate.title + ("," if current else "")
 
 
-def _keeps(its: HeldOutResult) -> str:
-    worst = min(its.models, key=lambda name: its.models[name].mean, default="")
-    alone = len(its.models) <= 1
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _keeps(its: HeldOutResult, goal: float) -> str:
+    """What a result keeps of all requests and of every model; the models that miss the goal by name."""
     said = f"{between(its.attainment)} of the requests on time"
-    return said if alone else f"{said}; {worst} is the worst, {share(its.worst_mean)}"
+    if len(its.models) <= 1 or its.worst_mean == 1:
+        return said
+    below = [f"{name} ({share(each.mean)})" for name, each in its.models.items() if each.mean < goal]
+    if below:
+        return f"{said}; below {limit(goal)}: {listed(below)}"
+    return f"{said}, and at least {share(its.worst_mean)} of every model"
 
 
-def _beside(found: Recommendation) -> str:
-    """How it stands to the other one."""
-    chosen = found.chosen
-    if chosen.tritons is None or chosen.triton is None or chosen.gain is None:
-        return "Triton by itself cannot run this, so there is nothing to compare with."
-    if found.verdict == "run":
-        tuned = f"Triton's own batcher, tuned as well as it can be ({settings(chosen.triton)})"
-        return f"{tuned}, keeps {_keeps(chosen.tritons)}."
-    low, high = 100 * chosen.gain.low, 100 * chosen.gain.high
-    if chosen.gain.high < 0:
-        what = f"is worse by {-high:.1f} to {-low:.1f} points"
-    else:
-        what = f"is not shown to be better ({low:+.1f} to {high:+.1f} points)"
-    return f"The best of all that Tidegate has, {chosen.candidate.title}, {what}."
+def _sustained(found: Recommendation) -> str:
+    """Up to which load the answer holds."""
+    load, goal = found.max_load, limit(found.question.goal)
+    if load is None:
+        return "" if found.verdict == "keep" else f"It does not keep {goal} of every model at this load."
+    rate_rps = mean_rate_rps(found.question.scenario)
+    beyond = load >= max_load_factor(found.question)
+    holds = "This holds" if found.verdict == "keep" else f"It keeps {goal} of every model"
+    if beyond or load >= 1.05:
+        least = "at least " if beyond else ""
+        rates = f"{rate(load * rate_rps)} requests/s in place of {rate(rate_rps)}"
+        return f"{holds} up to {least}{load:.1f} times the load ({rates})."
+    return f"{holds} at this load ({rate(rate_rps)} requests/s) and no more than 5 % above it."
+
+
+def _losers(found: Recommendation) -> str:
+    """The models that the recommended candidate serves worse than what serves now."""
+    baseline, best = found.chosen.baseline, found.recommended.result
+    if found.verdict == "keep" or baseline is None:
+        return ""
+    worse = [
+        f"{name} ({share(best.models[name].mean)}, now {share(now.mean)})"
+        for name, now in baseline.result.models.items()
+        if name in best.models and best.models[name].mean < now.mean - MIN_ATTAINMENT_GAIN
+    ]
+    return f"It is worse than now for {listed(worse)}." if worse else ""
+
+
+def _others(found: Recommendation) -> Iterator[str]:
+    """How the other contenders do: what serves now, Triton as it is and tuned, the best policy."""
+    chosen, best = found.chosen, found.recommended
+    if chosen.unmodified is None:
+        yield "Triton by itself cannot run this, so there is nothing to compare with."
+    at_best = found.verdict == "keep" and is_perfect(best.result)
+    for _, each in chosen.contenders():
+        if each.candidate == best.candidate or (at_best and each not in (chosen.current, chosen.unmodified)):
+            continue
+        said = f"{_capitalized(_name(found, each))} answers {_keeps(each.result, found.question.goal)}"
+        if each.candidate == chosen.triton and chosen.is_triton_tuned:
+            said += " (tuned as well as it can be)"
+        yield said + (f", {_gain(each.result, best.result)}." if found.verdict == "keep" else ".")
+
+
+def _gain(ours: HeldOutResult, theirs: HeldOutResult) -> str:
+    """How a result that is not recommended stands to the one that is."""
+    gain = gain_of(ours, theirs)
+    low, high = 100 * gain.low, 100 * gain.high
+    if gain.high < 0:
+        return f"which is worse by {-high:.1f} to {-low:.1f} percentage points"
+    return f"which is not shown to be better ({low:+.1f} to {high:+.1f} percentage points)"
 
 
 def _too_few(found: Recommendation) -> str:
@@ -122,18 +179,19 @@ def _saved(found: Recommendation) -> str:
         return f"{plural(gpus, 'GPU')} saved, {share(gpus / len(chosen.site.gpus(theirs)))}"
 
     ours, theirs = chosen.least, chosen.tritons_least
+    name = chosen.candidate.title
     for_all = f"To keep {goal} of every model"
-    if ours is None:
-        if theirs is None:
-            return f"{for_all}, {chosen.site.words(chosen.count)} is too little for either."
-        return f"{for_all}, Triton needs {needs(theirs)}; {chosen.candidate.title} needs more than there is."
     if theirs is None:
+        if ours is None:
+            return f"{for_all}, {chosen.site.words(chosen.count)} is too little for any that was tried."
         most = "any number that was tried" if found.question.buy else chosen.site.words(chosen.count)
-        return f"{for_all}, {needs(ours)} will do; Triton cannot with {most}."
-    if ours < theirs:
-        return f"{for_all}, {needs(ours)} will do; Triton needs {needs(theirs)}: {much(ours, theirs)}."
-    needed = f"both need {needs(ours)}" if ours == theirs else f"Triton needs {needs(theirs)}, else {needs(ours)}"
-    return f"{for_all}, {needed}."
+        return f"{for_all}, {needs(ours)} is enough with {name}; Triton cannot with {most}."
+    if ours is None:
+        return f"{for_all}, Triton needs {needs(theirs)}; {name} needs more than there is."
+    if ours != theirs:
+        saved = f": {much(ours, theirs)}" if ours < theirs else ""
+        return f"{for_all}, {needs(ours)} is enough with {name}; Triton needs {needs(theirs)}{saved}."
+    return f"{for_all}, {needs(ours)} is enough." if ours != chosen.count or found.question.buy else ""
 
 
 def _offers(found: Recommendation) -> str:
@@ -150,24 +208,35 @@ def _offer(its: Assessment) -> str:
     return f"{its.site.words(its.least)} for {its.site.cost(its.least):g}"
 
 
-def _changes(found: Recommendation) -> list[str]:
-    """Return sentences on the assessed changes."""
-    goal = found.question.goal
-    told = [_change(change, goal, found.verdict) for change in found.chosen.changes]
-    parts = [said for said in told if said]
-    return [f"What would change it: {'; '.join(parts)}."] if parts else []
+def _changes(found: Recommendation) -> str:
+    """Return a sentence on the assessed changes of traffic, SLOs and hardware."""
+    told = [(change.name, _change(change, found)) for change in found.chosen.changes]
+    parts = [f"with {name}, {said}" for name, said in told if said]
+    same = [name for name, said in told if not said]
+    if parts:
+        return f"What would change it: {'; '.join(parts)}."
+    return f"{_capitalized(listed(same))} would not change it." if same else ""
 
 
-def _change(change: ChangedAssessment, goal: float, verdict: str) -> str:
-    mine, other = (change.ours, change.triton) if verdict == "run" else (change.triton, change.ours)
+def _change(change: ChangedAssessment, found: Recommendation) -> str:
+    """What a change does to the answer; empty if nothing."""
+    chosen, goal = found.chosen, found.question.goal
+    of_each = {"run": change.ours, "triton": change.triton, "keep": change.baseline}
+    mine = of_each.pop(found.verdict)
     if mine is None:
-        return f"with {change.name}, it cannot run"
-    said = f"with {change.name}, {share(mine.attainment.mean)}"
+        return "it cannot run"
+    names = {"run": chosen.candidate.title, "triton": "tuned Triton" if chosen.is_triton_tuned else "Triton"}
+    others = [(each, names[verdict]) for verdict, each in of_each.items() if each is not None and verdict in names]
+    other, name = max(others, key=lambda pair: pair[0].attainment.mean, default=(None, ""))
+    kept = found.recommended.result.keeps(goal)
+    is_other_better = other is not None and other.attainment.mean > mine.attainment.mean + MIN_ATTAINMENT_GAIN
+    if not is_other_better and mine.keeps(goal) == kept:
+        return ""
+    said = share(mine.attainment.mean)
     if len(mine.models) > 1:
         said += f", {share(mine.worst_mean)} of the worst model"
-    if other is not None:
-        beside = "Triton" if verdict == "run" else "the best policy"
-        said += f" ({beside} {share(other.attainment.mean)})"
-        if other.attainment.mean > mine.attainment.mean + MIN_ATTAINMENT_GAIN:
-            said += ", so that the answer would be another"
-    return said + ("" if mine.keeps(goal) else f", below {limit(goal)}")
+    if kept and not mine.keeps(goal):
+        said += f", below {limit(goal)}"
+    if other is not None and is_other_better:
+        said += f" ({name} {share(other.attainment.mean)}, so that the answer would be another)"
+    return said
