@@ -45,7 +45,7 @@ LOAD, SLO = 1.1, 0.9
 MISSES_NOTHING = 0.999
 """Score above which a result cannot be improved: a request in a thousand is late."""
 MAX_LOAD_FACTOR, MAX_RECORDED_LOAD_FACTOR = 64.0, float(TRAFFIC_WINDOWS)
-"""Largest factor of the load that is tried; a recording has only so many windows to take requests from."""
+"""Largest factor of the load that is tried; a recording has only this many windows."""
 LOAD_RESOLUTION = 1.05
 """Factor within which the highest load is searched."""
 
@@ -74,7 +74,7 @@ class Assessment:
     current: MeasuredCandidate | None
     """The policy that served the recorded traffic; None: there is none, or it cannot run on this hardware."""
     unmodified: MeasuredCandidate | None
-    """Triton's own batcher as it is; None: Triton cannot run this without a proxy, or cannot run on it."""
+    """Triton's own batcher, unmodified; None: Triton cannot run this without a proxy, or cannot run on it."""
     triton: Candidate | None
     """Best settings of Triton's own batcher, which may be those that it has; None: Triton cannot run this by itself."""
     tritons: HeldOutResult | None
@@ -89,7 +89,7 @@ class Assessment:
 
     @property
     def baseline(self) -> MeasuredCandidate | None:
-        """What serves now: the current policy, else Triton's own batcher as it is."""
+        """What serves now: the current policy, else Triton's own batcher, unmodified."""
         return self.current or self.unmodified
 
     @property
@@ -150,7 +150,7 @@ class Assessor:
             keeping = [each for each, its in theirs if its.keeps(goal)]
             least = self._least(site, [best] if ours.keeps(goal) else [], enough, enough, known=enough)
             tritons_least = self._least(site, keeping, enough, enough, known=enough)
-        # Of equals the first: Triton as it is.
+        # Of equals the first, which is Triton unmodified.
         triton, measured_triton = max(theirs, key=lambda pair: sum(pair[1].scores), default=(None, None))
         baseline = current or unmodified
         return Assessment(

@@ -45,7 +45,7 @@ class RecommendQuery:
 
     @property
     def unmodified_triton(self) -> PolicyChoice:
-        """Triton's own batcher as it is: with the settings that the scenario lists for it, else with its defaults."""
+        """Triton's own batcher unmodified: with the settings that the scenario lists for it, else with its defaults."""
         listed = (policy for policy in self.scenario.policies if policy.name == TRITON_POLICY)
         return next(listed, PolicyChoice(name=TRITON_POLICY))
 
