@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TypeGuard
@@ -251,6 +253,150 @@ def test_docstrings_without_a_subject_are_seen() -> None:
     ]
     assert len(_wanting_docstrings("\n".join(begun))) == len(begun) - 1
     assert _wanting_docstrings('class A:\n    """A run."""')
+
+
+MIN_ARGUMENTS_TO_DESCRIBE = 3
+UNIT = re.compile(r"_(ns|us|ms|s|rps|bytes|mib|gib|rows|percent|fraction|ids?)$")
+"""Suffixes of names that say unit and meaning."""
+TERMS = frozenset(
+    (
+        "details",
+        "device_class",
+        "folder",
+        "message",
+        "method",
+        "model",
+        "path",
+        "progress",
+        "rows",
+        "seed",
+        "title",
+        "version",
+    )
+)
+"""Names of arguments that mean the same everywhere, in the words of the glossary or of gRPC."""
+GENERAL_TYPES = frozenset(
+    (
+        "Any",
+        "Callable",
+        "Collection",
+        "Container",
+        "Final",
+        "Iterable",
+        "Iterator",
+        "Literal",
+        "Mapping",
+        "None",
+        "Path",
+        "Random",
+        "Sequence",
+        "Set",
+    )
+)
+"""Types that say nothing about an argument, beside those in small letters."""
+
+
+def test_public_functions_of_three_arguments_say_what_these_are() -> None:
+    """An argument is described by the docstring (of a base class, too), by a type with a docstring, or by its unit."""
+    functions, described = [], set[tuple[str, ...]]()
+    for path, of_module in _public_functions():
+        for where, node, is_derived in of_module:
+            names, missing = _undescribed(node)
+            if not missing:
+                described.add((node.name, *names))
+            functions.append((f"{path.relative_to(ROOT)}: {where}", (node.name, *names), missing, is_derived))
+    assert [
+        f"{where}: {', '.join(missing)}"
+        for where, signature, missing, is_derived in functions
+        if missing and not (is_derived and signature in described)
+    ] == []
+
+
+def test_public_functions_say_what_they_raise() -> None:
+    silent = [
+        f"{path.relative_to(ROOT)}: {where}: {', '.join(sorted(raised))}"
+        for path, of_module in _public_functions()
+        for where, node, _ in of_module
+        if (raised := _raised(node)) and "rais" not in (ast.get_docstring(node) or "").lower()
+    ]
+    assert silent == []
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def _public_functions() -> list[tuple[Path, list[tuple[str, Function, bool]]]]:
+    return [
+        (path, [*_functions_in(ast.parse(path.read_bytes()), "", is_derived=False)])
+        for source in (*ROOT.glob("*/src"), *ROOT.glob("plugins/*/src"))
+        for path in sorted(source.rglob("*.py"))
+    ]
+
+
+def _functions_in(
+    owner: ast.Module | ast.ClassDef, prefix: str, *, is_derived: bool
+) -> Iterator[tuple[str, Function, bool]]:
+    """Public functions with a docstring, by name, and whether their class has a base. Commands have help instead."""
+    for node in owner.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from _functions_in(node, f"{prefix}{node.name}.", is_derived=bool(node.bases))
+        elif (
+            isinstance(node, Function)
+            and (node.name == "__init__" or not node.name.startswith("_"))
+            and ast.get_docstring(node)
+            and "Annotated" not in ast.unparse(node.args)
+        ):
+            yield prefix + node.name, node, is_derived
+
+
+def _undescribed(node: Function) -> tuple[list[str], list[str]]:
+    """Names of the arguments, and of those that are not described."""
+    taken = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    taken = [each for each in taken if each.arg not in ("self", "cls") and not each.arg.startswith("_")]
+    words = " ".join((ast.get_docstring(node) or "").split()).lower()
+    missing = [
+        each.arg
+        for each in taken
+        if not (each.arg in TERMS or UNIT.search(each.arg) or _has_telling_type(each) or _names(words, each.arg))
+    ]
+    return [each.arg for each in taken], missing if len(taken) >= MIN_ARGUMENTS_TO_DESCRIBE else []
+
+
+def _has_telling_type(argument: ast.arg) -> bool:
+    written = ast.unparse(argument.annotation) if argument.annotation else ""
+    words = re.findall(r"[A-Za-z_]\w*", written)
+    return "Callable" not in words and any(word[0].isupper() and word not in GENERAL_TYPES for word in words)
+
+
+def _names(words: str, argument: str) -> bool:
+    """Whether a text has the name of an argument, or the words of it, in singular or plural."""
+    name = re.sub("^(is|has|can)_", "", argument.lower())
+    forms = {argument.lower(), name, name.rstrip("s"), f"{name}s", re.sub("y$", "ies", name), re.sub("ies$", "y", name)}
+    return any(re.search(rf"(?<!\w){form.replace('_', '[ _-]')}(?!\w)", words) for form in forms)
+
+
+def _raised(node: Function) -> set[str]:
+    """Names of the exceptions that a function makes and raises itself."""
+    todo: list[ast.AST] = [*node.body]
+    found = set[str]()
+    while todo:
+        each = todo.pop()
+        if isinstance(each, ast.Raise) and isinstance(each.exc, ast.Call):
+            found.add(ast.unparse(each.exc.func).rpartition(".")[2])
+        if not isinstance(each, Function | ast.ClassDef):
+            todo += [child for child in ast.iter_child_nodes(each) if isinstance(child, ast.stmt | ast.excepthandler)]
+    return found - {"AssertionError", "NotImplementedError", "Exit"}
+
+
+def test_silent_docstrings_are_seen() -> None:
+    (silent,) = _functions_in(
+        ast.parse('def f(a: int, b_ns: int, c: Profile, d: Path):\n "Do so with d."\n if a:\n  raise ValueError("no")'),
+        "",
+        is_derived=False,
+    )
+    assert _undescribed(silent[1]) == (["a", "b_ns", "c", "d"], ["a"])
+    assert _raised(silent[1]) == {"ValueError"}
 
 
 NAMED_BY_OTHERS = {"TritonPythonModel"}

@@ -41,7 +41,7 @@ class Connection:
     """
 
     def __init__(self, target: str, *, channels: int = 1, tls: Mapping[str, Path | str] | None = None) -> None:
-        """Prepare `channels` TCP connections to HOST:PORT of a server's gRPC service.
+        """Prepare `channels` TCP connections to a server's gRPC service at `target`, HOST:PORT.
 
         `tls`: the files `ca`, `cert` and `key`, and `server_name`, each optional; None: no TLS.
         """

@@ -173,8 +173,8 @@ def write_emulated_model(
 ) -> None:
     """Write an emulated model with the latency of the scenario's model, and an instance for each worker of the pools.
 
-    `pools`: one per device class, each an instance group. `batching`: the options of the policy `triton`, for Triton's
-    dynamic batcher; None: no dynamic batching.
+    `repository`: folder of the model repository. `pools`: one per device class, each an instance group. `batching`: the
+    options of the policy `triton`, for Triton's dynamic batcher; None: no dynamic batching.
     """
     config = model_config_pb2.ModelConfig(name=model.name, backend="python", max_batch_size=model.max_rows)
     inputs = _inputs(model)

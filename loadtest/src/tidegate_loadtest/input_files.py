@@ -111,7 +111,10 @@ async def inputs_of_model(connection: AsksForModels, model: str, folder: Path) -
 def read_applications(
     folder: Path, model: str, declared: Mapping[str, tuple[str, tuple[int, ...]]], optional: frozenset[str]
 ) -> dict[str, list[Tensors]]:
-    """Read the inputs of a folder under "", and those of its subfolders by name; see `read_inputs`."""
+    """Read the inputs of a folder under "", and those of its subfolders by name; see `read_inputs`.
+
+    `declared`: inputs of the model with datatype and shape; `optional`: names of inputs that may be missing.
+    """
     within = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     applications = {path.name: read_inputs(path, model, declared, optional) for path in within}
     if not within or any(map(_is_input, folder.iterdir())):

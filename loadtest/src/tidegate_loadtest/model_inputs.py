@@ -101,6 +101,7 @@ class RandomRequests:
 
         An optional input is sent only if `shapes` names it. Raises LoadTestError for an unknown model, input or data
         type, a dimension that is still dynamic or contradicts the model's, and more rows than the model takes.
+        `distinct`: number of different requests to draw.
         """
         metadata = await connection.model_metadata(model)
         config = await connection.model_config(model)

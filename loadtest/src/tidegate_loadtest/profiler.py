@@ -39,7 +39,10 @@ def default_sizes(max_rows: int) -> list[int]:
 
 
 async def sizes_to_measure(connection: Connection, model: str, asked: Sequence[int] | None) -> list[int]:
-    """Return the batch sizes to measure. Raises LoadTestError if the model does not batch, or not that many rows."""
+    """Return the batch sizes to measure. Raises LoadTestError if the model does not batch, or not that many rows.
+
+    `asked`: requested batch sizes in rows, empty: a standard set.
+    """
     max_rows = (await connection.model_config(model)).max_batch_size
     if max_rows < 1:
         raise LoadTestError(f"model {model!r} has max_batch_size 0: it has no rows to measure latency against")

@@ -164,8 +164,9 @@ async def carry_out(
 ) -> None:
     """Measure one model after the other; a failing one does not stop the others, but a lost server does.
 
-    `keep` is called with the profiles of a model, `progress` with (job, its requests so far, name of the current
-    measurement). Raises LoadTestError if the server becomes unreachable, and what `keep` raises.
+    `samples`: measurements of each batch size. `keep` is called with the profiles of a model, `progress` with (job, its
+    requests so far, name of the current measurement). Raises LoadTestError if the server becomes unreachable, and what
+    `keep` raises.
     """
     for job in campaign.jobs:
 

@@ -36,7 +36,8 @@ def judge(
 
     Batches come from the proxy's event log; without one, from the server's statistics, which have their sizes but not
     the worker of each. A request that the client abandoned is `stranded`. `load`: factor on the scenario's rate.
-    `seen`: observations of the clients; `event_log`: that of the proxy, or None; `gantt_s`: see `LiveRun`.
+    `seen`: observations of the clients; `event_log`: that of the proxy, or None; `gantt_s`: see `LiveRun`. `policy`:
+    its label in results.
     """
     warmup_ns = round(scenario.warmup_s * NS_PER_S)
     record = RunRecord(requests, measured_from_ns=warmup_ns)

@@ -33,9 +33,10 @@ def model_config(
 ) -> Any:  # noqa: ANN401 - Triton's messages have no types
     """Build the ModelConfig; a `max_batch_size` of 0 keeps the full shapes.
 
-    `gpus`: indices of the GPUs that run the model, as its Triton counts them; empty: Triton picks. `precision` and
-    `shapes` (of requests, see `tensorrt.sizes`) are for TensorRT. `limits`: exclusive upper bounds of integer inputs.
-    Raises GenerateError for a model that the deploy target's backend cannot run.
+    `name`: of the Triton model; `instances`: number of its instances. `gpus`: indices of the GPUs that run the model,
+    as its Triton counts them; empty: Triton picks. `precision` and `shapes` (of requests, see `tensorrt.sizes`) are for
+    TensorRT. `limits`: exclusive upper bounds of integer inputs. Raises GenerateError for a model that the deploy
+    target's backend cannot run.
     """
     config = model_config_pb2.ModelConfig(name=name, max_batch_size=max_batch_size)
     group = config.instance_group.add(count=instances)

@@ -33,7 +33,10 @@ class SplitError(GenerateError):
 
 @contextmanager
 def errors_of(path: Path) -> Iterator[None]:
-    """Convert errors of onnxruntime in the block to SplitError that names the file at `path`."""
+    """Convert errors of onnxruntime in the block to SplitError that names the file at `path`.
+
+    Raises SplitError with the file's name.
+    """
     try:
         yield
     except RunError as error:

@@ -32,7 +32,12 @@ def generate_layout(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write the deployment of a layout and print its contents. The options are those of `tidegate generate`."""
+    """Write the deployment of a layout and print its contents; the arguments are the options of `tidegate generate`.
+
+    `output`: folder to write. `blocks`: `MODEL=FOLDER` texts. `policy`: name of the policy, None: the default. `hosts`,
+    `nodes`: `NODE=NAME` texts. `port`: first port of the workers, None: the default. `precision`, `profile`: for
+    TensorRT. `force`: replace a deployment. `as_json`: print JSON.
+    """
     from rich.console import Console  # noqa: PLC0415 - this, onnx and onnxruntime are slow to import
     from rich.progress import Progress  # noqa: PLC0415
 

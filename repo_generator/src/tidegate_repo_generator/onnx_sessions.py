@@ -30,8 +30,9 @@ def open_session(
 ) -> ort.InferenceSession:
     """Load an ONNX model, a ModelProto or a file. `folder`: folder of its external weights.
 
-    `timed`: threads spin while they wait, as a server's do; on a busy machine that takes CPU time from others.
-    `options`: attributes of onnxruntime's SessionOptions. Raises RunError.
+    `optimized`: whether the graph is optimized; `provider`: execution provider. `timed`: threads spin while they wait,
+    as a server's do; on a busy machine that takes CPU time from others. `options`: attributes of onnxruntime's
+    SessionOptions. Raises RunError.
     """
     settings = ort.SessionOptions()
     settings.log_severity_level = _FATAL_SEVERITY

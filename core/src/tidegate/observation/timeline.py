@@ -52,7 +52,10 @@ class RequestTimeline(msgspec.Struct):
         return (at_ns - self.request.arrival_ns) / NS_PER_MS
 
     def tell(self, at_ns: int, what: str, text: str) -> None:
-        """Append a step at `at_ns`: its type `what` in a word, and a sentence."""
+        """Append a step at `at_ns`: its type `what` in a word, and a sentence.
+
+        `text`: that sentence.
+        """
         self.steps.append(Step(at_ns, what, text))
 
 

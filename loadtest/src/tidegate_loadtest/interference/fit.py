@@ -52,8 +52,8 @@ def fit(
 ) -> InterferenceModel:
     """Fit the interference model to these runs. Raises RunsError with the models that have too few.
 
-    `buses`: transfer times by model; None: those of the solo runs. `company`: allow a constant cost of having a
-    neighbor; False: cache and DRAM explain everything, as in InSS.
+    `gpu`: product that was measured. `buses`: transfer times by model; None: those of the solo runs. `company`: allow a
+    constant cost of having a neighbor; False: cache and DRAM explain everything, as in InSS.
     """
     alone = fit_alone(solo, gpu, transfers(solo) if buses is None else buses)
     seen = {tenant.partition for run in co_runs for tenant in run.tenants}
@@ -79,7 +79,10 @@ def unseen_models(solo: Iterable[SoloRun]) -> list[str]:
 
 
 def fit_alone(solo: Sequence[SoloRun], gpu: str, buses: Mapping[str, NonDecreasingLine]) -> InterferenceModel:
-    """Fit standalone latency and resource use, with no sensitivity to neighbors. Raises RunsError."""
+    """Fit standalone latency and resource use, with no sensitivity to neighbors. Raises RunsError.
+
+    `gpu`: product that was measured.
+    """
     by_model: dict[str, list[SoloRun]] = {}
     for run in solo:
         by_model.setdefault(run.model, []).append(run)

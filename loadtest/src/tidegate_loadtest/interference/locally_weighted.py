@@ -26,7 +26,10 @@ class LocallyWeighted:
     """Latency surface through measured runs."""
 
     def __init__(self, rows: Sequence[float], percents: Sequence[float], taken_ms: Sequence[float]) -> None:
-        """Fit the surface; each argument has one entry per run."""
+        """Fit the surface; each argument has one entry per run.
+
+        `percents`: of the compute units.
+        """
         places: Floats = np.log(np.column_stack([rows, percents]))
         widths = np.ptp(places, axis=0)
         self._widths = np.where(widths > 0, widths, 1.0)

@@ -22,7 +22,8 @@ def learn_uses(
 ) -> Mapping[str, NonDecreasingLine]:
     """Estimate the use of the resource called cache by these models, over rows per second: 100 for the heaviest.
 
-    `alone`: resource use of the other models. Empty if no model is sensitive to neighbors.
+    `unseen`: names of the models. `alone`: resource use of the other models. Empty if no model is sensitive to
+    neighbors.
     """
     victims = {name: number for number, name in enumerate(sorted(alone.models))}
     columns = {name: number for number, name in enumerate(unseen)}

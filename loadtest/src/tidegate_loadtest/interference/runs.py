@@ -156,7 +156,10 @@ def _lines(path: Path, gpu: str, *headers: Sequence[str]) -> Iterator[_Line]:
 
 
 def write_solo(path: Path, gpu: str, runs: Sequence[SoloRun]) -> None:
-    """Write solo runs, as `read_solo` reads them. Raises OSError, also if the file exists."""
+    """Write solo runs, as `read_solo` reads them. Raises OSError, also if the file exists.
+
+    `gpu`: product that was measured.
+    """
     with path.open("x", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["gpu", *SOLO_COLUMNS])
@@ -164,7 +167,10 @@ def write_solo(path: Path, gpu: str, runs: Sequence[SoloRun]) -> None:
 
 
 def write_co_runs(path: Path, gpu: str, runs: Sequence[CoRun]) -> None:
-    """Write co-runs, as `read_co_runs` reads them. Raises OSError, also if the file exists."""
+    """Write co-runs, as `read_co_runs` reads them. Raises OSError, also if the file exists.
+
+    `gpu`: product that was measured.
+    """
     with path.open("x", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["gpu", *CO_RUNS])

@@ -76,7 +76,10 @@ class LoadShare:
 
     @classmethod
     def of(cls, load: Load, target: str, position: int, processes: int) -> "LoadShare":
-        """Return every `processes`-th request of the schedule from `position` on; a closed loop is not divided."""
+        """Return every `processes`-th request of the schedule from `position` on; a closed loop is not divided.
+
+        `target`: HOST:PORT of the server.
+        """
         every = slice(position, None, processes) if load.options.open_loop else slice(None)
         whole = load.requests
         part = RequestSequence(

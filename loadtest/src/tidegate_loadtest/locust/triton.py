@@ -91,7 +91,10 @@ class GrpcConnection(TritonConnection):
     """
 
     def __init__(self, target: str, timeout_s: float, channels: int) -> None:
-        """Open `channels` channels; each has a thread that reads its responses."""
+        """Open `channels` channels; each has a thread that reads its responses.
+
+        `target`: HOST:PORT of the server.
+        """
         super().__init__(target, timeout_s)
         options = [
             ("grpc.max_send_message_length", -1),
@@ -229,7 +232,8 @@ class HttpConnection(TritonConnection):
 def connect(target: str, protocol: str, *, timeout_s: float, channels: int) -> TritonConnection:
     """Connect to a server. Raises LoadTestError if no live server answers.
 
-    `protocol`: `grpc` or `http`; `timeout_s`: request timeout; `channels`: TCP connections for gRPC.
+    `target`: HOST:PORT of the server. `protocol`: `grpc` or `http`; `timeout_s`: request timeout; `channels`: TCP
+    connections for gRPC.
     """
     connection: TritonConnection
     if protocol == "grpc":

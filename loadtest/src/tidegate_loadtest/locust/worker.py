@@ -48,7 +48,10 @@ class OutcomeRows:
         return len(self.columns["number"])
 
     def add(self, number: int, scheduled_ns: int, issued_ns: int, finished_ns: int, status: str, message: str) -> None:
-        """Append the outcome of one request."""
+        """Append the outcome of one request.
+
+        `number`: of the request; `status`: its outcome; `message`: error text.
+        """
         if status not in self.statuses:
             self.statuses.append(status)
         if message:

@@ -1,1 +1,1 @@
-"""Policies to measure others against, each in the file of its name."""
+"""Baseline policies for comparison, each in the file of its name."""

@@ -1,4 +1,4 @@
-"""Clipper: the batch size is not planned but found by trial (Crankshaw et al., *Clipper*, section 4.3.1)."""
+"""Clipper: finds the batch size by trial instead of planning it (Crankshaw et al., *Clipper*, section 4.3.1)."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -26,9 +26,14 @@ class ClipperOptions(PolicyOptions):
     """Options of the policy `clipper`."""
 
     increase_rows: float = Field(
-        default=1.0, gt=0, description="How many rows larger a full batch may be after one that met the SLO"
+        default=1.0, gt=0, description="Rows by which the batch size grows after a full batch within the SLO"
     )
-    backoff_factor: float = Field(default=0.1, gt=0, lt=1, description="The share taken off after one that did not")
+    backoff_factor: float = Field(
+        default=0.1,
+        gt=0,
+        lt=1,
+        description="Fraction by which the batch size shrinks after a batch that exceeded the SLO",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +47,9 @@ class _Running:
 class Clipper(QueueingPolicy):
     """Clipper: an idle worker takes the oldest requests, up to the batch size that it has found so far.
 
-    The size rises additively while full batches take no longer than the SLO, and falls by a factor when one does: each
-    worker finds its own for each model. What has waited beyond its deadline is dropped when a worker looks.
+    The size rises additively while full batches take no longer than the SLO, and is multiplied by `1 - backoff_factor`
+    when one takes longer; each worker has its own size for each model. Requests past their deadline are dropped when a
+    worker examines the queue.
     """
 
     Options = ClipperOptions
@@ -99,7 +105,7 @@ class Clipper(QueueingPolicy):
         return ()
 
     def on_batch_failed(self, event: BatchFailed) -> Commands:
-        """Forget the batch; the duration of a failure says nothing."""
+        """Forget the batch; the duration of a failed batch does not change the batch size."""
         self._running.pop(event.batch_id, None)
         return ()
 

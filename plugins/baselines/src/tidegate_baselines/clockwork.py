@@ -1,4 +1,4 @@
-"""Clockwork's choice of what runs next: a candidate per batch size, the most urgent first (Symphony, section 2.2)."""
+"""Clockwork: a candidate for each batch size, the most urgent first (Symphony, section 2.2)."""
 
 from itertools import islice
 
@@ -11,15 +11,19 @@ class Clockwork(EarlyDrop):
     """Clockwork: one candidate for each queue and batch size; a free worker takes the one with the earliest latest
     start.
 
-    The candidate of a size begins at the first request that leaves time for a batch of that size: its authors (Gujarati
-    et al., *Serving DNNs like Clockwork*) keep a queue per batch size, out of which goes what cannot be on time at that
-    size. Requests before the batch that runs are given up. Nothing here prefers large batches.
+    The candidate of a size begins at the first request that leaves time for a batch of that size. In the paper
+    (Gujarati et al., *Serving DNNs like Clockwork*) there is a queue for each batch size, from which requests are
+    removed that cannot be on time at that size. Requests before the batch that runs are dropped. Large batches are not
+    preferred.
     """
 
     gives_up_skipped = True
 
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> FormedBatch | None:
-        """Return the candidate, among those of all sizes, with the earliest latest start."""
+        """Return the candidate of any size with the earliest latest start at `now_ns`; None if there is none.
+
+        `profile`: latency on the worker.
+        """
         best: FormedBatch | None = None
         best_rank = 0
         start = 0
@@ -35,7 +39,8 @@ class Clockwork(EarlyDrop):
 
     def rank(self, candidate: FormedBatch, profile: Profile) -> int:
         """Return the latest start of a candidate, in ns; batches without a deadline come last, the smallest last of
-        all."""
+        all.
+        """
         return candidate.due_ns - profile.upper_ns(candidate.rows)
 
     def _of_size(

@@ -1,9 +1,9 @@
-"""Triton's dynamic batcher for one model, as its documentation and its sources (dynamic batch scheduler) describe it.
+"""Triton's dynamic batcher for one model, after its documentation and source (dynamic batch scheduler).
 
 A request waits in the queue until the batcher moves it into a *payload*; payloads wait, in order, for an instance.
-While all instances are busy the batcher goes on: up to two payloads per instance may wait, where no timeout or limit of
-the queue forbids it, and the last one still grows; with a delay only by what makes it a preferred size, since the
-batcher is not woken for less. What is in a payload is not timed out any more.
+While all instances are busy, up to two payloads per instance may wait, unless a timeout or limit of the queue forbids
+it. The last payload still grows; with a queue delay only by requests that make it a preferred size, because fewer do
+not wake the batcher. Requests in a payload do not time out.
 """
 
 from collections import OrderedDict, deque
@@ -17,20 +17,22 @@ from tidegate.api import NEVER_NS, Model, Request
 
 @dataclass(slots=True)
 class InstancePayload:
-    """A payload: requests that form a batch or wait for an instance."""
+    """Payload of Triton's batcher: requests that form a batch or wait for an instance."""
 
     requests: list[Request] = field(default_factory=list)
     rows: int = 0
     closed: bool = False
-    """Nothing is added any more, unless the instance that takes it finds others that have waited too long."""
+    """Whether no request is added any more, unless the instance that takes it finds others that waited too long."""
     sealed: bool = False
-    """The next request has another shape: not even then."""
+    """Whether the next request has another shape, so that no request at all is added any more."""
     begins_ns: int = 0
-    """When the idle instance has been woken that takes it; one that becomes free takes it at once."""
+    """Time in ns at which the idle instance that takes it has woken up; an instance that becomes free takes it
+    at once.
+    """
 
     @property
     def since_ns(self) -> int:
-        """Arrival of its oldest request, in ns."""
+        """Arrival of the oldest request, in ns."""
         return min(request.arrival_ns for request in self.requests)
 
 
@@ -39,21 +41,21 @@ class BatcherConfig:
     """Settings of `dynamic_batching` in a model's config.pbtxt, in ns."""
 
     preferred: frozenset[int]
-    """Never empty: without any it is the largest batch."""
+    """Preferred batch sizes in rows; without configured ones the largest batch."""
     delay_ns: int = 0
     timeout_ns: int = 0
-    """0: never."""
+    """Queue timeout in ns; 0: none."""
     allow_timeout_override: bool = False
     reject: bool = True
-    """Whether a request that timed out is rejected; otherwise it is delayed behind all that have not."""
+    """Whether a request that timed out is rejected; otherwise it is delayed behind those that did not."""
     max_queue_size: int = 0
-    """0: any."""
+    """Maximum number of queued requests; 0: unlimited."""
     begin_ns: int = 0
-    """How long it takes to wake an idle instance; what comes meanwhile joins."""
+    """Wake-up time of an idle instance in ns; requests that arrive meanwhile join the batch."""
 
     @property
     def prefetches(self) -> bool:
-        """Whether payloads are made before an instance asks: not where a queue policy could no longer reach them."""
+        """Whether payloads are formed before an instance is free: not with queue limits, which payloads would evade."""
         return not (self.timeout_ns or self.allow_timeout_override or self.max_queue_size)
 
 
@@ -89,7 +91,7 @@ class DynamicBatcher:
         return True
 
     def remove(self, request_id: int) -> None:
-        """Remove a request, wherever it waits."""
+        """Remove a request from the queue or its payload."""
         for queue in (self._waiting, self._delayed):
             if request_id in queue:
                 _, request = queue.pop(request_id)
@@ -115,7 +117,10 @@ class DynamicBatcher:
         return [request for _, request in expired]
 
     def form(self, now_ns: int, instances: int, idle: int) -> int:
-        """Fill payloads from the queue as far as there is room; return when to check again, in ns, or NEVER_NS."""
+        """Fill payloads from the queue as far as there is room; return the time in ns of the next check, or NEVER_NS.
+
+        `instances`: number of instances; `idle`: number of idle ones.
+        """
         room = 2 * instances if self.config.prefetches else idle
         while self._waiting or self._delayed:
             if idle and self.payloads and self.payloads[0].begins_ns <= now_ns:

@@ -1,4 +1,4 @@
-"""Eager batching: an idle worker takes at once what can still be on time (Symphony, sections 2.2 and 3.4, k = 0)."""
+"""Eager batching: an idle worker starts at once what can be on time (Symphony, sections 2.2 and 3.4, k = 0)."""
 
 from collections.abc import Collection
 from typing import Literal, Self
@@ -15,15 +15,15 @@ class EagerOptions(PolicyOptions):
 
     batch_formation: Literal["keep_head", "skip_head"] = Field(
         default="keep_head",
-        description="keep_head: a batch begins at the oldest request; skip_head: at the first that leaves time for the "
-        "size that the load needs",
+        description="Start of a batch: the oldest request (keep_head), or the first one with time for the batch size "
+        "that the load needs (skip_head)",
     )
 
 
 class Eager(EarlyDrop):
-    """Eager batching: Algorithm 1 of Symphony without deferral, so that only the start of batches differs.
+    """Eager batching: Algorithm 1 of Symphony without deferral, so only the start of batches differs.
 
-    A worker that frees takes, of the queues, the batch whose latest start is closest.
+    A worker that becomes free takes, among all queues, the batch with the earliest latest start.
     """
 
     Options = EagerOptions
@@ -43,7 +43,10 @@ class Eager(EarlyDrop):
         return follower
 
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> FormedBatch | None:
-        """Return the longest run of requests that is on time."""
+        """Return the longest run of requests that is on time if it starts at `now_ns`; None if there is none.
+
+        `profile`: latency on the worker.
+        """
         model = queue.model
         if self._by_window and model.slo_ns is not None:
             workers = self.idle.count_hosting(model.name)
@@ -53,11 +56,11 @@ class Eager(EarlyDrop):
         return NEXUS_BATCH_FORMATION.keep_head(queue, profile, now_ns)
 
     def rank(self, candidate: FormedBatch, profile: Profile) -> int:
-        """Return the latest start of a candidate, in ns."""
+        """Return the latest start of a candidate, in ns; NEVER_NS without a deadline."""
         return NEVER_NS if candidate.due_ns == NEVER_NS else candidate.due_ns - profile.upper_ns(candidate.rows)
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
-        """Count it towards the rate of its model and shape, then queue it."""
+        """Count the request towards the rate of its model and shape, and queue it."""
         if self._by_window and not self.is_readmitted(event.request):
             key = event.request.model, event.request.shape
             target = self._targets.get(key)

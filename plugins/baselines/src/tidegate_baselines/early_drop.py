@@ -12,31 +12,33 @@ NEXUS_BATCH_FORMATION = Gathering(reserve_ns=0)
 class EarlyDrop(QueueingPolicy):
     """Base class: runs a queue's batch as soon as a worker is idle, and drops requests that would be late even alone.
 
-    Subclasses say which batch a queue would run, and which of several queues a worker that frees serves.
+    Subclasses choose the batch that a queue would run, and the queue that a free worker serves.
     """
 
     gives_up_skipped: ClassVar[bool] = False
-    """Whether requests before a batch that does not begin at the head are dropped; else they may still run."""
+    """Whether requests before a batch that does not begin at the head are dropped; otherwise they may still run."""
 
     @abstractmethod
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> FormedBatch | None:
-        """Return the batch that a queue would start now on a worker with this profile; None if none."""
+        """Return the batch that a queue would start at `now_ns` on a worker with this profile; None if there is
+        none.
+        """
 
     @abstractmethod
     def rank(self, candidate: FormedBatch, profile: Profile) -> int:
         """Return the rank of a candidate: a free worker runs the candidate with the smallest rank."""
 
     def queue_changed(self, now_ns: int, queue: RequestQueue) -> Commands:
-        """Run what idle workers can run in time."""
+        """Dispatch the queue to idle workers as far as requests are on time."""
         commands: list[AnyCommand] = []
         self.serve(now_ns, queue, commands)
         return commands
 
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
-        """Run the best of the candidates.
+        """Run the best candidate of all queues on the worker.
 
-        On a worker that is about to be idle only where that is as good now as when it will be at the latest: once it is
-        idle, which may be sooner than planned, more may be on time.
+        A worker that is about to be idle gets it only if it is as good then as at the latest planned end: once the
+        worker is idle, possibly earlier than planned, more requests may be on time.
         """
         found = []
         for queue in self.queues.values():
@@ -57,7 +59,9 @@ class EarlyDrop(QueueingPolicy):
         return commands
 
     def serve(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> None:
-        """Run what idle workers can run in time, drop the hopeless, and ask to be woken when that changes."""
+        """Append commands that dispatch to idle workers, drop hopeless requests, and set a timer for the next
+        change.
+        """
         while queue and (fastest := self.fastest_profile(queue.model.name, queue.shape)):
             if dropped := self.drop_hopeless(now_ns, queue, fastest):
                 commands.extend(dropped)
@@ -68,13 +72,16 @@ class EarlyDrop(QueueingPolicy):
                 return
 
     def drop_hopeless(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> Commands:
-        """Drop the oldest request if it will miss its deadline."""
+        """Drop the oldest request if it will miss its deadline on the fastest worker; return the commands."""
         if not NEXUS_BATCH_FORMATION.is_hopeless(queue.head, fastest, now_ns):
             return ()
         return [Drop(request.id, "deadline_unreachable") for request in self.take(queue, 1)]
 
     def wake_ns(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> int:
-        """Return when to check a waiting queue again, in ns: when its oldest request becomes hopeless."""
+        """Return the time in ns for the next check of a queue: when its oldest request becomes hopeless.
+
+        `fastest`: profile of the fastest worker.
+        """
         head = queue.head
         return NEVER_NS if head.deadline_ns == NEVER_NS else head.deadline_ns - fastest.upper_ns(head.rows) + 1
 

@@ -1,4 +1,4 @@
-"""Nexus: a static plan of who serves what, frontends that route by it, workers that know only their own queues.
+"""Nexus: a static plan of which worker serves which models, and round-robin routing by it.
 
 Shen et al., *Nexus*, sections 5 and 6; as the baseline of Symphony, sections 2.2 and 5.3.
 """
@@ -36,22 +36,25 @@ from tidegate_baselines.squishy import Plan, PlanSearch, largest_batch
 
 NEXUS_BATCH_FORMATION = Gathering(reserve_ns=0)
 PAIRS_PER_EVENT = 1000
-"""A plan is looked for in steps of which so many pairs of a model and a worker are looked at for one event."""
+"""Number of pairs (model, worker) that the search for a plan examines for one event."""
 ROWS_PER_S = 1e-9
-"""A row per second, in rows per ns."""
+"""One row per second in rows per ns."""
 
 
 class NexusOptions(PolicyOptions):
     """Options of the policy `nexus`."""
 
     rates: dict[str, PositiveFloat] = Field(
-        default={}, description="Expected rows per second by model; without any they are observed first"
+        default={}, description="Expected rows per second by model; empty: observed first"
     )
-    observe_ms: float = Field(default=1000.0, gt=0, description="How long arrivals are counted before the plan is made")
-    frontends: int = Field(default=1, ge=1, description="How many frontends route, none knowing what the others do")
+    observe_ms: float = Field(
+        default=1000.0, gt=0, description="Time in ms for which arrivals are counted before the plan is computed"
+    )
+    frontends: int = Field(default=1, ge=1, description="Number of frontends that route independently")
     drop: Literal["window", "hopeless"] = Field(
         default="window",
-        description="window: drop heads that leave no time for a batch of the planned size; hopeless: for themselves",
+        description="Requests to drop: those without time for a batch of the planned size (window), or without time "
+        "to run alone (hopeless)",
     )
 
 
@@ -97,17 +100,20 @@ class _Frontend:
 
 
 class Nexus(Policy):
-    """Nexus: routes every request on arrival to a worker of the plan, round robin, and lets it wait there.
+    """Nexus: routes every request on arrival to a worker of the plan, round robin; the request waits there.
 
-    A worker that is idle serves its queues in turn, each with at most the planned batch. The plan is made from the
-    expected rates, and again only when workers come or go.
+    An idle worker serves its queues in rotation, each with at most the planned batch. The plan is computed from the
+    expected rates, and again only when workers join or leave.
     """
 
     Options = NexusOptions
     options: NexusOptions
     quantile = NormalDist().cdf(1.0)
-    """Its authors' profiles are the mean and one standard deviation. Batches planned to take half of an SLO leave no
-    room for more: where times varied by a tenth, the 99th percentile lost 5.0 % of the requests, and this 0.3 %."""
+    """Quantile of the mean plus one standard deviation, as in the paper's profiles.
+
+    Batches planned for half of an SLO leave no room for more: if durations vary by a tenth, the 99th percentile loses
+    5.0 % of the requests, and this quantile 0.3 %.
+    """
     early_drop_reason = "a request runs on the worker that it was routed to or nowhere, whoever else is idle"
 
     def __init__(self, setup: Setup, options: NexusOptions) -> None:
@@ -127,7 +133,7 @@ class Nexus(Policy):
         self._make_plan()
 
     def migrate(self, setup: Setup) -> Self:
-        """Return the next policy, with the observed rates; for new models it observes first."""
+        """Return the next policy, with the observed rates; if there are new models, it first observes again."""
         follower = super().migrate(setup)
         follower.readmitted_ids = self.readmitted_ids | self._where.keys() | self._unrouted.keys()
         if not self.options.rates and all(model in self._models for model in follower._models):
@@ -166,14 +172,14 @@ class Nexus(Policy):
         return self._serve(event.now_ns, backend)
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
-        """Plan anew, and route what nobody has served; what is queued stays where it is."""
+        """Compute the plan again, and route requests that no worker served; queued ones stay."""
         self._backends[event.worker.id] = _Backend(event.worker)
         self._make_plan()
         waiting, self._unrouted = self._unrouted, {}
         return [command for request in waiting.values() for command in self._accept(event.now_ns, request)]
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """Plan anew, and route again what waited there."""
+        """Compute the plan again, and route the requests of the lost worker again."""
         lost = self._backends.pop(event.worker_id)
         self._make_plan()
         waiting = [request for queue in lost.queues.values() for request in queue]

@@ -1,4 +1,4 @@
-"""Registers the baselines."""
+"""Registration of the baseline policies."""
 
 from tidegate.api import PolicySpec, hookimpl
 from tidegate_baselines.clipper import Clipper

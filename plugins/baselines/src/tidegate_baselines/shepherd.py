@@ -1,7 +1,7 @@
-"""Shepherd's Flex: the largest batch first, and small ones that run make way for it.
+"""Shepherd's Flex: the largest batch first; running small batches are preempted for larger ones.
 
-Zhang et al., *SHEPHERD: Serving DNNs in the Wild*, its Flex scheduling algorithm; as the baseline of Symphony, sections
-2.2 and 5, whose authors asked Shepherd's what its pseudo-code leaves open.
+Zhang et al., *SHEPHERD: Serving DNNs in the Wild*, Flex scheduling algorithm; as the baseline of Symphony, sections 2.2
+and 5, whose authors asked Shepherd's authors about open points of the pseudo-code.
 """
 
 from collections.abc import Collection
@@ -34,37 +34,37 @@ from tidegate_baselines.early_drop import NEXUS_BATCH_FORMATION, EarlyDrop
 from tidegate_baselines.small_batches import RunningBatch, SmallBatches
 
 ROUNDING_FACTOR = 1 + 1e-9
-"""A factor for divisions, so that none misses what `_is_worth` finds by multiplying."""
+"""Factor on divisions, so that rounding misses no batch that `_is_worth` finds by multiplication."""
 MAX_REMEMBERED_REQUESTS = 4096
-"""How many of the latest requests that made way are remembered: far more than wait for another try."""
+"""Maximum number of remembered preempted requests: far more than wait for another try."""
 
 
 class ShepherdOptions(PolicyOptions):
     """Options of the policy `shepherd`."""
 
     preempt_ratio: float = Field(
-        default=3.0, gt=1, description="A batch that runs makes way for one of so many times its rows"
+        default=3.0, gt=1, description="Rows of a batch relative to a running one from which it preempts that one"
     )
     reproduce_published_bug: bool = Field(
         default=False,
-        description="For comparison: repeat the slip behind the published figures, which look for the hopeless at the "
-        "wrong end of a queue, so that it stalls after the first one",
+        description="Whether to repeat the bug behind the published figures, for comparison: it looks for hopeless "
+        "requests at the wrong end of a queue, which then stalls",
     )
 
 
 class Shepherd(EarlyDrop):
     """Shepherd: one candidate for each queue, as large as its oldest request allows; a free worker takes the largest.
 
-    When none is idle, a queue's candidate that is `preempt_ratio` times as large as a batch that runs takes its worker;
-    if that batch is of the same queue, the candidate includes it. What was done of it is lost, its requests wait again.
-    Departures from the paper, which knows one client: a request makes way once, or large batches starve what is small;
-    and for other clients only where it is on time all the same.
+    If no worker is idle, a candidate that is `preempt_ratio` times as large as a running batch takes its worker; if
+    that batch is of the same queue, the candidate includes it. The preempted work is lost, and its requests wait again.
+    Departures from the paper, which has one client: a request is preempted at most once, otherwise large batches starve
+    small ones; and for other clients only if it is still on time.
     """
 
     Options = ShepherdOptions
     options: ShepherdOptions
     supports_pipelined_dispatch = False
-    """A batch that waits behind another could not make way for a third one."""
+    """False: a batch that waits behind another one could not be preempted for a third one."""
 
     def __init__(self, setup: Setup, options: ShepherdOptions) -> None:
         super().__init__(setup, options)
@@ -80,7 +80,10 @@ class Shepherd(EarlyDrop):
         """The ids of the requests that made way, the latest last: they do so once."""
 
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> FormedBatch | None:
-        """Return the most requests that the deadline of the oldest allows."""
+        """Return the most requests that the deadline of the oldest allows at `now_ns`; None if it is late.
+
+        `profile`: latency on the worker.
+        """
         return NEXUS_BATCH_FORMATION.keep_head(queue, profile, now_ns)
 
     def rank(self, candidate: FormedBatch, profile: Profile) -> int:
@@ -88,7 +91,7 @@ class Shepherd(EarlyDrop):
         return -candidate.rows
 
     def serve(self, now_ns: int, queue: RequestQueue, commands: list[AnyCommand]) -> None:
-        """Dispatch the queue to an idle worker, or preempt a batch that is small enough."""
+        """Append commands that dispatch the queue to an idle worker, or preempt a batch that is small enough."""
         super().serve(now_ns, queue, commands)
         if queue and queue.key not in self._served:
             for worker_id in sorted(self._perhaps_worth(now_ns, queue)):
@@ -102,7 +105,7 @@ class Shepherd(EarlyDrop):
                     return
 
     def dispatch(self, now_ns: int, queue: RequestQueue, count: int, worker: Worker, *, start: int = 0) -> Dispatch:
-        """Run the batch, and remember it as one that may have to make way."""
+        """Dispatch `count` requests from position `start` on, and record the batch as preemptible."""
         requests = list(islice(queue, start, start + count))
         dispatch = super().dispatch(now_ns, queue, count, worker, start=start)
         rows = sum(request.rows for request in requests)
@@ -132,7 +135,7 @@ class Shepherd(EarlyDrop):
         return super().on_worker_ready(event)
 
     def on_timer_fired(self, event: TimerFired) -> Commands:
-        """Dispatch to a preempted worker; other timers belong to queues."""
+        """Dispatch to the worker of a finished preemption; other timers belong to queues."""
         if not isinstance(event.key, int):
             return super().on_timer_fired(event)
         if not self._taken(event.key):
@@ -140,13 +143,13 @@ class Shepherd(EarlyDrop):
         return super().on_worker_ready(WorkerReady(event.now_ns, event.key, event.now_ns))
 
     def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """Forget what ran on the worker: it is told as failed."""
+        """Forget the batch on the lost worker; BatchFailed for it follows."""
         self._ended(event.worker_id)
         self._taken(event.worker_id)
         return super().on_worker_lost(event)
 
     def forget_plans(self, partitions: Collection[str], shape: str | None = None) -> None:
-        """Reconsider all running batches: one that was too late to restart may not be any more."""
+        """Examine all running batches again: one that was too late to restart may now be on time."""
         super().forget_plans(partitions, shape)
         self._small.reconsider(
             (worker_id, running)
@@ -155,11 +158,18 @@ class Shepherd(EarlyDrop):
         )
 
     def drop_hopeless(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> Commands:
-        """Drop the oldest request if it is hopeless; as published, only when the youngest is."""
+        """Drop the oldest request if it is hopeless; with `reproduce_published_bug` only when the youngest is.
+
+        `fastest`: profile of the fastest worker.
+        """
         return () if self._stalls(now_ns, queue, fastest) else super().drop_hopeless(now_ns, queue, fastest)
 
     def wake_ns(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> int:
-        """Return when the oldest request becomes hopeless, in ns; as published, when the youngest does."""
+        """Return the time in ns at which the oldest request becomes hopeless; with `reproduce_published_bug` the
+        youngest.
+
+        `fastest`: profile of the fastest worker.
+        """
         youngest = self._stalls(now_ns, queue, fastest)
         if youngest is None:
             return super().wake_ns(now_ns, queue, fastest)

@@ -1,4 +1,4 @@
-"""Running batches that are small enough to preempt: answers Shepherd's question at every arrival without a scan."""
+"""Index of running batches that are small enough to preempt, for Shepherd, without a scan at every arrival."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tidegate.api import QueueKey, Request
 
 ByRows = dict[int, set[int]]
-"""Workers by the rows of the batch that they run."""
+"""Worker ids by the rows of the batch that they run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +18,13 @@ class RunningBatch:
     requests: Sequence[Request]
     rows: int
     due_ns: int
-    """The earliest deadline among its requests."""
+    """Earliest deadline among its requests, in ns."""
     may_make_way: bool = True
-    """False: one of its requests did before."""
+    """Whether the batch may be preempted; False: one of its requests was preempted before."""
 
 
 class SmallBatches:
-    """Preemptible batches by rows. Those of the arriving request's queue are separate: preempting them gains
-    nothing."""
+    """Preemptible batches by rows. Batches of the arriving request's own queue are separate: they are worth less."""
 
     def __init__(self) -> None:
         self._all: ByRows = {}
@@ -49,7 +48,10 @@ class SmallBatches:
             del self._own[running.key], self._on_time[running.key]
 
     def of_others(self, key: QueueKey, most_rows: float) -> list[int]:
-        """Return workers that run at most `most_rows` rows of other queues: O(batch sizes) if there are none."""
+        """Return workers that run at most `most_rows` rows of other queues: O(batch sizes) if there are none.
+
+        `key`: the queue.
+        """
         own = self._own.get(key, {})
         found: list[int] = []
         for rows, workers in self._all.items():
@@ -58,7 +60,10 @@ class SmallBatches:
         return found
 
     def of_own(self, key: QueueKey, most_rows: float, late: Callable[[int], bool]) -> list[int]:
-        """Return workers that run at most `most_rows` rows of this queue; those too late are not checked again."""
+        """Return workers that run at most `most_rows` rows of the queue `key`.
+
+        `late(worker_id)`: whether its batch is too late to restart; such batches are not examined again.
+        """
         found: list[int] = []
         by_rows = self._on_time.get(key, {})
         for rows in [rows for rows in by_rows if rows <= most_rows]:

@@ -1,8 +1,8 @@
-"""Squishy bin packing: which models a worker serves, in batches of which size (Shen et al., *Nexus*, section 6.1).
+"""Squishy bin packing: the models that a worker serves, with their batch sizes (Shen et al., *Nexus*, section 6.1).
 
-A batch may take as long as its requests may wait for it: a model that fills workers by itself gets whole ones, at the
-largest batch with `2*l(b) <= SLO`. What is left of each model shares workers: a worker goes round its models once per
-*duty cycle*, short enough that `cycle + l(b) <= SLO` for each, and takes per cycle what arrived in one.
+A batch may take as long as its requests may wait for it. A model that fills workers by itself gets whole ones, at the
+largest batch with `2*l(b) <= SLO`. The remaining rates share workers: a worker serves each of its models once per *duty
+cycle*, short enough that `cycle + l(b) <= SLO` for each, and runs the rows that arrived in one cycle.
 """
 
 from bisect import bisect_left
@@ -13,9 +13,9 @@ from math import ceil
 from tidegate.api import Model, Profile, Worker
 
 Profiles = Mapping[tuple[str, str], Profile]
-"""Profiles by (model, kind of worker)."""
+"""Profiles by (model, device class)."""
 BISECTION_STEPS = 20
-"""How many steps the bisection of the load that fits has: to a millionth."""
+"""Number of bisection steps for the load that fits: precision of a millionth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,13 @@ class WorkerShare:
     """Share of a worker that serves one model."""
 
     rows: int
-    """The most rows of its batches."""
+    """Maximum rows of its batches."""
     rows_per_ns: float
-    """The part of the model's expected rate that goes there."""
+    """Part of the model's expected rate that the worker gets, in rows per ns."""
 
 
 Plan = dict[int, dict[str, WorkerShare]]
-"""The shares that models have of a worker, by its id, then by model."""
+"""Shares of models in a worker, by worker id and model."""
 
 
 @dataclass(slots=True)
@@ -46,14 +46,18 @@ class _Node:
 class PlanSearch:
     """Search for the plan with the largest multiple of the expected rates (rows per ns) that fits on these workers.
 
-    Nexus rents as many workers as the load needs; here they are given, and all of them are used. Where not even a
-    trickle of every model fits within the SLOs, every worker serves all that it hosts.
+    Nexus rents as many workers as the load needs; here the workers are given, and all are used. If even a tiny rate of
+    every model does not fit within the SLOs, every worker serves all models that it hosts.
     """
 
     def __init__(
         self, models: Iterable[Model], workers: Iterable[Worker], profiles: Profiles, rates: Mapping[str, float]
     ) -> None:
-        """`profiles`: of all models on the kinds of the workers that host them."""
+        """Create a search.
+
+        `profiles`: of all models on the device classes that host them. `rates`: expected rate of each model in rows per
+        ns.
+        """
         self._workers = list(workers)
         self._hosts = {worker.id: frozenset(worker.hosts) for worker in self._workers}
         everywhere = frozenset().union(*self._hosts.values())
@@ -78,7 +82,7 @@ class PlanSearch:
 
     @property
     def pairs(self) -> int:
-        """Return the number of models times workers; the cost of a step grows with it."""
+        """Number of models times workers; the cost of a step grows with it."""
         return len(self._models) * len(self._workers)
 
     def run(self, steps: int = BISECTION_STEPS) -> bool:
@@ -94,7 +98,7 @@ class PlanSearch:
 
     @property
     def plan(self) -> Plan:
-        """Return the best plan so far."""
+        """Best plan so far; without one every worker serves all that it hosts."""
         if self._best is None:
             return {worker.id: self._whole_each(worker) for worker in self._workers} if self._models else {}
         plan = dict(self._best)

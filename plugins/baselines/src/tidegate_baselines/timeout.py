@@ -1,4 +1,4 @@
-"""Batching by timeout: a batch starts k after its oldest request came (Symphony, sections 2.2 and 3.4)."""
+"""Timeout batching: a batch starts a time k after its oldest request arrived (Symphony, sections 2.2 and 3.4)."""
 
 from itertools import islice
 
@@ -10,11 +10,13 @@ from tidegate_baselines.eager import Eager, EagerOptions
 
 
 class TimeoutOptions(EagerOptions):
-    """Options of `timeout`: k is their sum."""
+    """Options of the policy `timeout`: k is the sum of its two delays."""
 
-    timeout_ms: float = Field(default=5.0, ge=0, description="How long a batch waits for others, of every model")
+    timeout_ms: float = Field(
+        default=5.0, ge=0, description="Time in ms for which a batch waits for more requests, for every model"
+    )
     slo_share: float = Field(
-        default=0.0, ge=0, le=1, description="How long in addition, as a share of the model's SLO (Figure 6b)"
+        default=0.0, ge=0, le=1, description="Additional waiting time as a fraction of the model's SLO (Figure 6b)"
     )
 
 
@@ -31,12 +33,19 @@ class Timeout(Eager):
         }
 
     def candidate(self, now_ns: int, queue: RequestQueue, profile: Profile) -> FormedBatch | None:
-        """Return the longest run that is on time, once its oldest request has waited or it is full."""
+        """Return the longest run that is on time, once its oldest request has waited for k or the batch is full.
+
+        `profile`: latency on the worker. None before, or if no run is on time.
+        """
         batch = super().candidate(now_ns, queue, profile)
         return batch if batch and now_ns >= self._exec_ns(queue, batch) else None
 
     def wake_ns(self, now_ns: int, queue: RequestQueue, fastest: Profile) -> int:
-        """Return when the oldest request has waited, if a worker may be idle then, or is hopeless, in ns."""
+        """Return the time in ns at which the oldest request has waited for k, if a worker may be idle then, or is
+        hopeless.
+
+        `fastest`: profile of the fastest worker.
+        """
         hopeless_ns = super().wake_ns(now_ns, queue, fastest)
         batch = super().candidate(now_ns, queue, fastest)
         exec_ns = self._exec_ns(queue, batch) if batch else now_ns

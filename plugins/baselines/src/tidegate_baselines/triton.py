@@ -1,4 +1,4 @@
-"""Triton's own dynamic batcher as a policy: so that the simulator can be checked against the real tritonserver.
+"""Triton's own dynamic batcher as a policy, to validate the simulator against tritonserver.
 
 Sources: Triton's user guide (Batchers; ModelDynamicBatching and ModelQueuePolicy of model_config.proto).
 """
@@ -41,35 +41,46 @@ class BatchingOptions(PolicyOptions):
     """Batching options of a model: `dynamic_batching` of its config.pbtxt."""
 
     preferred_batch_size: tuple[int, ...] = Field(
-        default=(), description="A batch of such a size does not wait; without any, only the largest does not"
+        default=(), description="Batch sizes in rows that start at once; empty: the largest one"
     )
-    max_queue_delay_ms: float = Field(default=0.0, ge=0, description="How long a batch of another size waits for more")
-    max_queue_size: int = Field(default=0, ge=0, description="More than so many waiting requests are refused; 0: any")
-    default_timeout_ms: float = Field(default=0.0, ge=0, description="How long a request may wait; 0: for ever")
+    max_queue_delay_ms: float = Field(
+        default=0.0, ge=0, description="Time in ms for which a batch of another size waits for more requests"
+    )
+    max_queue_size: int = Field(
+        default=0, ge=0, description="Number of waiting requests from which further ones are rejected; 0: unlimited"
+    )
+    default_timeout_ms: float = Field(
+        default=0.0, ge=0, description="Time in ms for which a request may wait; 0: unlimited"
+    )
     timeout_action: Literal["reject", "delay"] = Field(
-        default="reject", description="What happens then: it is refused, or comes after all others"
+        default="reject",
+        description="Action on a request that timed out: reject it, or serve it after all others (delay)",
     )
     allow_timeout_override: bool = Field(
-        default=False, description="A request's own time limit counts if it is shorter"
+        default=False, description="Whether a shorter timeout of the request itself applies"
     )
     begin_ms: float = Field(
-        default=0.0, ge=0, description="How long an idle instance takes to begin: what comes meanwhile joins its batch"
+        default=0.0,
+        ge=0,
+        description="Wake-up time of an idle instance in ms; requests that arrive meanwhile join its batch",
     )
     executed: int = Field(
-        default=0, ge=0, description="How many batches its instances had executed before, all together"
+        default=0, ge=0, description="Number of batches that the instances executed before, all together"
     )
 
 
 class TritonOptions(BatchingOptions):
-    """Options of `triton`: how models are batched, and which ones otherwise, and who is next where they share."""
+    """Options of the policy `triton`: batching of all models, exceptions by model, and the order of models that share
+    workers.
+    """
 
     queue_order: Literal["oldest", "fewest"] = Field(
         default="oldest",
-        description="Whose batch a worker takes that hosts several models: the one that waits longest, or, as Triton's "
-        "rate limiter does where priorities are equal, that of the model of which it has executed the fewest",
+        description="Next model of a worker that hosts several: the one that waited longest (oldest), or the one with "
+        "the fewest executions (fewest), as in Triton's rate limiter with equal priorities",
     )
     models: dict[str, BatchingOptions] = Field(
-        default={}, description="What is otherwise for some models, by name; what is not said is as for all"
+        default={}, description="Options of single models, by name; others apply as well"
     )
 
     def of(self, model: str) -> BatchingOptions:
@@ -81,8 +92,8 @@ class TritonOptions(BatchingOptions):
 class Triton(Policy):
     """Triton's scheduler: a queue and a dynamic batcher for each model; a free instance takes the next batch.
 
-    It knows neither deadlines nor latencies. A worker that hosts several models runs one batch at a time, as Triton
-    does under a rate limiter with one resource; `turns` says whose.
+    It uses neither deadlines nor latencies. A worker that hosts several models runs one batch at a time, as Triton does
+    under a rate limiter with one resource; `queue_order` selects the next model.
     """
 
     Options = TritonOptions

@@ -8,19 +8,23 @@ class AssignedShare(NamedTuple):
     """A process of a model on a share of a GPU."""
 
     model: int
-    """Its number in the problem."""
+    """Index of the model in the problem."""
     gpu: int
-    """The number of the GPU, in the order of `ShareProblem.devices`."""
+    """Index of the GPU in `ShareProblem.devices`."""
     units: int
-    """How much of the GPU it has, of `ShareProblem.units_per_gpu`."""
+    """Size of the share in units, of `ShareProblem.units_per_gpu`."""
     batch: int
-    """Its batches have no more rows."""
+    """Maximum batch size in rows."""
     process: int = 0
-    """Shares of one GPU with the same number but 0 are one process, whose models take turns; all have its units."""
+    """Number of the process; shares of one GPU with the same number other than 0 are one process with serialized
+    models.
+
+    All of its models have the units of the process.
+    """
 
 
 def by_gpu(shares: Iterable[AssignedShare], gpus: int) -> list[list[AssignedShare]]:
-    """Return the shares of each GPU, in the given order."""
+    """Return the shares of each of `gpus` GPUs, in the given order."""
     sorted_out: list[list[AssignedShare]] = [[] for _ in range(gpus)]
     for share in shares:
         sorted_out[share.gpu].append(share)
@@ -42,7 +46,10 @@ def first_of_processes(shares: Iterable[AssignedShare]) -> list[AssignedShare]:
 def why_not(
     shares: Sequence[AssignedShare], units: int, memory_mib: float | None, taken_mib: Sequence[float]
 ) -> str | None:
-    """Return the problem with the shares of one GPU; None: none. `taken_mib`: memory of each in MiB."""
+    """Return the problem with the shares of one GPU, as text; None if they fit.
+
+    `units`: units of the GPU; `memory_mib`: its memory in MiB, None: unknown; `taken_mib`: memory of each share in MiB.
+    """
     if any(share.units < 1 or share.batch < 1 for share in shares):
         return "a share rounds to nothing"
     if (given := sum(share.units for share in first_of_processes(shares))) > units:

@@ -1,4 +1,4 @@
-"""From shares to the plan: what each does, how much load the models bear, and who is missing."""
+"""From shares to a plan: batches, sustained rates, and models without enough shares."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,9 +12,11 @@ from tidegate_inss.prediction import Predictor
 
 
 def borne_by(predictor: Predictor, shares: Sequence[AssignedShare]) -> list[float]:
-    """The rates that the shares of one GPU bear, all of them being busy, with the best batches up to their largest.
+    """Return the rates that the shares of one GPU sustain while all are busy, with the best batches up to their
+    maximum.
 
-    Who takes turns in one process waits for a batch of each of the others, and bears a part as its rate is.
+    Models of one process wait for a batch of each other; a model sustains a part in proportion to its rate. In requests
+    per second.
     """
     tables, models = predictor.tables, predictor.problem.models
     full_ms = predictor.batch_ms(shares)
@@ -39,9 +41,10 @@ def borne_by(predictor: Predictor, shares: Sequence[AssignedShare]) -> list[floa
 def build_plan(
     predictor: Predictor, shares: Sequence[AssignedShare], missing: Mapping[int, str], bound: float | None
 ) -> SharePlan:
-    """The plan of these shares. `missing`: why a model, by number, has no share, or not enough of them.
+    """Return the plan of these shares.
 
-    Raises PlanningError where none has one: nothing can be served.
+    `missing`: by model number, why a model has no share or too few. `bound`: bound of the objective; None: unknown.
+    Raises PlanningError if no model has a share.
     """
     problem = predictor.problem
     if not shares:

@@ -1,6 +1,6 @@
-"""The controllers: shares that follow the load.
+"""Controllers of MPS shares, which follow the load.
 
-`share-replanning` divides GPUs anew where what serves no longer bears what comes; `gslice-loop` is GSLICE at run time.
+`share-replanning` divides GPUs again when current shares cannot sustain the rates; `gslice-loop` is GSLICE at run time.
 """
 
 from collections.abc import Mapping
@@ -18,16 +18,14 @@ from tidegate_inss.planner_registry import PLANNER_ENTRIES, PLANNER_EXTRA
 from tidegate_inss.problem import ShareProblem
 
 RATE_TOLERANCE = 0.03
-"""Rates that differ by no more than this share ask for the same plan."""
+"""Relative difference of rates up to which a plan is reused."""
 
 
 class ShareControllerOptions(ControllerOptions):
     """Options that both controllers share."""
 
-    problem: Annotated[ShareProblem, PathField()] = Field(
-        description="The problem that the first plan was made from, or its path"
-    )
-    spare: float = Field(default=0.15, ge=0, description="Shares are to bear so much more than what comes")
+    problem: Annotated[ShareProblem, PathField()] = Field(description="Problem of the initial plan, or its path")
+    spare: float = Field(default=0.15, ge=0, description="Spare capacity as a fraction of the arrival rate")
 
 
 class ShareController(Controller):
@@ -53,12 +51,11 @@ class ShareController(Controller):
 
 
 class ShareReplanningOptions(ShareControllerOptions):
-    """Options of the controller that plans again."""
+    """Options of the controller `share-replanning`."""
 
     planner: str = Field(
         default="shares",
-        description=f"One of {', '.join(PLANNER_ENTRIES)}; "
-        "all but `shares`, which moves few models, begin from nothing",
+        description=f"Planner: {', '.join(PLANNER_ENTRIES)}; only `shares` starts from the current placement",
     )
 
 

@@ -8,7 +8,7 @@ from tidegate_inss.assignment import AssignedShare
 from tidegate_inss.problem import ShareProblem
 
 MIN_RATE_FRACTION = 0.02
-"""The part of the problem's rate that is planned for at least, though hardly anybody asks for the model at present."""
+"""Minimum rate to plan for, as a fraction of the problem's rate."""
 
 
 def check_first(problem: ShareProblem, layout: Layout) -> None:
@@ -41,7 +41,7 @@ def shares_of(problem: ShareProblem, layout: Layout) -> list[AssignedShare]:
 
 
 def problem_with(problem: ShareProblem, rates_rps: Mapping[str, float]) -> ShareProblem:
-    """Return the problem with other rates by model."""
+    """Return the problem with other rates in requests per second, by model name."""
     models = tuple(
         model.model_copy(update={"rate_rps": max(rates_rps[model.name], MIN_RATE_FRACTION * model.rate_rps)})
         for model in problem.models
@@ -52,10 +52,10 @@ def problem_with(problem: ShareProblem, rates_rps: Mapping[str, float]) -> Share
 def steady_batches(
     planned: Sequence[AssignedShare], present: Sequence[AssignedShare], most: Sequence[int]
 ) -> list[AssignedShare]:
-    """The same shares with batch sizes that change seldom: a process keeps its own, and others would be new for it.
+    """Return the shares with batch sizes that change rarely, because a changed size loads the process again.
 
-    Each model's is that which serves where it is no less than planned and no more than four times as much, else the
-    next power of two.
+    `planned`: new shares; `present`: current ones; `most`: maximum batch of each model. A model keeps its current batch
+    size if that is at least the planned one and at most four times as large; otherwise it gets the next power of two.
     """
     serving = {share.model: share.batch for share in present}
     wanted: dict[int, int] = {}

@@ -1,10 +1,10 @@
-"""How one GPU is divided among the models on it.
+"""Partition of one GPU into MPS shares for the models on it.
 
-Max-min fair, so that each bears as many times its rate as can be; or, where the objective is throughput, so that each
-bears its rate, and what is left brings as many rows in full batches as can be.
+The shares are max-min fair in the multiple of its rate that each model sustains. If the objective is throughput, each
+model sustains its rate, and the rest maximizes rows in full batches.
 
-What a model bears on a share depends on what its neighbors use, and that on their shares. So shares are divided for
-neighbors as last assumed, several times; what comes out is then valued as it is.
+A model's capacity depends on its neighbors' use, which depends on their shares. So shares are computed several times
+for the neighbors of the previous result, and the last one is evaluated.
 """
 
 from bisect import bisect_left
@@ -20,7 +20,7 @@ from tidegate_inss.prediction import Predictor
 SLOWDOWN_STEP = 0.01
 """Step to which slowdowns are rounded up, so that shares are computed once for each."""
 DIVISION_ROUNDS = 3
-"""So often shares are divided for neighbors as they came out."""
+"""Number of iterations over the neighbors' shares."""
 BISECTION_STEPS = 12
 
 
@@ -35,10 +35,10 @@ class CapacityByUnits(NamedTuple):
     """Rate that a model serves by number of units, from 0 on, with its batch sizes."""
 
     rates: list[float]
-    """Never less with a unit more."""
+    """Sustained requests per second by units; never decreasing."""
     batches: list[int]
     full: list[float]
-    """Rows per second in full batches."""
+    """Rows per second in full batches, by units."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class GpuPartition:
     """Partition of one GPU into shares."""
 
     bears: float
-    """So many times their rates all pieces bear; not more than 1 where the objective is throughput."""
+    """Multiple of their rates that all pieces sustain; at most 1 if the objective is throughput."""
     full_rps: float
-    """Rows per second in full batches, of all of them."""
+    """Rows per second in full batches, of all pieces together."""
     units: tuple[int, ...]
     batches: tuple[int, ...]
 
@@ -69,7 +69,10 @@ class GpuPartitioner:
         self._batches = np.arange(1, predictor.tables.gpu_ms.shape[2])
 
     def divide(self, pieces: Sequence[ModelPiece], memory_mib: int | None) -> GpuPartition | None:
-        """Return the best partition found; None if the pieces do not fit together. Their order does not matter."""
+        """Return the best partition found; None if the pieces do not fit together, in any order.
+
+        `memory_mib`: memory of the GPU in MiB; None: unknown.
+        """
         if not pieces:
             return EMPTY_PARTITION
         key = tuple(sorted(pieces)), memory_mib
@@ -88,7 +91,10 @@ class GpuPartitioner:
         )
 
     def choice(self, model: int, added: float, most: int) -> CapacityByUnits:
-        """Return the rates of a model whose compute time is longer by this fraction of its stand-alone time."""
+        """Return the rates of a model whose compute time is longer by the fraction `added` of its stand-alone time.
+
+        `most`: maximum batch size in rows.
+        """
         level = -int(-added / SLOWDOWN_STEP // 1)
         key = model, level, most
         if key not in self._choices:

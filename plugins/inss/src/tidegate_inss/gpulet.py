@@ -1,7 +1,7 @@
-"""gpulet (Choi et al., ATC 2022): every GPU in at most two parts, models taking turns where one does not fill its part.
+"""gpulet (Choi et al., ATC 2022): every GPU in at most two parts; small models share a part, serialized.
 
-Latencies are profiled ones, plus a tenth. What neighbors add is a regression over what both use of cache and DRAM; it
-is fitted to the pairs that the interference model foretells.
+Latencies are profiled ones plus a tenth. The interference of neighbors is a regression over the use of cache and DRAM
+by both, fitted to pairs of models as the interference model predicts them.
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from tidegate_inss.tables import Floats, LatencyTables
 
 SHARE_PERCENTS = (20, 40, 50, 60, 80, 100)
 LATENCY_MARGIN_FACTOR = 1.1
-"""So many times the profiled latency is planned with."""
+"""Factor on profiled latency."""
 MIN_GAIN = 0.05
-"""A larger part must bring so much more throughput to be the most efficient one."""
+"""Minimum relative gain in throughput of a larger part to be preferred."""
 MIN_REST_RPS = 15.0
-"""A rest of a model's rate that is not worth a part."""
+"""Remaining rate of a model in requests per second that gets no part of its own."""
 MIN_PLACED_FRACTION = 0.85
-"""The share of its rate with which a model counts as placed."""
+"""Fraction of its rate from which a model counts as placed."""
 PAIRS_OF = 12
-"""Models among which the regression is fitted."""
+"""Maximum number of models among which the regression is fitted."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Gpulets:
         self._parts: list[list[_Part]] = [[] for _ in self.problem.devices]
 
     def run(self) -> tuple[list[AssignedShare], dict[int, str]]:
-        """Return the shares, and why models have too few."""
+        """Return the shares, and by model why it has too few."""
         models = self.problem.models
         missing: dict[int, str] = {}
         for model in sorted(range(len(models)), key=lambda each: models[each].rate_rps * models[each].slo_ms):
@@ -222,7 +222,8 @@ class Gpulets:
 
 
 def regression(tables: LatencyTables) -> Floats:
-    """The five coefficients: of own and their cache, own and their DRAM, as used on a whole GPU times share; constant.
+    """Return the five coefficients: own and neighbor's cache, own and neighbor's DRAM (use on a whole GPU times share),
+    constant.
 
     Fitted by least squares to pairs of the first models, in halves, fifths and batches of 2, 8 and 32.
     """
@@ -254,5 +255,5 @@ def regression(tables: LatencyTables) -> Floats:
 
 
 def plan_gpulets(predictor: Predictor) -> tuple[list[AssignedShare], dict[int, str]]:
-    """Return gpulet's shares, and why models have too few."""
+    """Return gpulet's shares, and by model why it has too few."""
     return Gpulets(predictor).run()

@@ -1,8 +1,8 @@
 """GSLICE (Dhakal et al., SoCC 2020): each model's batch and share follow its latency and throughput, step by step.
 
-The loop is that of gpulet's re-implementation, with the order of steps of iGniter's, on latencies that are foretold,
-neighbors included, where GSLICE observes them. Which model is on which GPU it does not say: here the largest shares
-come first, each onto the GPU with most room. What the shares of a GPU sum to, gpulet cuts max-min fairly.
+The loop follows gpulet's re-implementation, with the order of steps of iGniter's, on predicted latencies including
+neighbors, where GSLICE observes them. GSLICE does not assign models to GPUs: here the largest shares come first, each
+onto the GPU with most room. Shares that exceed a GPU are cut max-min fairly, as in gpulet.
 """
 
 from collections.abc import Sequence
@@ -19,15 +19,18 @@ from tidegate_inss.problem import ShareProblem
 FIRST_BATCH, FIRST_SHARE = 1, 0.3
 ROUNDS, BATCH_ROUNDS = 5, 5
 BOUND_TOLERANCE = 0.1
-"""So near below its bound a latency, or above it a throughput, is left alone."""
+"""Tolerance: relative distance from its bound within which latency or throughput changes nothing."""
 LATENCY_BOUND = 0.5
-"""Batches are to take no more than this share of the SLO: the rest is for waiting, as in iGniter."""
+"""Maximum latency of a batch as a fraction of the SLO; the rest is for waiting, as in iGniter."""
 LEAST, MOST_DOWN = 0.01, 0.5
-"""The least share, of 1; and no step takes a larger part of one: a tiny share would never be left again."""
+"""Minimum share, of 1, and maximum relative decrease in a step, so that a tiny share can grow again."""
 
 
 def next_batch(batch: int, latency_ms: float, bound_ms: float, most: int) -> int:
-    """Return the next batch size, from the fraction of its bound that a batch leaves or exceeds."""
+    """Return the next batch size in rows, from the fraction of its bound that a batch leaves or exceeds.
+
+    `latency_ms`: of the current batch; `bound_ms`: its bound; `most`: maximum batch size.
+    """
     left = (bound_ms - latency_ms) / bound_ms
     if 0 < left < BOUND_TOLERANCE:
         return batch
@@ -35,7 +38,10 @@ def next_batch(batch: int, latency_ms: float, bound_ms: float, most: int) -> int
 
 
 def next_share(share: float, latency_ms: float, bound_ms: float, throughput: float, rate: float) -> float:
-    """Return the next share, of 1: larger if latency or throughput miss their bounds, smaller if both meet them."""
+    """Return the next share, of 1: larger if latency or throughput miss their bounds, smaller if both meet them.
+
+    `latency_ms`, `bound_ms`: latency of a batch and its bound; `throughput`, `rate`: both in requests per second.
+    """
     latency_left, throughput_left = (bound_ms - latency_ms) / bound_ms, (throughput - rate) / rate
     if 0 < latency_left < BOUND_TOLERANCE and 0 < throughput_left < BOUND_TOLERANCE:
         return share
@@ -45,7 +51,7 @@ def next_share(share: float, latency_ms: float, bound_ms: float, throughput: flo
 
 
 def max_min_fair(wanted: Sequence[float], room: float) -> list[float]:
-    """Return the max-min fair shares: all wishes if they fit."""
+    """Return the max-min fair division of `room`: all of `wanted` if it fits."""
     granted = [0.0] * len(wanted)
     left = sorted(range(len(wanted)), key=lambda each: wanted[each])
     while left:
@@ -57,7 +63,7 @@ def max_min_fair(wanted: Sequence[float], room: float) -> list[float]:
 
 
 def plan_gslice(predictor: Predictor) -> tuple[list[AssignedShare], dict[int, str]]:
-    """Return the final shares of the loop, and models that fit on no GPU."""
+    """Return the final shares of the loop, and by model why it fits on no GPU."""
     problem = predictor.problem
     alone = [GsliceFeedback(predictor, [model]) for model in range(len(problem.models))]
     for loop in alone:
@@ -125,10 +131,13 @@ def kept_batches(predictor: Predictor, gpu: int, loop: "GsliceFeedback") -> list
 
 
 class GsliceFeedback:
-    """Feedback loop over the models of one GPU."""
+    """GSLICE's feedback loop over the models of one GPU."""
 
     def __init__(self, predictor: Predictor, models: Sequence[int], present: Sequence[AssignedShare] = ()) -> None:
-        """`present`: the shares that they have; none: they begin with small ones."""
+        """Create the loop.
+
+        `models`: numbers of the models; `present`: their current shares, empty: small initial ones.
+        """
         self.models = models
         units = predictor.problem.units_per_gpu
         self.batches = [share.batch for share in present] or [FIRST_BATCH] * len(models)
@@ -137,13 +146,13 @@ class GsliceFeedback:
         self.units = self._divided()
 
     def run(self) -> None:
-        """Adapt batch sizes until they stay, then shares, several times; batch sizes last."""
+        """Adapt batch sizes until they are stable and then shares, several times, ending with batch sizes."""
         for _ in range(ROUNDS):
             self.step()
         self._adjust_batches()
 
     def step(self) -> None:
-        """Adapt batch sizes until they stay, then shares, once."""
+        """Adapt batch sizes until they are stable, then shares once."""
         self._adjust_batches()
         self._adjust_shares()
 

@@ -1,8 +1,8 @@
-"""iGniter (Xu et al., TPDS 2022): the least share in closed form, the fewest GPUs, then more for who is slowed down.
+"""iGniter (Xu et al., TPDS 2022): minimum shares in closed form on the fewest GPUs, then more for slowed models.
 
-Its latency model, a closed form over batch and share and a cost of the neighbors' cache, is fitted to what the
-interference file says: to nine solo runs and one run of each model beside itself, as iGniter asks for. What it knows
-beyond that, of the scheduling of kernels and of the GPU's power, the file does not tell.
+Its latency model, a closed form over batch and share with a cost of the neighbors' cache, is fitted to the interference
+file: to nine solo runs and one run of each model beside itself, as iGniter requires. Its terms for kernel scheduling
+and GPU power are left out, because the file does not contain them.
 """
 
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ from tidegate_inss.assignment import AssignedShare
 from tidegate_inss.prediction import Predictor
 
 FOR_RUNNING = 0.5
-"""A batch is to take no more than this share of the SLO; the rest is for waiting."""
+"""Maximum latency of a batch as a fraction of the SLO; the rest is for waiting."""
 WHOLE_GPU_EFFICIENCY = 0.9
-"""A whole GPU counts for so much of its throughput, where a model needs several."""
+"""Fraction of its throughput that a whole GPU counts for, if a model needs several."""
 FITTED_BATCHES, FITTED_SHARES = (1, 16, 32), (0.1, 0.5, 1.0)
 K4_CANDIDATES = tuple(0.02 * each for each in range(40))
-"""Among which k4 is looked for: the form is linear in the others."""
+"""Values of k4 to try; the closed form is linear in the other coefficients."""
 
 
 @dataclass(frozen=True)
 class FittedModel:
-    """Fitted compute time of one model: (k1 b^2 + k2 b + k3) / (share + k4) + k5 milliseconds, with shares of 1."""
+    """Fitted compute time of a model in ms: (k1 b^2 + k2 b + k3) / (share + k4) + k5, with shares of 1."""
 
     k1: float
     k2: float
@@ -33,14 +33,14 @@ class FittedModel:
     k4: float
     k5: float
     minds_cache: float
-    """How much longer it takes for each percent of the cache that neighbors use."""
+    """Relative increase of compute time for each percent of cache bandwidth that neighbors use."""
 
     def gpu_ms(self, batch: int, share: float) -> float:
-        """Return the stand-alone compute time in ms."""
+        """Return the stand-alone compute time in ms of a batch of rows on a share, of 1."""
         return self.work(batch) / (share + self.k4) + self.k5
 
     def work(self, batch: int) -> float:
-        """Return the work that the share divides."""
+        """Return the part of the compute time of a batch that the share divides: k1 b^2 + k2 b + k3."""
         return self.k1 * batch**2 + self.k2 * batch + self.k3
 
 
@@ -92,7 +92,7 @@ class Igniter:
         self._gpus: list[list[_Tenant]] = []
 
     def run(self) -> tuple[list[AssignedShare], dict[int, str]]:
-        """Return the shares, and why models have too few."""
+        """Return the shares, and by model why it has too few."""
         wanted: list[_Tenant] = []
         missing: dict[int, str] = {}
         for model, tenant in enumerate(self.problem.models):
@@ -120,7 +120,9 @@ class Igniter:
         return shares, missing
 
     def least_units(self, model: int, rate_rps: float) -> _Tenant | None:
-        """Return the batch size for a rate and the least share that is on time alone; None if none is."""
+        """Return the batch size for a rate in requests per second and the least share that is on time alone; None if
+        none is.
+        """
         tenant, fitted = self.problem.models[model], self._fitted[model]
         bound_ms, rate = FOR_RUNNING * tenant.slo_ms, rate_rps / 1000
         tables = self.predictor.tables
@@ -194,5 +196,5 @@ class Igniter:
 
 
 def plan_igniter(predictor: Predictor) -> tuple[list[AssignedShare], dict[int, str]]:
-    """Return iGniter's shares, and why models have too few."""
+    """Return iGniter's shares, and by model why it has too few."""
     return Igniter(predictor).run()

@@ -9,10 +9,10 @@ from tidegate_inss.problem import ShareProblem
 
 
 def layout_of(problem: ShareProblem, plan: SharePlan) -> Layout:
-    """The layout of a plan of this problem. Requests are not cut: each model is one partition of its own name.
+    """Return the layout of a plan of this problem; each model is one partition of its own name.
 
-    Latencies are those of a share by itself: what neighbors add, simulators know and engines learn. A plan may have
-    been edited: raises PlanningError for one of another problem, and for models without a share.
+    Latencies are those of a share alone: simulators add interference, and engines learn it. Raises PlanningError for a
+    plan of another problem (it may have been edited) and for models without a share.
     """
     models = {model.name: model for model in problem.models}
     batches: dict[str, int] = {}

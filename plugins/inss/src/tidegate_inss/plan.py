@@ -1,4 +1,4 @@
-"""The plan: which shares every GPU is divided into, what runs there, and what that is foretold to do."""
+"""The plan: the shares of every GPU, the models that run there, and the predicted rates."""
 
 from typing import Annotated, Literal
 
@@ -19,17 +19,21 @@ class PlannedShare(_Part):
 
     model: str
     units: int = Field(ge=1)
-    """How much of the GPU it has, in what MPS rounds down to."""
+    """Size of the share in units, the granularity of MPS."""
     process: int = Field(default=0, ge=0)
-    """Shares of one GPU with the same number but 0 are one process, whose models take turns; all have its units."""
+    """Number of the process; shares of one GPU with the same number other than 0 are one process with serialized
+    models.
+
+    All of its models have the units of the process.
+    """
     percent: int = Field(ge=1, le=100)
-    """The same as MPS is told it. Rounded up each, so that those of a GPU may exceed 100; their units do not."""
+    """MPS percentage of the share, rounded up, so those of a GPU may exceed 100; their units do not."""
     batch: int = Field(ge=1)
-    """Its batches have no more rows."""
+    """Maximum batch size in rows."""
     batch_ms: Amount
     """Latency of a full batch beside its neighbors, in ms."""
     most_rps: Amount
-    """Its throughput with full batches, one after the other."""
+    """Throughput with full batches one after the other, in requests per second."""
 
 
 class PlannedGpu(_Part):
@@ -46,25 +50,25 @@ class PlannedModel(_Part):
     rate_rps: Amount
     """Arrival rate in requests per second."""
     most_rps: Amount
-    """The throughput of its shares with full batches; 0: it has none."""
+    """Throughput of its shares with full batches in requests per second; 0: no share."""
     bears_rps: Amount
-    """How much may come, as far as is foretold, before too many are late."""
+    """Predicted rate in requests per second that its shares sustain before too many requests are late."""
     missing: str = ""
-    """Why it has no share, or not enough of them."""
+    """Why it has no share, or too few; empty otherwise."""
 
 
 class SharePlan(Plan):
-    """GPUs in shares. More of the objective is better.
+    """Plan of MPS shares. `objective`: more is better.
 
-    It is so many times the rates as the model bears that bears least; or, of a problem whose objective is throughput,
-    rows per second in full batches.
+    It is the least multiple of its rate that a model sustains, or, for a problem with the objective throughput, rows
+    per second in full batches.
     """
 
     kind: Literal["share_plan"] = "share_plan"
     units_per_gpu: int
     models: tuple[PlannedModel, ...]
     gpus: tuple[PlannedGpu, ...]
-    """All that have shares."""
+    """GPUs with shares."""
 
     @property
     def throughput_rps(self) -> float:
@@ -73,7 +77,7 @@ class SharePlan(Plan):
 
     @property
     def gpus_used(self) -> float:
-        """Number of GPUs in use, in parts of GPUs."""
+        """Number of GPUs in use, with fractions."""
         units = 0
         for gpu in self.gpus:
             processes = {share.process or -number: share.units for number, share in enumerate(gpu.shares, start=1)}
@@ -82,7 +86,7 @@ class SharePlan(Plan):
 
     @property
     def bears(self) -> float:
-        """Factor by which all rates could grow, by prediction."""
+        """Factor by which all rates could grow, as predicted."""
         return min(model.bears_rps / model.rate_rps for model in self.models)
 
     @property

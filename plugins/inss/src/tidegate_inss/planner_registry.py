@@ -1,4 +1,4 @@
-"""The planners of MPS shares by their names."""
+"""Planners of MPS shares by name."""
 
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
@@ -56,5 +56,5 @@ class SharePlanner(Protocol):
 
 
 def share_planner(name: str) -> SharePlanner:
-    """Return the planner with this name, imported when it runs. Raises KeyError if it is not in `PLANNER_ENTRIES`."""
+    """Return the planner with this name; it is imported when it runs. Raises KeyError for an unknown name."""
     return imported_late(PLANNER_ENTRIES[name].place, PLANNER_EXTRA)

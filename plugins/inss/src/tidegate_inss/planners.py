@@ -1,4 +1,4 @@
-"""The planners of MPS shares: the search, the algorithms that it is judged by, and the best of all."""
+"""Planners of MPS shares: the local search, and the algorithms that it is compared with."""
 
 from tidegate.api import Progress
 from tidegate_inss.build_plan import build_plan
@@ -12,7 +12,7 @@ from tidegate_inss.search import PlacementSearch
 
 
 def plan_shares(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
-    """Plan by local search. Raises PlanningError."""
+    """Plan by local search for at most `time_limit_s` seconds. Raises PlanningError if no model has a share."""
     predictor = Predictor(problem)
     search = PlacementSearch(predictor)
     shares, missing = search.run(time_limit_s=time_limit_s, progress=progress)
@@ -20,21 +20,21 @@ def plan_shares(problem: ShareProblem, /, *, time_limit_s: float, progress: Prog
 
 
 def plan_by_gpulet(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
-    """Plan with gpulet's algorithm. Raises PlanningError."""
+    """Plan with gpulet's algorithm, which ignores the time limit. Raises PlanningError if no model has a share."""
     del time_limit_s, progress
     predictor = Predictor(problem)
     return build_plan(predictor, *plan_gpulets(predictor), None)
 
 
 def plan_by_gslice(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
-    """Plan with GSLICE's loop. Raises PlanningError."""
+    """Plan with GSLICE's loop, which ignores the time limit. Raises PlanningError if no model has a share."""
     del time_limit_s, progress
     predictor = Predictor(problem)
     return build_plan(predictor, *plan_gslice(predictor), None)
 
 
 def plan_by_igniter(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
-    """Plan with iGniter's algorithm. Raises PlanningError."""
+    """Plan with iGniter's algorithm, which ignores the time limit. Raises PlanningError if no model has a share."""
     del time_limit_s, progress
     predictor = Predictor(problem)
     return build_plan(predictor, *plan_igniter(predictor), None)

@@ -1,4 +1,4 @@
-"""Registers the planners of MPS shares, the training of those that learned, and the controllers."""
+"""Registration of the planners of MPS shares, their training, and the controllers."""
 
 from tidegate.api import CommandSpec, PlannerSpec, hookimpl
 from tidegate.control import ControllerSpec

@@ -1,4 +1,4 @@
-"""The latency model of a problem: what batches take beside their neighbors (InSS, section 4.1)."""
+"""Latency model of a problem: latency of batches beside their neighbors (InSS, section 4.1)."""
 
 from collections.abc import Sequence
 
@@ -11,16 +11,16 @@ class Predictor:
     """Latency model of one problem, as tables."""
 
     def __init__(self, problem: ShareProblem) -> None:
-        """Raise PlanningError as `ShareProblem.check` does."""
+        """Create the latency model of a problem. Raises PlanningError as `ShareProblem.check` does."""
         problem.check()
         self.problem = problem
         self.tables: LatencyTables = tables_of(problem)
         self._minds = self.tables.minds.tolist()
 
     def batch_ms(self, shares: Sequence[AssignedShare]) -> list[float]:
-        """Return the latency of a full batch of each model, all on one GPU and always busy.
+        """Return the latency in ms of a full batch of each share, all on one GPU and always busy.
 
-        Models that share a process run in turn and are no neighbors; of another process the most disturbing model
+        Models that share a process are serialized and are no neighbors; of another process the most disturbing model
         counts.
         """
         tables = self.tables

@@ -1,4 +1,4 @@
-"""The problem of the planners of MPS shares: which GPUs there are, which models they serve, how often and how soon."""
+"""Problem of the planners of MPS shares: GPUs, models, rates and SLOs."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -17,7 +17,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 _DERIVED = {"measured": {"interference"}, "units_per_gpu": {"interference", "units"}, "devices": {"gpus"}}
 """Properties that a problem keeps once they are known, and the fields that they follow from."""
 MULTIPROCESSOR_PAIRS = {"V100": 40, "A100": 54, "A30": 28, "H100": 66, "H200": 66}
-"""Pairs of multiprocessors by product: what MPS shares are rounded down to."""
+"""Pairs of multiprocessors by product: the granularity of MPS shares."""
 
 
 class _Part(BaseModel):
@@ -27,21 +27,21 @@ class _Part(BaseModel):
 class GpuPool(_Part):
     """A group of equal GPUs."""
 
-    product: Name = Field(description="As the interference file names it, e.g. `V100`")
+    product: Name = Field(description="Product as the interference file names it, e.g. `V100`")
     count: int = Field(ge=1, le=10_000)
-    memory_mib: int | None = Field(default=None, ge=1, description="Of each; default: models fit in any case")
-    per_node: int = Field(default=8, ge=1, description="GPUs of a machine")
+    memory_mib: int | None = Field(default=None, ge=1, description="Memory of each GPU in MiB; default: not checked")
+    per_node: int = Field(default=8, ge=1, description="GPUs of each machine")
 
 
 class SharingTenant(_Part):
     """A model to serve, by its name in the interference file."""
 
     name: Name
-    rate_rps: Positive = Field(description="Requests per second, which come independently of each other (Poisson)")
-    slo_ms: Positive = Field(description="How long after its arrival a request may be answered")
-    max_batch: int = Field(default=32, ge=1, le=1024, description="No batch is planned with more rows")
-    memory_mib: Memory = Field(default=0.0, description="What each process of it takes, whatever its batch size")
-    memory_per_row_mib: Memory = Field(default=0.0, description="... and for each row of its batches")
+    rate_rps: Positive = Field(description="Requests per second, with independent arrivals (Poisson)")
+    slo_ms: Positive = Field(description="Time from arrival within which a request should be answered")
+    max_batch: int = Field(default=32, ge=1, le=1024, description="Maximum batch size in rows")
+    memory_mib: Memory = Field(default=0.0, description="Memory of each process in MiB, independent of the batch size")
+    memory_per_row_mib: Memory = Field(default=0.0, description="Additional memory in MiB for each row of its batches")
 
     def takes_mib(self, batch: int) -> float:
         """Return the device memory, in MiB, of a process with batches of `batch` rows."""
@@ -53,15 +53,20 @@ class ShareProblem(VersionedDocument):
 
     kind: Literal["share_problem"] = "share_problem"
     gpus: tuple[GpuPool, ...] = Field(min_length=1, max_length=20)
-    interference: InterferenceModel | str = Field(description="What `tidegate fit-interference` wrote, or its path")
+    interference: InterferenceModel | str = Field(
+        description="Interference file of `tidegate fit-interference`, or its path"
+    )
     models: tuple[SharingTenant, ...] = Field(min_length=1, max_length=10_000)
     objective: Literal["load", "throughput"] = Field(
         default="load",
-        description="What spare units are for: that all models bear as many times their rates as can be; or, once "
-        "they bear their rates, the sum of what full batches would bring (the paper's)",
+        description="Use of spare capacity: the largest multiple of all rates (load); or, once the rates are "
+        "sustained, rows in full batches (throughput, the paper's)",
     )
     units: int | None = Field(
-        default=None, ge=1, le=100, description="Into how many equal parts MPS can divide a GPU; default: by product"
+        default=None,
+        ge=1,
+        le=100,
+        description="Number of equal parts into which MPS can divide a GPU; default: by product",
     )
 
     @model_validator(mode="after")
@@ -81,7 +86,7 @@ class ShareProblem(VersionedDocument):
 
     @cached_property
     def measured(self) -> InterferenceModel:
-        """Return the interference model. Raises PlanningError if the file cannot be read."""
+        """Interference model of the problem. Raises PlanningError if the file cannot be read."""
         if isinstance(self.interference, InterferenceModel):
             return self.interference
         try:
@@ -91,7 +96,7 @@ class ShareProblem(VersionedDocument):
 
     @cached_property
     def units_per_gpu(self) -> int:
-        """Return the number of MPS units of a GPU. Raises PlanningError if unknown."""
+        """Number of MPS units of a GPU. Raises PlanningError if unknown."""
         units = self.units or MULTIPROCESSOR_PAIRS.get(self.measured.gpu.split("/")[0].split("-")[0])
         if units is None or (self.units is None and "/" in self.measured.gpu):
             raise PlanningError(
@@ -102,7 +107,7 @@ class ShareProblem(VersionedDocument):
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:
-        """Return all GPUs, numbered by pool and machine."""
+        """All GPUs, numbered by pool and machine."""
         devices: list[Device] = []
         node = 0
         for pool in self.gpus:
@@ -113,11 +118,11 @@ class ShareProblem(VersionedDocument):
         return tuple(devices)
 
     def percent(self, units: int) -> int:
-        """Return the MPS percentage that, rounded down, gives this many units."""
+        """Return the least MPS percentage for this many units."""
         return -(-100 * units // self.units_per_gpu)
 
     def check(self) -> None:
-        """Raise PlanningError for a problem that no plan can solve, with the model and a remedy."""
+        """Raise PlanningError, with the model and a remedy, for a problem that no plan can solve."""
         measured, units = self.measured, self.units_per_gpu
         for pool in self.gpus:
             if pool.product != measured.gpu:

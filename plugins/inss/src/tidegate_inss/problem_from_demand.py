@@ -1,4 +1,4 @@
-"""From a demand to a problem: what `tidegate recommend` has planned."""
+"""From a demand to a problem, for `tidegate recommend`."""
 
 from tidegate.api import PlanningError
 from tidegate.schemas import Demand
@@ -6,9 +6,9 @@ from tidegate_inss.problem import GpuPool, ShareProblem, SharingTenant
 
 
 def problem_of(demand: Demand) -> ShareProblem:
-    """Return the problem with every GPU of the measured product and every model.
+    """Return the problem with every GPU of the measured product and every model of the demand.
 
-    Raises PlanningError for missing profiles.
+    Raises PlanningError for missing profiles or a missing interference file.
     """
     measured = demand.interference
     if measured is None:

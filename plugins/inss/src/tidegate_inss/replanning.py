@@ -1,7 +1,7 @@
-"""Other shares where those that serve bear too little: the work of the controller `share-replanning`.
+"""Replanning of MPS shares when current ones cannot sustain the rates, for the controller `share-replanning`.
 
-Models stay where they are as long as other shares there will do, for whoever moves is loaded anew; so is whoever gets
-another share, MPS being as it is. Only if they will not do is it searched for who should be elsewhere, from here on.
+Models stay on their GPUs if other shares there suffice, because a model that moves or gets another share is loaded
+again. Only otherwise the search, starting from the current placement, moves models.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,11 @@ from tidegate_inss.search import Placement, PlacementSearch
 
 
 def replanned(problem: ShareProblem, layout: Layout, planner: str) -> Layout | None:
-    """The layout that bears the problem's rates, or more of them; None: the present one does, or there is no better.
+    """Return a layout that sustains the problem's rates, or more of them; None if the current one does or none is
+    better.
 
-    `planner`: the name of who plans; `shares` begins from what serves. Raises PlanningError where there is no plan.
+    `planner`: name of the planner; `shares` starts from the current placement. Raises PlanningError if there is no
+    plan.
     """
     present = shares_of(problem, layout)
     predictor = Predictor(problem)

@@ -1,8 +1,8 @@
-"""The planner `shares`: a local search over who is on which GPU, each GPU being divided max-min fairly.
+"""The planner `shares`: a local search over the placement of models, with each GPU divided max-min fairly.
 
-It begins with the largest models first, each on the GPU with least to do. Then the GPU that bears least gives a model
-away, exchanges one, or shares one with another GPU, for as long as that helps; then it is tried again with the models
-of some GPUs placed anew by chance, until the time is over or that has not helped for long.
+It starts by placing the largest models first, each on the GPU with the least load. Then the GPU with the least capacity
+moves a model away, exchanges one, or splits one with another GPU, while that helps. Then the models of some GPUs are
+placed again at random (a kick) and the search is repeated, until the time is over or kicks no longer help.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,27 +15,27 @@ from tidegate_inss.gpu_partition import GpuPartition, GpuPartitioner, ModelPiece
 from tidegate_inss.prediction import Predictor
 
 EXCHANGE_PARTNERS = 8
-"""GPUs with which the one that bears least tries to exchange: those that bear most."""
+"""Number of GPUs with which the one with the least capacity tries to exchange: those with the most capacity."""
 PARTS, MORE = (0.25, 0.5, 0.75), (0.1, 0.3)
-"""Parts of a model's requests that are moved to a GPU that does not have it, or has it, too."""
+"""Fractions of a model's requests to move to a GPU that does not serve the model, and to one that does."""
 MAX_FRUITLESS_KICKS = 200
-"""So many times in a row a kick may bring nothing before the search ends."""
+"""Number of successive kicks without gain after which the search ends."""
 KICKED_GPUS = 3
-"""GPUs whose models a kick places anew."""
+"""Number of GPUs whose models a kick places again."""
 KICK_SIZE_FACTORS = (0.6, 1.6)
-"""A kick takes models for so much smaller or larger than they are, by chance, so that they come in another order."""
+"""Range of random factors on the sizes of models in a kick, which change their order."""
 MAX_KICK_LOSS = 0.02
-"""A kick may go on from a plan that is so much worse than the best."""
+"""Maximum relative distance from the best plan for a plan from which kicks continue."""
 BOUND_TOLERANCE = 0.005
-"""So near to the bound it ends."""
+"""Relative distance from the bound at which the search ends."""
 MAX_SHARE_BEFORE_SPLIT = 0.85
-"""A model that would need more of a GPU than this is divided among several from the beginning."""
+"""Share of a GPU above which a model is split over several from the start."""
 
 Placement = list[list[ModelPiece]]
 COST_EXPONENT = 8
 """Exponent of the cost: a GPU costs the reciprocal of its capacity to this power, so the weakest counts most."""
 UNSERVED, LATE = 1e30, 1e12
-"""Costs of a GPU on which a model gets nothing and, for throughput, of one on which a rate is not served."""
+"""Costs of a GPU on which a model gets no share and, for throughput, of one on which a rate is not served."""
 
 
 class PlacementSearch:
@@ -55,7 +55,10 @@ class PlacementSearch:
     def run(
         self, *, time_limit_s: float, progress: Progress, start: Placement | None = None
     ) -> tuple[list[AssignedShare], dict[int, str]]:
-        """Return the shares, and models without one. `start`: initial placement."""
+        """Return the shares, and by model number why it has none.
+
+        `time_limit_s`: seconds to search. `start`: initial placement; None: the largest models first.
+        """
         placement, missing = self._begin() if start is None else (start, {})
         best = base = self._improve(placement, time_limit_s, progress)
         idle = 0

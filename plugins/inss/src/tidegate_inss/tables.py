@@ -1,4 +1,4 @@
-"""Stand-alone latency and utilization of models on any share and batch size: the interference model as arrays."""
+"""Stand-alone latency and utilization of models on any share and batch size, as arrays."""
 
 from dataclasses import dataclass
 
@@ -13,22 +13,24 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class LatencyTables:
-    """Arrays of shape (models, units + 1, batches + 1), milliseconds and percent; nothing is asked at index 0.
+    """Arrays of shape (models, units + 1, batches + 1), in ms and percent; index 0 of units and batches is not used.
 
-    A model with a smaller largest batch than others repeats that batch.
+    A model with a smaller maximum batch than others repeats that batch.
     """
 
     transfer_ms: Floats
-    """Shape (models, batches + 1): the bus, which neighbors do not slow down."""
+    """Transfer time in ms, which neighbors do not increase; shape (models, batches + 1)."""
     gpu_ms: Floats
     cache_percent: Floats
     dram_percent: Floats
     minds: Floats
-    """Shape (models, 3): what each percent of cache, of DRAM, and each neighbor costs, as a share of `gpu_ms`."""
+    """Sensitivities, shape (models, 3): cost of each percent of cache, of DRAM, and of each neighbor, as a fraction of
+    `gpu_ms`.
+    """
 
     @property
     def alone_ms(self) -> Floats:
-        """Return the latency in ms of a batch alone on its share of the GPU."""
+        """Latency in ms of a batch alone on its share of the GPU."""
         return self.transfer_ms[:, None, :] + self.gpu_ms
 
 

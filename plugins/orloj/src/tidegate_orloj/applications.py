@@ -1,4 +1,4 @@
-"""Whose requests wait for a model: the distribution of each application's times, and how often each comes."""
+"""Applications of a model: the latency distribution of each, and how frequent its requests are."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,34 +20,34 @@ from tidegate_orloj.batch_latency import (
 from tidegate_orloj.priority import PriorityCurve
 
 USUAL_DELAY = 0.1
-"""The rate of the anticipated delay, per mean time of a request alone: it has to suit models of 3 ms and of 700 ms."""
+"""Rate of the anticipated delay, per mean stand-alone time of a request: suits models of 3 ms and of 700 ms."""
 MAX_GROUPS = 8
-"""So many groups of applications are told apart at most, besides those that are not known: clients name them."""
+"""Maximum number of groups of applications, besides unknown ones, because clients name applications."""
 LOOK_EVERY = 256
-"""After so many requests it is seen whether applications come as often as was thought."""
+"""Number of requests between two checks of the applications' frequencies."""
 MIN_SHARE_CHANGE = 0.05
-"""The least by which the share of one has to have moved for that to count."""
+"""Minimum change of an application's fraction of requests that counts."""
 
 
 class BatchKind(NamedTuple):
     """Key of batches whose latencies are computed together."""
 
     kind: str
-    """The kind of the worker."""
+    """Device class of the worker."""
     rows: int
     others: int
-    """How many requests are in it besides the one that is asked about."""
+    """Number of requests in the batch besides the one in question."""
 
 
 class WorkBudget:
-    """Work budget of the current event: among a few hundred requests a unit takes 0.05 ms."""
+    """Work budget of the current event; among a few hundred requests a unit takes 0.05 ms."""
 
     UNITS = 28
     QUEUE, SIZE, CURVES = 1, 2, 5
-    """The units to look at a queue, at the batches of a size, and to draw the curves of a size."""
+    """Units of work to examine a queue, to examine the batches of a size, and to compute the curves of a size."""
     MOST_CURVES = 4
     FEW_GROUPS = 4
-    """A size of more groups than that counts as two: its curves are as many as there are pairs of groups."""
+    """Number of groups above which a size counts twice: it has a curve for each pair of groups."""
 
     def __init__(self) -> None:
         self.renew()
@@ -57,11 +57,11 @@ class WorkBudget:
         self.left, self._curves = self.UNITS, self.MOST_CURVES
 
     def spend(self, units: int) -> None:
-        """Subtract work from the budget."""
+        """Subtract `units` of work from the budget."""
         self.left -= units
 
     def allows_curves(self, groups: int) -> bool:
-        """Whether the curves of one more size may be drawn, of so many groups, which is done then."""
+        """Whether the curves of one more size of `groups` groups may be computed; if so, they are charged."""
         if self._curves <= 0:
             return False
         self._curves -= 1 if groups <= self.FEW_GROUPS else 2
@@ -71,41 +71,41 @@ class WorkBudget:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationGroups:
-    """Groups of similar applications on a device class; group 0 has those of which nothing is known."""
+    """Groups of similar applications on a device class; group 0 contains unknown ones."""
 
     group_of: NDArray[np.intp]
-    """The group of each application, by its number."""
+    """Group of each application, by its number."""
     laws: tuple[BatchLaw, ...]
     ranks: NDArray[np.intp]
-    """The place of each group by what it takes alone: 0 for the quickest."""
+    """Rank of each group by stand-alone latency; 0: fastest."""
     shares: Floats
-    """How often requests of each group come."""
+    """Fraction of requests of each group."""
     mixtures: Floats
-    """The same of batches that hold no slower group than the i-th, in line i."""
+    """Fractions in batches without slower groups than the i-th, in row i."""
     known: int
-    """The number of applications whose times are known."""
+    """Number of applications with known latency."""
     told: tuple[tuple[tuple[int, int], ...], ...]
-    """The times that the laws were made of."""
+    """Version of the times from which the laws were made."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchCurves:
-    """Priority curves of batches of one size on a device class: one for each group that may be their slowest."""
+    """Priority curves of batches of one size on a device class: one for each possible slowest group."""
 
     version: int
-    """The version of the applications for which it was made."""
+    """Version of the applications from which they were computed."""
     mean_ns: NDArray[np.int64]
-    """Expected latency in ns: by the slowest group in the batch, and by the group of the request in question."""
+    """Expected latency in ns by slowest group of the batch, and by group of the request in question."""
     curve: PriorityCurve
-    """The priority of requests in them."""
+    """Priority curve of requests in such batches."""
 
 
 class Applications:
     """Applications of one model and shape, by number.
 
-    Number 0 is all requests whose application has no distribution of its own: those are told apart by their shape, for
-    which there is a profile. What follows from laws and shares is computed when it is asked for, a few curves for each
-    event, and kept as long as groups are: older curves stand in for those that are yet to be drawn.
+    Number 0 stands for all requests whose application has no distribution of its own; they are described by the profile
+    of their shape. Results that depend on laws and frequencies are computed on demand, a few curves for each event, and
+    reused while groups stay the same; older curves are used until new ones are computed.
     """
 
     def __init__(
@@ -117,11 +117,10 @@ class Applications:
         quantile: float = Policy.quantile,
         budget: WorkBudget | None = None,
     ) -> None:
-        """`delay_rate`: see `PriorityCurve`; None: USUAL_DELAY over the mean time of a request alone.
+        """Create the applications of a model and shape, without distributions.
 
-        `quantile`: see Policy.
-
-        `budget`: of the work that is done for an event; None: its own.
+        `delay_rate`: see `PriorityCurve`, per ms; None: USUAL_DELAY over the mean stand-alone time. `quantile`: see
+        `Policy.quantile`. `budget`: work budget of an event; None: one of its own.
         """
         self.model = model
         self.shape = shape
@@ -152,7 +151,7 @@ class Applications:
 
     @property
     def delay_rate(self) -> float:
-        """Rate at which a request that does not run now is expected to run later, per ms."""
+        """Rate of the anticipated delay per ms: how soon a request that does not run now is expected to run."""
         if self._b is None:
             self._b = USUAL_DELAY / min(self._mean_ms(kind) for kind in self._profiles)
         return self._b
@@ -163,8 +162,10 @@ class Applications:
         self._forget()
 
     def tell_times(self, times: LatencyDistribution) -> None:
-        """Set the stand-alone times of an application's requests on a device class; the empty name: requests without
-        one."""
+        """Set the stand-alone times of an application's requests on a device class.
+
+        An empty name stands for requests without an application.
+        """
         if times.app and times.app not in self._numbers:
             self._numbers[times.app] = len(self._numbers) + 1
             self._counts = np.append(self._counts, 1.0)
@@ -193,7 +194,7 @@ class Applications:
             self._counts /= 2
 
     def inherit(self, other: "Applications") -> None:
-        """Take over the counts of applications that the other one knows, too."""
+        """Take over the counts of applications that `other` knows, too."""
         for name, number in self._numbers.items():
             if name in other._numbers:
                 self._counts[number] = other._counts[other._numbers[name]]
@@ -201,7 +202,7 @@ class Applications:
         self._take_stock()
 
     def groups(self, kind: str) -> ApplicationGroups:
-        """Return the groups of applications on a device class."""
+        """Return the groups of applications on a device class `kind`."""
         if self._grouped.get(kind) != self._version:
             self._regroup(kind)
         return self._groups[kind]
@@ -209,8 +210,8 @@ class Applications:
     def curves(self, sizes: Sequence[BatchKind]) -> dict[BatchKind, BatchCurves]:
         """Return the curves of batches of these sizes on a device class, without those not computed yet.
 
-        As many are drawn as the work for an event allows: those of single requests first, then those that are missing,
-        of these the largest, then those of the oldest version.
+        As many are computed as the budget of an event allows: single requests first, then missing sizes, the largest
+        first, then the oldest.
         """
         groups = len(self.groups(sizes[0].kind).laws)  # which drops curves that are no longer true
         known = self._curves
@@ -233,7 +234,7 @@ class Applications:
         return BatchLatency(groups.laws, mixtures, size.rows, size.others)
 
     def alone_ns(self, kind: str, rows: int) -> NDArray[np.int64]:
-        """Return the expected stand-alone latency in ns of requests of `rows` rows, by group."""
+        """Return the expected stand-alone latency in ns of requests of `rows` rows on device class `kind`, by group."""
         laws = self.groups(kind).laws
         known = self._alone_ns.get((kind, rows))
         if known is None:
@@ -242,12 +243,15 @@ class Applications:
         return known
 
     def quickest_alone_ns(self, kinds: Iterable[str], request: Request) -> int:
-        """Return the expected stand-alone latency in ns of a request on the fastest of these device classes."""
+        """Return the expected stand-alone latency in ns of a request on the fastest of the device classes `kinds`."""
         number = self.number_of(request)
         return min(int(self.alone_ns(kind, request.rows)[self.groups(kind).group_of[number]]) for kind in kinds)
 
     def expected_ms(self, kind: str, rows: int, members: Iterable[int]) -> float:
-        """Return the expected latency in ms of a batch; each request is given by its application number."""
+        """Return the expected latency in ms of a batch of `rows` rows on device class `kind`.
+
+        `members`: application number of each request.
+        """
         groups = self.groups(kind)
         return expected_ms((groups.laws[groups.group_of[member]] for member in members), rows)
 

@@ -1,10 +1,10 @@
-"""How long a batch takes whose requests are padded to the longest: distributions of the maximum (Orloj, section 4.2).
+"""Latency of batches that are padded to their longest request: distribution of a maximum (Orloj, section 4.2).
 
-A batch of k rows takes `c0 + c1 * k * max(l)`, which rises with l: so the batch takes the maximum of what each of its
-requests would make it take, and the distribution function of that maximum is the product of the requests' own. It is
-equal to the sum over all subsets of Equation 8, and takes k multiplications instead of 2**k.
+A batch of k rows takes `c0 + c1 * k * max(l)`, which grows with l. So its latency is the maximum of the latencies that
+each request alone would cause, and the distribution function of the maximum is the product of theirs. This equals the
+sum over all subsets of Equation 8 and takes k multiplications instead of 2**k.
 
-Noise is the same for all requests of a batch: it is a factor of the maximum, and no request's own.
+All requests of a batch share the noise, so it multiplies the maximum.
 """
 
 from collections import Counter
@@ -21,18 +21,18 @@ from tidegate.api import NS_PER_MS, LatencyDistribution, Profile
 
 Floats = NDArray[np.float64]
 Knots = tuple[Floats, Floats]
-"""A distribution function as straight lines: milliseconds, strictly rising, and the shares from 0 to 1 up to them."""
+"""Piecewise linear distribution function: ms, strictly ascending, and cumulative probabilities from 0 to 1."""
 
 
 class BatchLaw(NamedTuple):
     """Law of batches whose longest request is of one application."""
 
     knots: Callable[[int], Knots]
-    """The distribution of what it takes by its rows, without noise."""
+    """Function from rows to the distribution of the latency without noise."""
     noise_cv: float = 0.0
-    """Standard deviation over mean of the noise."""
+    """Coefficient of variation of the noise."""
     means_ms: Callable[[int], float] | None = None
-    """The mean of `knots`, where that is known without them."""
+    """Function from rows to the mean of `knots` in ms, if known without them."""
 
     def mean_ms(self, rows: int) -> float:
         """Return the mean stand-alone latency in ms of a request of `rows` rows."""
@@ -43,19 +43,19 @@ class BatchLaw(NamedTuple):
 
 
 MAX_BINS = 96
-"""The finest histogram of a batch's latency."""
+"""Maximum number of bins of a batch's latency histogram."""
 MAX_EDGES = 4 * MAX_BINS
-"""So many edges of several distributions are looked at before they are made coarser."""
+"""Number of edges of several distributions above which they are made coarser."""
 MAX_POINTS = 64
-"""The finest distribution of several applications together."""
+"""Maximum number of points of a distribution of several applications."""
 MAX_SIZES = 32
-"""Batch sizes of a law whose knots are kept, the latest ones."""
+"""Number of latest batch sizes whose knots a law keeps."""
 MIN_RELATIVE_WIDTH = 0.005
-"""The least width of a distribution, as a share of its largest value: one that is a single number is widened to it."""
+"""Minimum width of a distribution as a fraction of its largest value; a constant is widened to it."""
 MIN_NOISE_CV = 0.01
-"""Less noise than that makes no difference."""
+"""Noise below this coefficient of variation is ignored."""
 FARTHEST, STEPS = 4.0, 128
-"""The normal distribution function is tabulated up to so many standard deviations, in so many steps for each."""
+"""Range of the tabulated normal distribution function in standard deviations, and steps for each."""
 _NORMAL: Floats = np.array(
     [(1 + erf(step / STEPS / sqrt(2))) / 2 for step in range(round(-FARTHEST * STEPS), round(FARTHEST * STEPS) + 1)]
 )
@@ -99,8 +99,8 @@ def law_of_several(times: Sequence[LatencyDistribution], shares: Sequence[float]
 def law_of_profile(profile: Profile, quantile: float, noise_cv: float | None = None) -> BatchLaw:
     """Return the law of requests that differ by shape only: around the expected latency, up to the upper one.
 
-    `quantile`: that the upper latency covers. `noise_cv`: noise of batches, as applications have shown; None: half of
-    the margin.
+    `quantile`: quantile that the upper latency covers. `noise_cv`: observed coefficient of variation of the noise;
+    None: half of the margin's variance is noise.
     """
     most = profile.max_rows
     margin_cv = (profile.upper_ns(most) / profile.expected_ns(most) - 1) / NormalDist().inv_cdf(quantile)
@@ -124,16 +124,17 @@ def law_of_profile(profile: Profile, quantile: float, noise_cv: float | None = N
 
 
 class BatchLatency:
-    """Latency distribution of a batch that contains a request of an application, the others being of any.
+    """Latency distribution of a batch that contains a request of a given application and others of any.
 
-    `edges_ms`: of the bins, strictly rising. `density[..., a, i]`: the probability per millisecond of bin i, for a
-    request of application a. `mean_ms[..., a]`: what the batch is expected to take.
+    `edges_ms`: edges of the bins, strictly ascending. `density[..., a, i]`: probability per ms of bin i for a request
+    of application a. `mean_ms[..., a]`: expected latency of the batch.
     """
 
     def __init__(self, laws: Sequence[BatchLaw], shares: Floats, rows: int, others: int) -> None:
-        """`shares[..., a]`: how often each application comes, of sum 1; `others`: how many requests run with the one.
+        """Compute the distribution.
 
-        Of several batches of so many rows, which hold different applications, all have the same bins.
+        `shares[..., a]`: frequency of each application, with sum 1. `rows`: rows of the batch. `others`: number of
+        requests besides the one in question. Batches with other mixtures (leading dimensions) have the same bins.
         """
         knots = [law.knots(rows) for law in laws]
         every = ceil(sum(len(edges) for edges, _ in knots) / MAX_EDGES)

@@ -1,4 +1,4 @@
-"""The waiting requests of one queue, in arrays: what is asked of thousands of them at a time takes microseconds."""
+"""Waiting requests of one queue in arrays, so that computations on thousands of them take microseconds."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 FIRST_CAPACITY = 16
 MAX_EXPONENT = 100.0
-"""The base of instants is reset when `b * (t - base)` (b: `delay_rate`) has reached this: exp() overflows at 709."""
+"""Value of `b * (t - base)` (b: `delay_rate`) at which the base of times is reset: exp() overflows at 709."""
 
 
 @dataclass(slots=True)
@@ -61,9 +61,10 @@ class PendingQueue(RequestQueue):
         *,
         no_slo_max_deferral_ns: int,
     ) -> None:
-        """`steps`: what missing a deadline costs more, each at a multiple of the time from arrival to it, rising.
+        """Create an empty queue.
 
-        `no_slo_max_deferral_ns`: how long a request without a deadline waits for those that have one.
+        `steps`: cost function as (multiple of the time from arrival to deadline, additional cost), ascending.
+        `no_slo_max_deferral_ns`: how long, in ns, requests without a deadline yield to others.
         """
         super().__init__(key, model)
         self.applications = applications
@@ -83,31 +84,31 @@ class PendingQueue(RequestQueue):
 
     @property
     def app(self) -> NDArray[np.intp]:
-        """Return the application number of each request."""
+        """Application number of each request."""
         return self._app[: len(self)]
 
     @property
     def urgency(self) -> tuple[int, int]:
-        """Return the key by which queues are ranked, smallest first, if there are too many to examine each: O(1).
+        """Key by which queues are ranked, smallest first, if there are too many to examine each: O(1).
 
-        The key is the time at which the first of its requests is lost, or the patience of the oldest ends; then its
-        arrival.
+        The key is the time in ns at which its first request is lost, or at which the oldest request without a deadline
+        stops yielding; then its arrival.
         """
         arrival_ns = self.head.arrival_ns
         return min(self.wake_ns, arrival_ns + self._patience_ns), arrival_ns
 
     @property
     def due_ns(self) -> Ints:
-        """Return the last useful response time of each request, in ns; NEVER_NS: always useful."""
+        """Last useful response time of each request, in ns; NEVER_NS: always useful."""
         return self._due_ns[: len(self)]
 
     @property
     def rows_each(self) -> Ints:
-        """Return the rows of each request."""
+        """Rows of each request."""
         return self._rows[: len(self)]
 
     def request_at(self, place: int) -> Request:
-        """Return the request at a place."""
+        """Return the request at a place of the arrays."""
         return self._requests[int(self._ids[place])]
 
     def push(self, request: Request) -> None:
@@ -150,7 +151,7 @@ class PendingQueue(RequestQueue):
         return taken
 
     def alone_ns(self, kind: str) -> Ints:
-        """Return the expected stand-alone latency in ns of each request on a device class."""
+        """Return the expected stand-alone latency in ns of each request on a device class `kind`."""
         groups = self.groups(kind)
         if self.rows == len(self):
             return self.applications.alone_ns(kind, 1)[groups]
@@ -161,13 +162,14 @@ class PendingQueue(RequestQueue):
         return alone_ns
 
     def groups(self, kind: str) -> NDArray[np.intp]:
-        """Return the group of each request on a device class, by its application."""
+        """Return the group of each request on a device class `kind`, by its application."""
         return self.applications.groups(kind).group_of[self.app]
 
     def scores(self, size: BatchKind, curve: PriorityCurve, now_ns: int) -> Floats:
-        """Return the priority of each request in batches of this size (Equation 2); infinite once patience has ended.
+        """Return the priority of each request in batches of this size (Equation 2) at `now_ns`.
 
-        `curve`: of such batches. Line i holds for batches whose slowest group is at most the i-th.
+        `curve`: priority curve of such batches. Row i holds for batches whose slowest group is at most the i-th.
+        Requests that no longer yield have infinite priority.
         """
         count = len(self)
         if curve.delay_rate * (now_ns - self._base_ns) / NS_PER_MS > MAX_EXPONENT:
@@ -191,7 +193,10 @@ class PendingQueue(RequestQueue):
         return scores
 
     def best(self, scores: Floats, among: Mask, most_rows: int) -> NDArray[np.intp]:
-        """Return the places of the highest scores, older requests first, that fit into `most_rows` rows."""
+        """Return the places of the highest scores that fit into `most_rows` rows, older requests first if equal.
+
+        `among`: mask of the requests to choose from.
+        """
         places = np.flatnonzero(among)
         if len(places) > most_rows:  # each has a row at least
             least = np.partition(scores[places], len(places) - most_rows)[len(places) - most_rows]

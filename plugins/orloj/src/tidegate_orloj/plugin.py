@@ -1,4 +1,4 @@
-"""Registers Orloj."""
+"""Registration of the policy `orloj`."""
 
 from tidegate.api import PolicySpec, hookimpl
 from tidegate_orloj.policy import Orloj

@@ -1,4 +1,4 @@
-"""Orloj's scheduler (Algorithm 1): a batch size by what is urgent and what there is, and the requests of most worth."""
+"""Orloj's scheduler (Algorithm 1): batch size by urgency and queue length, requests by priority."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -38,14 +38,14 @@ from tidegate_orloj.pending import Ints, Mask, PendingQueue
 from tidegate_orloj.priority import Cost
 
 ONE_STEP: tuple[Cost, ...] = ((1.0, 1.0),)
-"""A request that misses its deadline costs 1."""
+"""Cost function of 1 for a missed deadline."""
 
 
 class CostStep(PolicyOptions):
     """A step of a piecewise-constant cost function."""
 
-    after: PositiveFloat = Field(description="A multiple of the time from a request's arrival to its deadline")
-    cost: PositiveFloat = Field(description="What the request has cost from then on")
+    after: PositiveFloat = Field(description="Start of the step, as a multiple of the time from arrival to deadline")
+    cost: PositiveFloat = Field(description="Cost of the request from then on")
 
 
 class OrlojOptions(PolicyOptions):
@@ -55,19 +55,19 @@ class OrlojOptions(PolicyOptions):
         default=None,
         ge=1e-9,
         le=1,
-        description="b: of the anticipated delay, exponentially distributed, per ms; default: 0.1 per mean time alone",
+        description="Rate b of the exponential anticipated delay, per ms; default: 0.1 over the mean stand-alone time",
     )
     batch_sizes: list[Annotated[int, Field(ge=1)]] = Field(
         default=[],
-        description="Rows of the batches that are considered; default: 2, 3, 4, 6, 8, 12, ... and the largest",
+        description="Batch sizes in rows to consider; default: 2, 3, 4, 6, 8, 12, ... and the largest",
     )
     batch_selection: Literal["alike", "worth", "earliest", "latest"] = Field(
         default="alike",
-        description="Of the batches that can be filled: worth: that whose requests are worth most per time; alike: "
-        "also of those without the applications that take longest; earliest, latest: that with such a first deadline",
+        description="Choice among batches that can be filled: highest priority per time (worth), the same also among "
+        "batches without the slowest applications (alike), earliest or latest first deadline",
     )
     costs: dict[str, list[CostStep]] = Field(
-        default={}, description="By model: what lateness costs, in steps; else 1 from the deadline on"
+        default={}, description="Cost of lateness by model, in steps; default: 1 from the deadline on"
     )
 
     @model_validator(mode="after")
@@ -83,9 +83,9 @@ class BatchCandidate:
     """Batch that a queue would run on one worker."""
 
     places: NDArray[np.intp]
-    """Its requests, by their places in the queue."""
+    """Places of its requests in the queue."""
     worth: float
-    """The sum of the priorities."""
+    """Sum of the priorities of its requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class _Found:
 class Orloj(QueueingPolicy[PendingQueue]):
     """Orloj: an idle worker takes the most valuable requests at once, in a batch size that meets their deadlines.
 
-    A request is dropped once it is expected to be late even alone on the quickest worker.
+    A request is dropped once it is expected to be late even alone on the fastest worker.
     """
 
     Options = OrlojOptions
@@ -122,7 +122,7 @@ class Orloj(QueueingPolicy[PendingQueue]):
         """The kinds of the workers that host a model, as far as they were asked for."""
 
     def migrate(self, setup: Setup) -> Self:
-        """Return the next policy, with the shares of applications and current distributions."""
+        """Return the next policy, with the frequencies of applications and current distributions."""
         follower = super().migrate(setup)
         follower._times = {**self._times, **follower._times}
         for (model, shape), known in self._applications.items():
@@ -146,7 +146,7 @@ class Orloj(QueueingPolicy[PendingQueue]):
         )
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
-        """Count it towards its application's share, and let an idle worker run it."""
+        """Count the request towards its application's frequency, and dispatch it if a worker is idle."""
         request = event.request
         is_new = not self.is_readmitted(request)
         queue = self.enqueue(request)

@@ -8,23 +8,23 @@ from numpy.typing import NDArray
 from tidegate_orloj.batch_latency import BatchLatency, Floats
 
 Cost = tuple[float, float]
-"""A step of a cost function: (deadline, what it costs more once that has passed)."""
+"""Step of a cost function: (deadline, additional cost once it has passed)."""
 
 
 MAX_EXPONENT = 600.0
-"""exp() overflows at 709."""
+"""Maximum exponent: exp() overflows at 709."""
 
 
 class PriorityCurve:
-    """Priority of requests in batches of one size, per unit of cost, by the time that is left.
+    """Priority of requests in batches of one size, per unit of cost, by remaining time.
 
-    With `rem = D - t` in bin j, of lower edge `l_j` and density `h_j`, Equation 2 sums to
-    `p = (S_j - h_j) / (E[L]*b) * exp(b*(l_j - rem)) + h_j / (E[L]*b)`, where `S_j` is the sum over the bins below of
-    `h_i * (exp(b*(l2_i - l_j)) - exp(b*(l1_i - l_j)))`. No exponent in this is positive, so that nothing overflows.
+    With `rem = D - t` in bin j, of lower edge `l_j` and density `h_j`, Equation 2 sums to `p = (S_j - h_j) / (E[L]*b) *
+    exp(b*(l_j - rem)) + h_j / (E[L]*b)`, where `S_j` is the sum over the bins below of `h_i * (exp(b*(l2_i - l_j)) -
+    exp(b*(l1_i - l_j)))`. No exponent is positive, so nothing overflows.
     """
 
     def __init__(self, latency: BatchLatency, delay_rate: float) -> None:
-        """`delay_rate`: of the exponential distribution of the anticipated delay, per millisecond."""
+        """Compute the curve of a batch latency. `delay_rate`: rate b of the exponential anticipated delay, per ms."""
         self.delay_rate = delay_rate
         self.edges_ms = latency.edges_ms
         self.batches = len(latency.density) if latency.density.ndim > 2 else 1
@@ -46,8 +46,8 @@ class PriorityCurve:
     def lines(self, app: NDArray[np.intp], due_ms: Floats, now_ms: float) -> tuple[Floats, Floats, Floats]:
         """Return `alpha, beta, milestone`: the priority is `alpha * exp(b*t) + beta` from now until the milestone.
 
-        `app`, `due_ms`: application and deadline of each request; all instants in ms from one base. Where the latency
-        is that of several batches, so are alpha and beta (`alpha[..., request]`).
+        `app`, `due_ms`: application and deadline of each request; all times in ms from one base. If the latency has
+        several batch mixtures, so do alpha and beta (`alpha[..., request]`).
         """
         at = np.searchsorted(self.edges_ms, due_ms - now_ms, side="right")
         lower_ms = self._lower_ms[at]
@@ -58,7 +58,11 @@ class PriorityCurve:
     def lines_of_steps(
         self, app: NDArray[np.intp], steps: Sequence[tuple[Floats, float]], now_ms: float
     ) -> tuple[Floats, Floats, Floats]:
-        """Return the same for a cost that rises in steps, each with its times and cost: a sum (Appendix B)."""
+        """Return the same for a cost that rises in steps: the sum over the steps (Appendix B).
+
+        `app`: application of each request; `steps`: deadlines of all requests, in ms, and cost of each step; `now_ms`:
+        current time in ms.
+        """
         (due_ms, cost), *others = steps
         alpha, beta, milestone = self.lines(app, due_ms, now_ms)
         alpha *= cost

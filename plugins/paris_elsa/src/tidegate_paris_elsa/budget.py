@@ -1,4 +1,4 @@
-"""How many GPCs slices can spend: what is legal on each GPU, added up over all of them."""
+"""GPC budget: the MIG partitions possible on each GPU, added up over all GPUs."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -9,11 +9,14 @@ from tidegate_paris_elsa.problem import GpuPool, MigProblem
 from tidegate_paris_elsa.slices import SliceKind
 
 Cut = tuple[int, ...]
-"""How many slices of each kind one GPU is cut into: one number for each of the problem's kinds."""
+"""Partition of a GPU: number of slices of each of the problem's kinds."""
 
 
 def cuts_of(pool: int, gpus: GpuPool, kinds: Sequence[SliceKind], usable: Sequence[int]) -> tuple[Cut, ...]:
-    """Return the partitions of a GPU of this pool into usable kinds (by number) without room for another slice."""
+    """Return the partitions of a GPU of a pool into usable kinds of slices, without room for another slice.
+
+    `pool`: index of the pool; `gpus`: the pool; `usable`: indexes of the usable kinds.
+    """
     mine = [kind.mig.name for number, kind in enumerate(kinds) if number in usable and kind.pool == pool]
     found = set()
     for placed in gpus.geometry.configurations(mine) if mine else ():
@@ -40,7 +43,7 @@ def parts_of(cuts: Sequence[Cut]) -> tuple[Cut, ...]:
 
 
 def spent(cut: Cut, kinds: Sequence[SliceKind]) -> int:
-    """Return the GPCs of a partition's slices."""
+    """Return the number of GPCs of a partition's slices."""
     return sum(count * kind.gpcs for count, kind in zip(cut, kinds, strict=True))
 
 
@@ -48,7 +51,7 @@ class Budget:
     """GPC budget of a problem, with slices of given kinds only."""
 
     def __init__(self, problem: MigProblem, kinds: Sequence[SliceKind], usable: Sequence[int]) -> None:
-        """`usable`: the numbers of those kinds."""
+        """Compute the budget of a problem. `usable`: indexes of the kinds of slices that may be used."""
         self._problem = problem
         self._kinds = kinds
         self.cuts = [cuts_of(number, pool, kinds, usable) for number, pool in enumerate(problem.gpus)]
@@ -71,9 +74,9 @@ class Budget:
 
     @property
     def gpcs(self) -> int:
-        """Return the GPCs to use: the problem's number, otherwise the maximum.
+        """Number of GPCs to use: the problem's number, otherwise the maximum.
 
-        Raises PlanningError if no partition uses it.
+        Raises PlanningError if no partition uses this number.
         """
         wanted = self._problem.gpcs
         if wanted is None:
@@ -92,7 +95,8 @@ class Budget:
     def draw(self, rng: Random) -> Counter[tuple[int, Cut]]:
         """Return random partitions that use the budget: number of GPUs by (pool, partition).
 
-        Each GPU in turn gets a partition that lets the others use the rest, all equally likely.
+        One GPU after the other gets a partition that lets the others use the rest, all equally likely. `rng`: random
+        generator.
         """
         left, drawn = self.gpcs, Counter[tuple[int, Cut]]()
         for after, pool in zip(range(len(self._reach) - 2, -1, -1), self._pools(), strict=True):
@@ -118,7 +122,7 @@ class Budget:
 
 
 def gpus_cut(problem: MigProblem, chosen: Counter[tuple[int, Cut]]) -> Iterator[tuple[int, int, Cut]]:
-    """Return (pool, index of the GPU, partition) for every partitioned GPU."""
+    """Yield (pool, index of the GPU, partition) for every partitioned GPU."""
     for number in range(len(problem.gpus)):
         index = 0
         for (pool, cut), count in sorted(chosen.items(), reverse=True):

@@ -13,10 +13,11 @@ from tidegate_paris_elsa.slices import SliceOffers, SliceSpeed, offers_of
 
 
 def rates_borne(problem: MigProblem, layout: Layout) -> dict[str, float]:
-    """{model: requests per second} of the highest load, relative to the models' weights, that the layout's slices bear.
+    """Return {model: requests per second} at the highest load, relative to the models' weights, that the slices
+    sustain.
 
-    Every request may go to any slice on which it is on time; one that is on time on no kind that was measured, to the
-    fastest of these. Raises PlanningError for a model that was not measured, or on none of the slices that it has.
+    Every request may go to any slice on which it is on time; if it is on time on no measured kind, to the fastest one.
+    Raises PlanningError for a model that was not measured, or on none of its slices.
     """
     offers = offers_of(problem.model_copy(update={"gpcs": None}))
     workers: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))

@@ -1,4 +1,4 @@
-"""The plan of a change: which instances go and come, in which order, what that costs, and whether it is worth it."""
+"""The plan of a layout change: instances to destroy and to create, their order, the cost, and whether it pays."""
 
 from typing import Annotated, Literal
 
@@ -20,14 +20,14 @@ class PlannedStep(_Part):
     """One change of one GPU. Its other instances keep serving."""
 
     wave: int = Field(ge=0)
-    """Steps of one wave run side by side; the next wave begins when all of them are done."""
+    """Wave of the step: steps of one wave run in parallel; the next wave starts when all are done."""
     device: DeviceField
     destroys: tuple[SliceField, ...]
     creates: tuple[SliceField, ...]
     stops: tuple[str, ...]
-    """Workers of the present layout that are drained first, and serve no more."""
+    """Workers of the current layout that are drained first and stopped."""
     starts: tuple[str, ...]
-    """Workers of the new layout that serve once it is done."""
+    """Workers of the new layout that serve after the step."""
     seconds: Amount
 
 
@@ -35,15 +35,15 @@ class ChangeCost(_Part):
     """Cost of a change of the layout."""
 
     away_s: Amount
-    """Seconds that all of a model's capacity would be away, or not yet there, all models together."""
+    """Lost capacity in seconds of a model's whole capacity, summed over all models."""
     destroyed: int = Field(ge=0)
-    """Instances that served and are destroyed."""
+    """Number of serving instances that are destroyed."""
     loads: int = Field(ge=0)
-    """Models that are loaded into workers."""
+    """Number of models that are loaded into workers."""
     seconds: Amount
-    """From the beginning to the end."""
+    """Duration of the change in seconds."""
     kept: Amount
-    """The least share of any model's capacity, present or planned, whichever is less, that serves meanwhile."""
+    """Minimum fraction of any model's current or planned capacity, whichever is less, that serves during the change."""
 
 
 class Reconfiguration(Plan):
@@ -52,13 +52,15 @@ class Reconfiguration(Plan):
     kind: Literal["mig_reconfiguration"] = "mig_reconfiguration"
     cost: ChangeCost
     naive: ChangeCost
-    """The same change GPU by GPU as the planned layout numbers them, each cut anew as a whole."""
+    """Cost of the same change GPU by GPU in the numbering of the planned layout, each repartitioned as a whole."""
     gained_rps: float | None
-    """Requests per second that the planned layout bears more, of what clients ask; None: a layout says no rates."""
+    """Additional requests per second that the planned layout sustains, of what clients send; None: a layout has no
+    rates.
+    """
     lost_requests: Amount | None
-    """Requests that are not borne while it is changed."""
+    """Number of requests that are lost during the change; None: a layout has no rates."""
     worth: bool | None
-    """Whether it gains more requests within the horizon than are lost; None: a layout says no rates."""
+    """Whether more requests are gained within the horizon than lost; None: a layout has no rates."""
     horizon_s: Amount
     steps: tuple[PlannedStep, ...]
     workers: tuple[LayoutWorker, ...]

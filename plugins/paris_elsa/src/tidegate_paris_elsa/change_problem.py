@@ -1,4 +1,4 @@
-"""The problem of the planner `reconfigure`: what serves now, what is to serve, and what a change takes."""
+"""The problem of the planner `reconfigure`: the current layout, the target layout, and the durations of changes."""
 
 from functools import cached_property
 from pathlib import Path
@@ -17,30 +17,35 @@ class ReconfigurationProblem(VersionedDocument):
     """Problem of `reconfigure`: the current and the target layout."""
 
     kind: Literal["mig_reconfiguration_problem"] = "mig_reconfiguration_problem"
-    present: Layout | str = Field(description="The layout that serves now, or its path")
-    planned: Layout | str = Field(description="A planner's layout, or its path; which of its GPUs is which is open")
-    keep: float = Field(default=0.5, ge=0, le=1, description="Share of each model's capacity that serves all the time")
-    cut_s: Seconds = Field(default=5.0, description="To destroy instances and to make others in their place")
-    load_s: Seconds | dict[str, Seconds] = Field(default=30.0, description="To load a model, or by model")
-    horizon_s: Seconds = Field(default=3600.0, description="How long the planned layout is expected to serve")
+    present: Layout | str = Field(description="Current layout, or its path")
+    planned: Layout | str = Field(description="Target layout, or its path; its GPUs may be renumbered")
+    keep: float = Field(
+        default=0.5, ge=0, le=1, description="Fraction of each model's capacity that must serve throughout the change"
+    )
+    cut_s: Seconds = Field(default=5.0, description="Seconds to destroy instances and to create others in their place")
+    load_s: Seconds | dict[str, Seconds] = Field(
+        default=30.0, description="Seconds to load a model, one value or by model"
+    )
+    horizon_s: Seconds = Field(default=3600.0, description="Seconds for which the target layout is expected to serve")
     rates_rps: dict[str, Annotated[float, Field(ge=0)]] | None = Field(
-        default=None, description="What clients ask of each model; default: more than either layout bears"
+        default=None, description="Request rate of each model; default: more than either layout sustains"
     )
 
     problem: MigProblem | str | None = Field(
         default=None,
-        description="What clients send from now on, or its path: rates are what either layout bears of it; default: "
-        "those that the layouts say, which are comparable if they were planned for the same requests",
+        description="Problem with the expected requests, or its path: each layout's sustained rates are computed for "
+        "it; default: the rates in the layouts, which are comparable if they were planned for the same "
+        "requests",
     )
 
     @cached_property
     def requests(self) -> MigProblem | None:
-        """Return the problem that `problem` names. Raises DocumentError."""
+        """Planning problem that `problem` names; None without one. Raises DocumentError."""
         return read_document(Path(self.problem), MigProblem) if isinstance(self.problem, str) else self.problem
 
     @cached_property
     def layouts(self) -> tuple[Layout, Layout]:
-        """Return the current and the target layout. Raises DocumentError."""
+        """Current and target layout. Raises DocumentError."""
         return _read(self.present), _read(self.planned)
 
     def load_time_s(self, model: str) -> float:

@@ -1,4 +1,4 @@
-"""MIG instances of a GPU with their workers, and each one's share of the models' capacity."""
+"""MIG instances of a GPU with their workers, and the capacity of each for the models."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -9,7 +9,7 @@ from tidegate.api.device import Device, Mig, Mps, Slice, WholeDevice, mig_instan
 from tidegate.schemas import Layout, LayoutPartition, LayoutWorker
 
 Instance = Mig | WholeDevice
-"""A MIG instance, or a device that is not cut."""
+"""MIG instance, or a whole device."""
 
 
 class MpsShare(NamedTuple):
@@ -17,11 +17,11 @@ class MpsShare(NamedTuple):
 
     percent: int
     memory_mib: int
-    """0: not limited."""
+    """Memory limit in MiB; 0: none."""
 
 
 WHOLE_INSTANCE = MpsShare(0, 0)
-"""The instance without MPS."""
+"""Share of a worker without MPS: the whole instance."""
 
 
 class UnnamedWorker(NamedTuple):
@@ -29,19 +29,19 @@ class UnnamedWorker(NamedTuple):
 
     share: MpsShare
     hosts: tuple[str, ...]
-    """Its partitions, sorted."""
+    """Partitions that it hosts, sorted."""
     kind: str
-    """The kind that the layout names; empty: that of device and slice."""
+    """Device class that the layout names; empty: derived from device and slice."""
 
 
 Seats = tuple[UnnamedWorker, ...]
-"""The workers of an instance, sorted."""
+"""Workers of an instance, sorted."""
 Gpu = tuple[tuple[Instance, Seats], ...]
-"""The instances of a GPU, sorted."""
+"""Instances of a GPU with their workers, sorted."""
 
 
 def slots(part: Instance) -> tuple[int, str]:
-    """Return the sort key of instances: their start."""
+    """Return the sort key of an instance: its first memory slice."""
     return (part.start, part.profile) if isinstance(part, Mig) else (-1, "")
 
 
@@ -57,7 +57,7 @@ def gpus_of(layout: Layout) -> dict[Device, dict[Instance, tuple[LayoutWorker, .
 
 
 def seat_of(worker: LayoutWorker) -> UnnamedWorker:
-    """Return a worker without its name and place."""
+    """Return a worker without its name and device."""
     part = worker.slice
     share = MpsShare(part.percent, part.memory_mib or 0) if isinstance(part, Mps) else WHOLE_INSTANCE
     return UnnamedWorker(share, tuple(sorted(worker.hosts)), worker.device_class or "")
@@ -71,19 +71,19 @@ def slice_in(instance: Instance, share: MpsShare) -> Slice:
 
 
 def gpu_of(instances: Mapping[Instance, Iterable[LayoutWorker]]) -> Gpu:
-    """Return the instances without names: equal for GPUs that serve the same."""
+    """Return the instances of a GPU without worker names: equal for GPUs that serve the same."""
     return tuple((part, tuple(map(seat_of, instances[part]))) for part in sorted(instances, key=slots))
 
 
 def without(seats: Seats, others: Seats) -> Seats:
-    """Return the workers that are not matched by the others."""
+    """Return the workers of `seats` that have no equal one in `others`."""
     return tuple(sorted((Counter(seats) - Counter(others)).elements()))
 
 
 def names_of(seats: Seats, there: Iterable[LayoutWorker]) -> list[str | None]:
-    """Return a name for each worker of an instance: its current one if the same worker exists.
+    """Return a name for each worker of an instance: that of an equal current worker if there is one.
 
-    Others take names of workers with the same share, then any; None: none is left.
+    Other workers take names of workers with the same share, then any; None: no name is left. `there`: current workers.
     """
     left = list(there)
     names: list[str | None] = [None] * len(seats)
@@ -99,17 +99,17 @@ def names_of(seats: Seats, there: Iterable[LayoutWorker]) -> list[str | None]:
 
 @dataclass(frozen=True)
 class Capacities:
-    """How many rows per second each partition's workers do, by kind of worker.
+    """Capacity of workers in rows per second by partition and device class.
 
-    In batches as large as all kinds have. A worker of several partitions does each of them a part of its time.
+    Measured at the largest batch size that all classes have. A worker of several partitions spends equal time on each.
     """
 
     rows_per_s: Mapping[tuple[str, str], float]
-    """Rows per second of a worker, by (partition, class)."""
+    """Rows per second of a worker, by (partition, device class)."""
 
     @classmethod
     def of(cls, *layouts: Layout) -> "Capacities":
-        """Return the capacities of all kinds in these layouts; the last layout takes precedence."""
+        """Return the capacities of all device classes in these layouts; the last layout takes precedence."""
         tables: dict[str, dict[str, tuple[float, ...]]] = defaultdict(dict)
         for layout in layouts:
             for part in layout.partitions:
@@ -121,7 +121,7 @@ class Capacities:
         return cls(found)
 
     def of_instance(self, device: Device, part: Instance, seats: Seats) -> dict[str, float]:
-        """Return rows per second by partition."""
+        """Return the rows per second of an instance by partition."""
         found: defaultdict[str, float] = defaultdict(float)
         for seat in seats:
             kind = seat.kind or device.device_class(slice_in(part, seat.share))

@@ -1,4 +1,4 @@
-"""Knees: from how many rows on a slice is busy, so that more of them only take longer (PARIS, step A)."""
+"""Knees: number of rows from which a slice is saturated, so that more rows only take longer (PARIS, step A)."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -7,15 +7,15 @@ from typing import Literal
 from tidegate_paris_elsa.problem import SliceProfile
 
 KneeSource = Literal["utilization", "latency", "slo"]
-"""Method that found a knee; `slo`: with more rows a request would be late."""
+"""Method that found a knee; `slo`: larger requests would be late."""
 
 
 def knee_of(profile: SliceProfile, *, utilization: float, gain: float) -> tuple[int, KneeSource]:
-    """The rows at which a slice's utilization, or its throughput, bends, and by which of the two that was found.
+    """Return the rows at which a slice's utilization, or its throughput, saturates, and the method that found them.
 
-    By utilization, where it was measured: the first rows with the share `utilization` of the slice's own highest one,
-    for what the host takes keeps that of some below 1. Else the first rows of which twice as many bring less than
-    `gain` more throughput. Where there are none such it is the largest number that was measured.
+    By utilization, if it was measured: the first rows with the fraction `utilization` of the slice's own maximum
+    (overhead of the host keeps some maxima below 1). Otherwise the first rows for which twice as many bring less than
+    the relative gain `gain` in throughput. If there are none, the largest measured number.
     """
     if profile.utilization is not None:
         enough = utilization * max(profile.utilization)
@@ -31,7 +31,7 @@ def knee_of(profile: SliceProfile, *, utilization: float, gain: float) -> tuple[
 
 
 def latency_ms(profile: SliceProfile, rows: int) -> float:
-    """Return the latency of a request of `rows` rows in ms, interpolated linearly."""
+    """Return the latency in ms of a request of `rows` rows, interpolated linearly."""
     points = list(zip(profile.rows, profile.latency_ms, strict=True))
     above = next(index for index, known in enumerate(profile.rows) if known >= rows)
     right, right_ms = points[above]
@@ -42,8 +42,10 @@ def latency_ms(profile: SliceProfile, rows: int) -> float:
 
 
 def segments_of(knees: Sequence[int], most_rows: int) -> list[tuple[int, int]]:
-    """Return the segments (B_{k-1} + 1, B_k) for slices from small to large; the last is unbounded, some may be
-    empty."""
+    """Return the segments (B_{k-1} + 1, B_k) of slices from small to large; the last ends at `most_rows`.
+
+    Some may be empty.
+    """
     ends = [min(end, most_rows) for end in accumulate(knees, max)]
     ends[-1] = most_rows
     return [(before + 1, end) for before, end in zip([0, *ends], ends, strict=False)]

@@ -1,4 +1,4 @@
-"""From a plan to a layout: one worker for each slice, in its GPU, with the model that it serves."""
+"""From a plan to a layout: one worker for each slice, on its GPU, with the model that it serves."""
 
 from collections.abc import Mapping
 
@@ -12,10 +12,10 @@ from tidegate_paris_elsa.slices import SliceSpeed, offers_of
 
 
 def layout_of(problem: MigProblem, plan: MigPlan) -> Layout:
-    """The layout of a plan of this problem. Requests are not cut: each model is one partition of its own name.
+    """Return the layout of a plan of this problem; each model is one partition of its own name.
 
-    A plan may have been edited: raises PlanningError for one of another problem, with slices on which a model was not
-    measured, or with a GPU that cannot be cut so.
+    Raises PlanningError for a plan of another problem (it may have been edited), with slices on which a model was not
+    measured, or with an impossible partition of a GPU.
     """
     if [model.name for model in plan.models] != [model.name for model in problem.models]:
         raise PlanningError("the plan is not of this problem: its models are others, or in another order")

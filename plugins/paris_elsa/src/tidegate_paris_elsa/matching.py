@@ -11,7 +11,7 @@ from tidegate.api.device import Device
 from tidegate_paris_elsa.instances import Gpu
 
 SAME_NUMBER_BONUS = 1e-6
-"""The share of the largest cost by which a GPU that has its number already is preferred."""
+"""Bonus for a GPU that keeps its number, as a fraction of the largest cost."""
 NO_INSTANCES: Gpu = ()
 
 
@@ -29,10 +29,11 @@ def match(
     planned: Mapping[Device, Gpu],
     nearest: Callable[[Device, Gpu, Gpu], tuple[float, Gpu]],
 ) -> list[GpuChange]:
-    """Every GPU with what it is to serve, so that the sum of the costs is the least there is.
+    """Return every GPU with its target, with the least total cost.
 
-    `nearest`: the cost of a change of one GPU, and the planned instances where they cost that. GPUs of one product are
-    taken for each other. Raises PlanningError where the planned layout has more of a product than there can be.
+    `present`, `planned`: instances by device. `nearest(device, present, planned)`: cost of a change of one GPU, and the
+    planned instances as they cost that. GPUs of one product are interchangeable. Raises PlanningError if the planned
+    layout has more GPUs of a product than there can be.
     """
     changes = []
     for product in sorted({device.product for device in (*present, *planned)}):
@@ -58,7 +59,10 @@ def match(
 
 
 def devices_of(product: str, present: Mapping[Device, Gpu], planned: Mapping[Device, Gpu]) -> list[Device]:
-    """Return the existing GPUs; if more are planned, as many that only the plan names."""
+    """Return the existing GPUs of a product; if more are planned, also GPUs that only the plan names.
+
+    Raises PlanningError if there are too few.
+    """
     there = [device for device in present if device.product == product]
     wanted = [device for device in planned if device.product == product]
     new = [device for device in wanted if device not in present]
@@ -69,7 +73,7 @@ def devices_of(product: str, present: Mapping[Device, Gpu], planned: Mapping[Dev
 
 
 def in_order(present: Mapping[Device, Gpu], planned: Mapping[Device, Gpu]) -> list[GpuChange]:
-    """Return the assignment in listed order, as the baseline."""
+    """Return the assignment of GPUs in listed order, as the baseline."""
     changes: list[GpuChange] = []
     for product in sorted({device.product for device in (*present, *planned)}):
         devices = devices_of(product, present, planned)

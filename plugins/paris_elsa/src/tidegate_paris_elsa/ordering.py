@@ -1,11 +1,11 @@
-"""In which order steps are done, and which at once, so that every model keeps a share of its capacity."""
+"""Order and parallelism of steps, such that every model keeps a fraction of its capacity."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 RELATIVE_TOLERANCE = 1e-9
 MAX_TRIED = 20_000
-"""So many sets of done steps are tried where the straight way is blocked."""
+"""Maximum number of sets of finished steps that are examined if the greedy order fails."""
 
 Amounts = Mapping[str, float]
 """Capacity by partition."""
@@ -16,16 +16,16 @@ class CapacityChange:
     """Effect of a step on capacity."""
 
     lost: Amounts
-    """While it runs."""
+    """Capacity that is missing while the step runs."""
     gained: Amounts
-    """Once it is done."""
+    """Capacity that is added when the step is done."""
 
 
 def waves_of(moves: Sequence[CapacityChange], capacity: Amounts, needed: Amounts) -> list[list[int]] | None:
-    """Moves, by number, in waves: those of a wave run at once, and what is needed is there all the time.
+    """Return the steps, by index, in waves: steps of a wave run in parallel, and `needed` capacity is always there.
 
-    The moves that take least of what they give back come first. Where that leads nowhere, every order of single moves
-    is looked for, as far as `MAX_TRIED` goes; None: there is none, or none was found.
+    `moves`: effects of the steps; `capacity`: current capacity. Steps with the least net loss come first. If that
+    fails, orders of single steps are searched up to `MAX_TRIED` sets; None: no order was found.
     """
     left = sorted(range(len(moves)), key=lambda number: (_net(moves[number], capacity), number))
     have = dict(capacity)
@@ -50,7 +50,10 @@ def waves_of(moves: Sequence[CapacityChange], capacity: Amounts, needed: Amounts
 def least_kept(
     moves: Sequence[CapacityChange], waves: Sequence[Sequence[int]], capacity: Amounts, shared: Amounts
 ) -> float:
-    """Return the least fraction of a partition's capacity during the change; `shared`: its full capacity."""
+    """Return the least fraction of a partition's capacity during the change.
+
+    `waves`: steps by index; `capacity`: current capacity; `shared`: full capacity of each partition.
+    """
     have, least = dict(capacity), 1.0
     for wave in waves:
         for number in wave:

@@ -1,4 +1,4 @@
-"""Where slices are: every slice of a plan on a GPU, at a start slot that is legal, for one model."""
+"""Placement of slices: every slice of a plan on a GPU, at a legal start slot, for one model."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
@@ -12,9 +12,10 @@ from tidegate_paris_elsa.slices import SliceKind
 
 
 def place(problem: MigProblem, kinds: Sequence[SliceKind], counts: SliceCounts) -> tuple[PlannedGpu, ...]:
-    """The GPUs that have slices, those of each pool from the first one on.
+    """Return the GPUs with slices, those of each pool from the first one on.
 
-    Slices of one kind go round the models, so that what a machine or a GPU that is lost takes along is of several.
+    Slices of one kind are dealt to the models in rotation, so the loss of a machine or a GPU affects several models a
+    little.
     """
     waiting: defaultdict[int, deque[int]] = defaultdict(deque)
     for kind in range(len(kinds)):
@@ -46,6 +47,6 @@ def place(problem: MigProblem, kinds: Sequence[SliceKind], counts: SliceCounts) 
 
 
 def device_of(pool: GpuPool, number: int) -> Device:
-    """Return the device of a pool's GPU, with its node."""
+    """Return the device of a pool's GPU, by index, with its node."""
     node, index = divmod(number, pool.per_node)
     return Device(f"{pool.product}-node-{node}", index, pool.product, pool.memory_mib)

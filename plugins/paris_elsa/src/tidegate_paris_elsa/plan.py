@@ -1,4 +1,4 @@
-"""The plan: how every GPU is cut, which model each slice serves, and why so many of each."""
+"""The plan: the MIG partition of every GPU, the model of each slice, and the numbers that PARIS wants."""
 
 from typing import Annotated, Literal
 
@@ -19,16 +19,16 @@ class PlannedSegment(_Part):
     """Number of slices of one kind that PARIS wants for one model."""
 
     kind: str
-    """E.g. `A100-40GB/3g.20gb`."""
+    """Name of the kind of slice, e.g. `A100-40GB/3g.20gb`."""
     knee: int
-    """B_k: from so many rows on it is busy."""
+    """Knee B_k: number of rows from which the slice is saturated."""
     knee_from: KneeSource
     rows: tuple[int, int]
-    """The segment: the sizes of the requests that it is meant for, first and last; none where the last is less."""
+    """Segment: first and last size of the requests it is meant for, in rows; empty if the last is less."""
     work_s: Amount
-    """R_k: seconds of such a slice, for each request of the model."""
+    """R_k: seconds of such a slice for each request of the model."""
     wanted: Amount
-    """N_k: how many of it, in parts of slices."""
+    """N_k: number of slices that PARIS wants, with fractions."""
 
 
 class PlannedModel(_Part):
@@ -36,11 +36,11 @@ class PlannedModel(_Part):
 
     name: str
     rate_rps: Amount
-    """Requests per second that its slices bear."""
+    """Requests per second that its slices sustain."""
     slices: dict[str, int]
-    """How many of each kind it has."""
+    """Number of its slices, by kind."""
     segments: tuple[PlannedSegment, ...] = ()
-    """From the slowest kind to the fastest; empty for planners that want nothing."""
+    """Segments from the slowest kind to the fastest; empty for planners without them."""
 
 
 class PlannedSlice(_Part):
@@ -48,7 +48,7 @@ class PlannedSlice(_Part):
 
     profile: str
     start: int = Field(ge=0)
-    """Its first memory slice."""
+    """First memory slice."""
     model: str
 
 
@@ -64,7 +64,7 @@ class MigPlan(Plan):
 
     kind: Literal["mig_plan"] = "mig_plan"
     gpcs: int
-    """How many GPCs are spent."""
+    """Number of GPCs in use."""
     models: tuple[PlannedModel, ...]
     gpus: tuple[PlannedGpu, ...]
 

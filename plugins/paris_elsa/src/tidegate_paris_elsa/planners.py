@@ -1,4 +1,4 @@
-"""The planner `paris`, and those that it is judged by: equal slices everywhere, the best of these, random ones."""
+"""The planner `paris`, and its baselines: equal slices, the best equal slices, random slices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tidegate_paris_elsa.slice_demand import instances, work_s
 from tidegate_paris_elsa.slices import SliceKind, SliceOffers, SliceSpeed, offers_of
 
 HOMOGENEOUS_GPCS: tuple[Size, ...] = (1, 2, 3, 7)
-"""The sizes of equal slices among which `homogeneous-max` looks for the best, as the paper does."""
+"""Sizes of equal slices, in GPCs, that `homogeneous-max` tries, as in the paper."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,10 @@ class _Wish:
 
 
 def plan_paris(problem: MigProblem, /, *, time_limit_s: float, progress: Progress) -> MigPlan:
-    """Plan heterogeneous slices, each for the request sizes that suit it (PARIS). Raises PlanningError."""
+    """Plan heterogeneous slices, each for the request sizes that suit it (PARIS), in at most `time_limit_s` seconds.
+
+    Raises PlanningError if there is no plan.
+    """
     offers = offers_of(problem)
     budget = Budget(problem, offers.kinds, offers.usable)
     wishes = _wishes(problem, offers, budget.gpcs)
@@ -52,14 +55,20 @@ def plan_paris(problem: MigProblem, /, *, time_limit_s: float, progress: Progres
 
 
 def plan_homogeneous(problem: MigProblem, /, *, time_limit_s: float, progress: Progress) -> MigPlan:
-    """Plan slices of one size, `size`: as many as fit or use the GPCs. Raises PlanningError."""
+    """Plan slices of one size, `problem.size`: as many as fit or use the GPCs.
+
+    `time_limit_s`: seconds to search. Raises PlanningError if there is no plan.
+    """
     if problem.size is None:
         raise PlanningError("size: `homogeneous` needs one: 1, 2, 3, 4 or 7 GPCs")
     return _homogeneous(problem, problem.size, time_limit_s, progress)
 
 
 def plan_max(problem: MigProblem, /, *, time_limit_s: float, progress: Progress) -> MigPlan:
-    """Plan with the best single size of slices, by load served on time. Raises PlanningError."""
+    """Plan with the best single size of slices, by load served on time.
+
+    `time_limit_s`: seconds to search. Raises PlanningError if there is no plan.
+    """
     plans: list[tuple[bool, MigPlan]] = []
     reasons = []
     for size in HOMOGENEOUS_GPCS:
@@ -75,7 +84,10 @@ def plan_max(problem: MigProblem, /, *, time_limit_s: float, progress: Progress)
 
 
 def plan_random(problem: MigProblem, /, *, time_limit_s: float, progress: Progress) -> MigPlan:
-    """Plan random partitions that use the GPCs, from the problem's `seed`. Raises PlanningError."""
+    """Plan random partitions that use the GPCs, from the problem's `seed`.
+
+    `time_limit_s`: seconds to search. Raises PlanningError if there is no plan.
+    """
     every = offers_of(problem)
     offers = every.only(set.intersection(*({speed.kind for speed in mine} for mine in every.speeds)))
     drawn = Budget(problem, offers.kinds, offers.usable).draw(Random(problem.seed))

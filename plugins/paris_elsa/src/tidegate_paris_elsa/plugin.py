@@ -1,4 +1,4 @@
-"""Registers PARIS and ELSA."""
+"""Registration of PARIS and ELSA."""
 
 from collections.abc import Callable
 from typing import Any, cast

@@ -34,21 +34,21 @@ class ElsaOptions(PolicyOptions):
     """Options of the policy `elsa`."""
 
     alpha: float = Field(
-        default=1.0, gt=0, le=100, description="What a request needs is taken for so many times as long"
+        default=1.0, gt=0, le=100, description="Safety factor on the required time of a request (the paper's alpha)"
     )
     beta: float = Field(
-        default=1.0, ge=0, le=100, description="... and its own execution within it again so many times"
+        default=1.0, ge=0, le=100, description="Factor on the request's own execution time within it (the paper's beta)"
     )
     allow_batching: bool = Field(
-        default=False, description="What waits for one worker shares batches, as long as all are on time"
+        default=False, description="Whether requests that wait for one worker share batches while all are on time"
     )
 
 
 class Elsa(Policy):
-    """A line before each worker; a request joins one when it arrives, and runs there when its turn has come.
+    """ELSA: a queue for each worker; a request joins one when it arrives, and runs there in order.
 
-    It joins the smallest slice on which it is on time, of equal ones that with the least to do (step A); if it is late
-    everywhere, or has no deadline, the one that is done with it first (step B). Nothing is dropped.
+    It joins the smallest slice on which it is on time, among equal ones that with the least work (step A); if it is
+    late everywhere, or has no deadline, the worker that would finish it first (step B). Requests are never dropped.
     """
 
     Options = ElsaOptions
@@ -98,14 +98,14 @@ class Elsa(Policy):
         return ()
 
     def on_worker_delayed(self, event: WorkerDelayed) -> Commands:
-        """Update the wait at the worker, which runs longer than expected."""
+        """Update the expected wait at the worker, whose stage takes longer than planned."""
         if line := self._lines.get(event.worker_id):
             line.ready = False
             self._pool_of[event.worker_id].changed(event.now_ns, line)
         return ()
 
     def on_worker_joined(self, event: WorkerJoined) -> Commands:
-        """Redistribute the waiting requests that the worker could serve, oldest first."""
+        """Distribute again the waiting requests that the new worker could serve, oldest first."""
         self._join(event.worker)
         waiting = [
             request

@@ -1,4 +1,4 @@
-"""Equal workers, and which of them has the least to do: found in logarithmic time."""
+"""Pools of equal workers, with a search for the one with the least work in logarithmic time."""
 
 from heapq import heappop, heappush
 
@@ -8,11 +8,11 @@ from tidegate_paris_elsa.worker_queue import WorkerQueue
 
 
 class WorkerPool:
-    """Workers of one kind that host the same.
+    """Workers of one device class that host the same partitions.
 
-    How long a request would wait at a worker (T_wait, equation 1) falls with time while the worker runs as expected;
-    where it idles it is nothing. What runs longer than was expected is taken to last as long again as it is late: in
-    the paper it is over any moment, and so a worker that hangs seems to be the one to wait for.
+    The wait at a worker (T_wait, equation 1) decreases with time while the worker runs as expected; it is 0 if the
+    worker is idle. An overdue stage is expected to last for another time equal to its delay. (In the paper it is
+    expected to end at once, so a hanging worker would attract all requests.)
     """
 
     def __init__(self, like: Worker) -> None:
@@ -59,7 +59,7 @@ class WorkerPool:
         self.count -= 1
 
     def changed(self, now_ns: int, line: WorkerQueue) -> None:
-        """Update the pool after a change of a worker's batch or queue."""
+        """Update the pool after a change of a worker's batch or queue at `now_ns`."""
         place = line.place
         runs, idles = line.ends_ns > now_ns, line.ready
         self._done[place] = line.ends_ns + line.queued_ns if runs else NEVER_NS
@@ -89,7 +89,7 @@ class WorkerPool:
         return wait_ns, line
 
     def look_again(self, now_ns: int) -> None:
-        """Update workers whose batch should be over: it is, or it runs longer."""
+        """Update workers whose batch should have ended: it did, or it is overdue."""
         running = self._running
         while running and running[0][0] <= now_ns:
             _, place = heappop(running)

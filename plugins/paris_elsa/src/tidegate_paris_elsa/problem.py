@@ -1,4 +1,4 @@
-"""The problem of the planners of MIG slices: which GPUs there are, which models they serve, requests of which sizes."""
+"""Problem of the planners of MIG slices: GPUs, models, and sizes of requests."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -34,10 +34,12 @@ class _Part(BaseModel):
 class GpuPool(_Part):
     """A group of equal GPUs."""
 
-    product: Name = Field(description="With its memory, e.g. `A100-40GB`, or what the driver calls it")
+    product: Name = Field(description="Product with its memory, e.g. `A100-40GB`, or the driver's name")
     count: int = Field(ge=1, le=100_000)
-    per_node: int = Field(default=8, ge=1, description="GPUs of a machine")
-    memory_mib: int | None = Field(default=None, ge=1, description="Of a GPU, where the product's name does not say it")
+    per_node: int = Field(default=8, ge=1, description="GPUs of each machine")
+    memory_mib: int | None = Field(
+        default=None, ge=1, description="Memory of a GPU in MiB, if the product's name does not contain it"
+    )
 
     @model_validator(mode="after")
     def _is_known(self) -> Self:
@@ -53,7 +55,7 @@ class GpuPool(_Part):
 
     @cached_property
     def geometry(self) -> MigGeometry:
-        """MIG geometry of the GPUs."""
+        """MIG geometry of the GPUs of the pool."""
         (geometry,) = mig_geometries(self.product, self.memory_mib)
         return geometry
 
@@ -61,11 +63,11 @@ class GpuPool(_Part):
 class SliceProfile(_Part):
     """Measured latency of a model on one kind of slice."""
 
-    kind: Name = Field(description="A MIG profile, `3g.20gb`, or with its product, `A100-40GB/3g.20gb`")
-    rows: tuple[Rows, ...] = Field(min_length=1, description="Rising")
-    latency_ms: tuple[Latency, ...] = Field(description="Of a request of so many rows")
+    kind: Name = Field(description="MIG profile, `3g.20gb`, or with its product, `A100-40GB/3g.20gb`")
+    rows: tuple[Rows, ...] = Field(min_length=1, description="Measured numbers of rows, ascending")
+    latency_ms: tuple[Latency, ...] = Field(description="Latency in ms of a request with each of these numbers of rows")
     utilization: tuple[Amount, ...] | None = Field(
-        default=None, description="Of the slice's compute units meanwhile, 0 to 1, e.g. DCGM's GR_ENGINE_ACTIVE"
+        default=None, description="Utilization of the slice's compute units, 0 to 1, e.g. DCGM's GR_ENGINE_ACTIVE"
     )
 
     @model_validator(mode="after")
@@ -86,13 +88,19 @@ class MigModel(_Part):
     """A model to serve on MIG slices."""
 
     name: Name
-    slo_ms: Positive | None = Field(default=None, description="No slice is planned for rows that take it longer")
-    weight: Positive = Field(default=1.0, description="Its part of the load: rates are compared relative to it")
-    memory_mib: Positive | None = Field(default=None, description="Slices with less are not used for it")
-    sizes: dict[Rows, Amount] | str = Field(
-        description="{rows: so many requests}; or the path of a file that `tidegate batch-histogram` wrote"
+    slo_ms: Positive | None = Field(
+        default=None, description="SLO; no slice is planned for rows that take longer on it"
     )
-    profiles: tuple[SliceProfile, ...] | str = Field(description="... or the path of a file by `tidegate profile`")
+    weight: Positive = Field(
+        default=1.0, description="Weight of the model in the load: rates are compared relative to it"
+    )
+    memory_mib: Positive | None = Field(default=None, description="Minimum memory of its slices in MiB")
+    sizes: dict[Rows, Amount] | str = Field(
+        description="{rows: number of requests}, or the path of a file of `tidegate batch-histogram`"
+    )
+    profiles: tuple[SliceProfile, ...] | str = Field(
+        description="Measured profiles, or the path of a file of `tidegate profile`"
+    )
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
@@ -106,7 +114,7 @@ class MigModel(_Part):
 
     @cached_property
     def shares(self) -> dict[int, float]:
-        """Return the share of requests by rows, ascending. Raises DocumentError, PlanningError."""
+        """Fraction of requests by rows, ascending. Raises DocumentError, PlanningError."""
         sizes = self.sizes
         if isinstance(sizes, str):
             known = read_document(Path(sizes), RequestSizes).models
@@ -118,15 +126,14 @@ class MigModel(_Part):
 
     @property
     def most_rows(self) -> int:
-        """Rows of its largest requests."""
+        """Rows of the largest requests."""
         return max(self.shares)
 
     @cached_property
     def measured(self) -> tuple[SliceProfile, ...]:
-        """The profiles, those of a file by median. Raises PlanningError.
+        """Profiles by kind of slice; medians for those of a file. Raises PlanningError.
 
-        Of a kind on which only requests of some shapes were measured, each number of rows takes as long as it does in
-        the slowest of these.
+        If only some shapes were measured on a kind, each number of rows has the latency of the slowest of them.
         """
         if not isinstance(self.profiles, str):
             return self.profiles
@@ -157,27 +164,33 @@ class MigProblem(VersionedDocument):
     gpus: tuple[GpuPool, ...] = Field(min_length=1, max_length=6)
     models: tuple[MigModel, ...] = Field(min_length=1)
     gpcs: int | None = Field(
-        default=None, ge=1, description="To be spent, no more and no less; default: all that slices can have"
+        default=None, ge=1, description="Number of GPCs to use exactly; default: all that slices can have"
     )
     segments: Literal["slo", "knees"] = Field(
         default="slo",
-        description="What bounds the sizes that slices are meant for; models without an SLO have knees in any case",
+        description="Bound of the request sizes of a slice: the SLO, or the knee; always the knee for models without "
+        "an SLO",
     )
     within: float = Field(
         default=0.8,
         gt=0,
         le=1,
-        description="By SLO: a slice is meant for what takes it no longer than this share of the SLO",
+        description="segments slo: maximum latency on a slice as a fraction of the SLO",
     )
     utilization: float = Field(
-        default=0.8, gt=0, le=1, description="Of a slice's own highest one: with more rows it gains little"
+        default=0.8, gt=0, le=1, description="Knee by utilization: fraction of the slice's own maximum"
     )
     gain: float = Field(
-        default=0.5, gt=0, le=1, description="Where none was measured: twice the rows bring less more throughput"
+        default=0.5,
+        gt=0,
+        le=1,
+        description="Knee without measured utilization: minimum gain in throughput of twice the rows",
     )
     size: Size | None = Field(default=None, description="GPCs of each slice, for the planner `homogeneous`")
-    seed: int = Field(default=0, ge=0, description="For the planner `heterogeneous-random`")
-    gap: float = Field(default=0.001, ge=0, lt=1, description="Good enough: so far from the best possible")
+    seed: int = Field(default=0, ge=0, description="Seed of the planner `heterogeneous-random`")
+    gap: float = Field(
+        default=0.001, ge=0, lt=1, description="Relative distance from the bound at which the search ends"
+    )
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:

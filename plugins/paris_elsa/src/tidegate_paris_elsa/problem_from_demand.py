@@ -1,4 +1,4 @@
-"""From a demand to a problem: what `tidegate recommend` has planned."""
+"""From a demand to a problem, for `tidegate recommend`."""
 
 from tidegate.api import PlanningError
 from tidegate.schemas import MIG_GEOMETRIES, Demand, DemandedModel, mig_geometries

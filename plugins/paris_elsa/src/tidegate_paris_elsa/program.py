@@ -1,9 +1,9 @@
-"""The integer program: how many slices of each kind each model gets, and how every GPU is cut. HiGHS solves it.
+"""The integer program: number of slices of each kind for each model, and the partition of every GPU, solved by HiGHS.
 
-PARIS leaves open how parts of slices become whole ones that fit GPUs. Here whole slices bear as much as they can of the
-load that the parts would bear, a segment being served by larger slices, too, as ELSA does it. Of all counts that bear
-as much those are taken that are nearest to what PARIS wants. How a GPU may be cut is listed (`budget`), so that every
-answer can be placed.
+PARIS does not define how fractional slices become whole ones that fit GPUs. Here whole slices sustain as much as
+possible of the load that the fractional ones would; a segment may also be served by larger slices, as ELSA does. Among
+the numbers that sustain as much, those nearest to PARIS's are taken. Partitions of a GPU are enumerated (`budget`), so
+every solution can be placed.
 """
 
 from collections import Counter
@@ -21,13 +21,13 @@ from tidegate_paris_elsa.problem import MigProblem
 from tidegate_paris_elsa.slices import SliceOffers
 
 LOAD_TOLERANCE = 1e-6
-"""The share of itself by which the load may be missed in the second solve: solvers round."""
+"""Relative tolerance of the load in the second solve, for rounding of the solver."""
 LOAD_SHARE = 0.7
-"""The share of the time for the first solve."""
+"""Fraction of the time for the first solve."""
 MIN_S = 0.2
-"""A search gets so much however late it is: with less it would hardly begin."""
+"""Minimum seconds of a search, even after the time limit."""
 INFEASIBLE_STATUS = 2
-"""One of the solver's statuses."""
+"""Status of the solver for an infeasible program."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SizeDemand:
 
     model: int
     works_s: Mapping[int, float]
-    """Seconds of a slice for each request of the model of any size, by the number of a kind that may serve them."""
+    """Seconds of a slice for each request of the model of any size, by index of a kind that may serve them."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,19 @@ class SliceCounts:
     load: float
     """Rate that every model gets, in requests per second relative to its weight."""
     bound: float | None
-    """No counts bear more; None: not known."""
+    """Bound of the load; None: unknown."""
     slices: Mapping[tuple[int, int], int]
-    """How many, by (model, kind)."""
+    """Number of slices by (model, kind)."""
     cuts: Counter[tuple[int, Cut]]
-    """How many GPUs are cut how, by (pool, cut); they may have more slices than are needed."""
+    """Number of GPUs by (pool, partition); they may have more slices than are needed."""
 
 
 Row = tuple[dict[int, float], float, float]
-"""A constraint: coefficients by variable, least, most."""
+"""Constraint: coefficients by variable, minimum, maximum."""
 
 
 class Program:
-    """Integer program.
+    """Integer program for the numbers of slices.
 
     Variables in order: load; slices by (model, kind); GPUs by (pool, partition); loads by (demand, kind).
     """
@@ -74,7 +74,12 @@ class Program:
         most_of_each: Sequence[int],
         most_rps: float = np.inf,
     ) -> None:
-        """`most_of_each`: so many GPUs at most are cut in each of the ways. `most_rps`: no higher load is sought."""
+        """Create the program.
+
+        `offers`: kinds of slices with latencies; `demands`: requests to serve; `cuts`: allowed (pool, partition) pairs;
+        `gpcs`: GPCs to use. `most_of_each`: maximum number of GPUs of each pair. `most_rps`: maximum load that is
+        useful.
+        """
         self._problem = problem
         self._kinds = offers.kinds
         self._cuts = cuts
@@ -100,7 +105,11 @@ class Program:
         self._rows = self._served(demands, weights) + self._cut() + [self._spent()]
 
     def search(self, wanted: Mapping[tuple[int, int], float], time_limit_s: float, progress: Progress) -> SliceCounts:
-        """Return the counts with the highest load, then the nearest to `wanted` by GPCs. Raises PlanningError."""
+        """Return the counts with the highest load, and among them the nearest to `wanted`, weighted by GPCs.
+
+        `wanted`: slices by (model, kind). `time_limit_s`: seconds to search. Raises PlanningError if there is no
+        solution.
+        """
         goal = np.zeros(self._size)
         goal[0] = -1.0
         most = self._run(goal, self._rows, self._gap, (time_limit_s - progress()) * LOAD_SHARE)
@@ -218,9 +227,10 @@ def solve(
     time_limit_s: float,
     progress: Progress,
 ) -> SliceCounts:
-    """The counts of a problem, and how its GPUs are cut: the nearest to those that are wanted, by (model, kind).
+    """Return the slices of a problem and the partitions of its GPUs, nearest to `wanted`, by (model, kind).
 
-    `most_rps`: the load that those would bear; no higher one is sought. Raises PlanningError.
+    `offers`: kinds of slices with latencies; `demands`: requests to serve. `most_rps`: load that the wanted slices
+    would sustain; more is not useful. `time_limit_s`: seconds to search. Raises PlanningError if there is no solution.
     """
     cuts = [(pool, cut) for pool, mine in enumerate(budget.cuts) for cut in mine]
     most = [problem.gpus[pool].count for pool, _ in cuts]
@@ -237,7 +247,10 @@ def share_out(
     time_limit_s: float,
     progress: Progress,
 ) -> SliceCounts:
-    """Return the counts for partitioned GPUs: every slice goes to one model. Raises PlanningError."""
+    """Return the slices of each model for given partitions of GPUs: every slice goes to one model.
+
+    `cuts`: number of GPUs by (pool, partition); `time_limit_s`: seconds to search. Raises PlanningError.
+    """
     once = [(pool, tuple(count * number for number in cut)) for (pool, cut), count in cuts.items()]
     gpcs = sum(spent(cut, offers.kinds) for _, cut in once)
     program = Program(problem, offers, demands, once, gpcs, most_of_each=[1] * len(once))

@@ -1,4 +1,4 @@
-"""The planner `reconfigure`: from the layout that serves to a planned one, at least cost, with capacity kept."""
+"""The planner `reconfigure`: from the current layout to a planned one at the least cost, with capacity kept."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -31,15 +31,16 @@ from tidegate_paris_elsa.repartitioning import KeepValue, rearranged
 from tidegate_paris_elsa.steps import ChangeStep, loaded, nearest, steps_between
 
 BISECTION_STEPS = 20
-"""How closely the share is found that could be kept, where the one that is asked for cannot."""
+"""Number of bisection steps for the fraction that can be kept, if the requested one cannot."""
 
 
 def plan_reconfiguration(
     problem: ReconfigurationProblem, /, *, time_limit_s: float, progress: Progress
 ) -> Reconfiguration:
-    """The change at least cost, in an order that keeps the problem's share of every model's capacity.
+    """Return the change with the least cost, in an order that keeps the problem's fraction of every model's capacity.
 
-    Raises PlanningError where no such order was found, with the share that can be kept.
+    `time_limit_s`: seconds to search. Raises PlanningError, with the fraction that can be kept, if no such order was
+    found.
     """
     _check_names(problem)
     change = _Changes(problem, time_limit_s)
@@ -53,7 +54,10 @@ def plan_reconfiguration(
 
 
 def new_layout(problem: ReconfigurationProblem, plan: Reconfiguration) -> Layout:
-    """Return the target layout on the existing GPUs, with the names of workers that stay."""
+    """Return the target layout on the existing GPUs, with the names of workers that stay.
+
+    Raises PlanningError for a plan of another problem.
+    """
     planned = problem.layouts[1]
     try:
         return Layout.model_validate(planned.model_copy(update={"workers": plan.workers}).model_dump())

@@ -1,8 +1,7 @@
-"""How GPUs are cut for the slices that are planned, so that most of what serves stays where it is.
+"""Repartitioning: assigns planned slices to GPUs so that most serving instances stay.
 
-A plan says how many slices of each profile serve which model; on which GPU each is does not matter to it. So GPUs that
-serve alike are one variable for each way to cut them, an integer program keeps as much as can be kept, and models
-are handed out to slices last.
+A plan gives the number of slices of each profile and model, not their GPUs. GPUs that serve the same are one variable
+for each partition, an integer program maximizes what is kept, and models are assigned to slices last.
 """
 
 from collections import Counter, defaultdict
@@ -18,19 +17,19 @@ from tidegate.api.mig import MigGeometry, Placed
 from tidegate_paris_elsa.instances import Gpu, Seats, slots
 
 Want = tuple[str, Seats]
-"""An instance that is planned: its profile, and the workers in it."""
+"""Planned instance: profile and workers."""
 RELATIVE_GAP = 1e-3
-"""Good enough: so far from the most that can be kept."""
+"""Relative distance from the maximum value kept at which the search ends."""
 
 
 @dataclass(frozen=True)
 class KeepValue:
-    """Savings in seconds of a GPC if a slice stays."""
+    """Seconds saved for each GPC of a slice that stays."""
 
     cut_s: float
-    """Where it is to serve something else."""
+    """Seconds saved if the slice stays but serves other models."""
     load_s: Mapping[Seats, float]
-    """Further savings if it serves the same, by worker."""
+    """Further seconds saved if it serves the same, by its workers."""
 
 
 def rearranged(
@@ -43,8 +42,8 @@ def rearranged(
 ) -> dict[Device, Gpu] | None:
     """Return the target of every GPU of a product, together as planned; None if none was found in time.
 
-    `present`: every GPU that there is, with what it serves. Everything, present and planned, is MIG instances of this
-    geometry.
+    `present`: all GPUs with their current instances; `planned`: instances of the planned GPUs; all are MIG instances of
+    this geometry. `worth`: value of what is kept. `time_limit_s`: seconds to search.
     """
     wanted: Counter[Want] = Counter()
     for gpu in planned:

@@ -12,11 +12,11 @@ _COMPUTE_SLICES = re.compile(r"(\d+)[cg]\.")
 
 
 def smallest_first(workers: Sequence[tuple[Worker, Profile]]) -> list[int]:
-    """The places of workers, each with the profile of one model there, in the order in which ELSA asks them.
+    """Return the positions of workers in the order in which ELSA tries them; each has the profile of one model there.
 
-    Slices of one product are compared by size, if all are MIG instances, or all MPS shares of devices or of instances
-    of one profile; the whole device is largest.
-    Others are compared by how long the largest batch takes: what is slower counts as smaller.
+    MIG instances of one product are compared by size, and so are MPS shares of devices or of instances of one profile;
+    the whole device is largest. Otherwise workers are compared by the latency of the largest batch: a slower one counts
+    as smaller.
     """
     sizes = [_size(worker) for worker, _ in workers]
     units = {unit for unit, _ in sizes if unit}

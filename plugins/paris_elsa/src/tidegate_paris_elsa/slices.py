@@ -16,7 +16,7 @@ class SliceKind:
     """One size of slices of one pool of GPUs."""
 
     pool: int
-    """Index of the problem's pool."""
+    """Index of the pool in the problem."""
     product: str
     mig: MigProfile
 
@@ -44,7 +44,7 @@ class SliceSpeed:
         return latency_ms(self.profile, rows)
 
     def throughput_rps(self, rows: int) -> float:
-        """Return the requests of `rows` rows per second, one after another."""
+        """Return the number of requests of `rows` rows per second, one after the other."""
         return 1000 / self.latency_ms(rows)
 
     def most_rows_within(self, budget_ms: float, most_rows: int) -> int:
@@ -57,17 +57,19 @@ class SliceOffers:
     """Slices that the GPUs of a problem offer, with the latency of the models."""
 
     kinds: Sequence[SliceKind]
-    """Every kind of slice that the GPUs have, plain or not."""
+    """Every kind of slice of the GPUs."""
     speeds: Sequence[Sequence[SliceSpeed]]
-    """The kinds that can serve every request of a model, by model: from the slowest for its largest ones on."""
+    """Latencies on the kinds that can serve every request of a model, by model; slowest first for its largest
+    requests.
+    """
 
     @property
     def usable(self) -> list[int]:
-        """Numbers of the kinds that can serve any model."""
+        """Indexes of the kinds that can serve any model."""
         return sorted({speed.kind for mine in self.speeds for speed in mine})
 
     def only(self, usable: Container[int]) -> "SliceOffers":
-        """Return the offers restricted to these kinds, by number."""
+        """Return the offers restricted to the kinds `usable`, by index."""
         return SliceOffers(self.kinds, [[speed for speed in mine if speed.kind in usable] for mine in self.speeds])
 
     def by_name(self, model: int) -> dict[str, SliceSpeed]:

@@ -1,4 +1,4 @@
-"""From the instances of one GPU to others: what stays, and in which steps the rest is changed."""
+"""Steps between the current and the target instances of one GPU: what stays, and how the rest changes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from tidegate.api.mig import MigGeometry
 from tidegate_paris_elsa.instances import Gpu, Instance, Seats, UnnamedWorker, slots, without
 
 Serving = tuple[Instance, Seats]
-"""An instance, and workers in it."""
+"""Instance with its workers."""
 LoadTime = Callable[[str], float]
-"""The seconds that loading a partition takes."""
+"""Function from a partition to the seconds that loading it takes."""
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,17 @@ class ChangeStep:
     arriving: tuple[Serving, ...]
     seconds: float
     reloads: bool = False
-    """Whether the instance stays, and only these of its workers are changed."""
+    """Whether the instance stays and only these of its workers change."""
 
 
 def steps_between(
     present: Gpu, planned: Gpu, geometry: MigGeometry | None, *, cut_s: float, load_s: LoadTime
 ) -> tuple[ChangeStep, ...]:
-    """Return the smallest steps, on disjoint memory slices, so that they can run in any order."""
+    """Return the smallest steps, on disjoint memory slices, so that they can run in any order.
+
+    `geometry`: MIG geometry of the GPU; None: unknown. `cut_s`: seconds to create an instance; `load_s(partition)`: to
+    load a partition.
+    """
     before, after = dict(present), dict(planned)
     steps = []
     for part in before.keys() & after.keys():
@@ -46,7 +50,10 @@ def steps_between(
 
 
 def nearest(present: Gpu, planned: Gpu, geometry: MigGeometry | None, cost: Callable[[Gpu], float]) -> Gpu:
-    """Return the planned instances at start slots and with models for which the change costs least."""
+    """Return the planned instances with the start slots and models for which the change costs least.
+
+    `cost(instances)`: cost of a change to these instances. Returned unchanged if they are not all MIG instances.
+    """
     if geometry is None or not all(isinstance(part, Mig) for part, _ in planned):
         return planned
     seats_by_profile: dict[str, list[Seats]] = {}

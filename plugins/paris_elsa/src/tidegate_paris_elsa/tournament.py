@@ -1,4 +1,4 @@
-"""Numbers by place, of which the smallest, and the first that is small enough, are found in logarithmic time."""
+"""Tournament tree: numbers by place, with their minimum and the first small enough one in logarithmic time."""
 
 from tidegate.api import NEVER_NS
 
@@ -18,7 +18,7 @@ class Tournament:
 
     @property
     def least(self) -> int:
-        """Return the smallest number; NEVER_NS if none is set."""
+        """Smallest number; NEVER_NS if none is set."""
         return self._least[1]
 
     def __setitem__(self, place: int, number: int) -> None:

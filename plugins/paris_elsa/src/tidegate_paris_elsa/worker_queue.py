@@ -1,4 +1,4 @@
-"""The line before one worker: what it runs, what waits for it, oldest first, and how long all that takes."""
+"""Queue of one worker: the running batch, the waiting ones in order of arrival, and their total duration."""
 
 from collections.abc import Iterator
 
@@ -22,10 +22,10 @@ class QueuedBatch:
 
 
 class WorkerQueue:
-    """One worker, first in, first out.
+    """Queue of one worker, first in, first out.
 
-    Tasks are valued with the profile that holds when a task of their model and shape last came or went: a profile that
-    moves, as they do after every stage, need not be told to every line.
+    Durations are those of the profile at the last change of a batch of the same model and shape, so that a profile
+    update, which may follow every stage, need not visit all queues.
     """
 
     __slots__ = ("_profiles", "_rows", "_tasks", "ends_ns", "place", "queued_ns", "ready", "worker")
@@ -65,12 +65,12 @@ class WorkerQueue:
         return next(reversed(self._tasks))
 
     def push(self, task: QueuedBatch, profile: Profile) -> None:
-        """Append a batch."""
+        """Append a batch; `profile`: its latency on the worker."""
         self._tasks[task] = None
         self._count(task, 1, profile)
 
     def remove(self, task: QueuedBatch, profile: Profile) -> None:
-        """Remove a batch that runs or is dropped."""
+        """Remove a batch that runs or is dropped; `profile`: its latency on the worker."""
         del self._tasks[task]
         self._count(task, -1, profile)
 
@@ -82,7 +82,7 @@ class WorkerQueue:
         self._count(task, 1, profile)
 
     def leave(self, task: QueuedBatch, request_id: int, profile: Profile) -> None:
-        """Remove a request from a waiting batch; an empty batch is removed."""
+        """Remove a request from a waiting batch; an empty batch is removed. `profile`: latency on the worker."""
         self._count(task, -1, profile)
         task.rows -= task.requests.pop(request_id).rows
         if task.requests:

@@ -1,19 +1,19 @@
 """PPipe: pooled pipelines over GPUs of several classes.
 
 problem          the input: classes of GPUs, models with their block profiles, the objective; problem_from_demand: made
-                 of a demand
+                 from a demand
 columns          every pipeline that meets the SLO and is not dominated by another one
 prices           the dual: a bound on the rate, and which columns enter the integer program
 column_search    the number of GPUs of each column: `rounding` finds a start, `program` is the integer program
 division         the same by dynamic programming, for few classes of GPUs (`knapsack`)
-plan             the document, made by `build_plan`; layout: what generator, simulator and proxy read, made of it
+plan             the document, made by `build_plan`; layout: the layout of a plan
 planners         ppipe, and its baselines np (whole models) and dart-r (pairs of GPUs); infeasibility: why there is no
                  plan
 replanning       a controller that plans again when rates drift
 published_plans  the paper's problems and plans, from a folder with the artifact's data
 policy           the data plane, event by event; `reactive` is its baseline
   queues         requests that wait at the first pools; sizing: the pipeline and the rows of the next batch
-  corrections    corrects batches in flight that are not where they were expected
+  corrections    corrects batches in flight that are early, late or lost their worker
   pipelines      a model's pipelines and the rate that they serve; routes: the workers that a batch visits
   resources      the route that ends first; pool_state, reservations: when workers and links are reserved
 """

@@ -1,4 +1,4 @@
-"""From columns and their counts to the document."""
+"""From columns and numbers of workers to the plan."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from tidegate_ppipe.rounding import gpus_of, rates_of
 
 
 def build_plan(problem: PpipeProblem, columns: Sequence[Column], counts: ColumnCounts) -> PpipePlan:
-    """Return the plan that gives each column its GPUs."""
+    """Return the plan that gives each column its GPUs; `counts`: workers of each column."""
     gpus = gpus_of(columns, counts.workers)
     rates_rps = rates_of(columns, counts.workers)
     models = []

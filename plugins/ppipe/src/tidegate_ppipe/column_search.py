@@ -1,7 +1,7 @@
-"""How many workers each column gets: a start by rounding, then searches that go on, wider, while gap and time are left.
+"""Number of workers of each column: rounding first, then wider searches while gap and time remain.
 
-Few enough GPUs are divided by tables, first whole ones, then parts of them for the bound. Where the tables are large,
-an integer program over the columns that are worth it by their prices comes first; what is left open is for a wider one.
+Few enough GPUs are divided with tables, first whole GPUs, then parts of them for the bound. If the tables are large, an
+integer program over the columns that pay by their prices comes first, then a wider one.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,17 +18,17 @@ from tidegate_ppipe.program import OBJECTIVE_TOLERANCE, Program
 from tidegate_ppipe.rounding import Workers, fits, gpus_of, rates_of, rounded
 
 MAX_FILLER_PRICE_RATIO = 5
-"""How many times dearer than other columns a whole model on one GPU may be: it fills what they leave."""
+"""Maximum price of a whole model on one GPU relative to other columns: it fills the GPUs that they leave."""
 MAX_COLUMNS = 4000
-"""The most columns of an integer program, the cheapest ones: with more, the solver looks at no clock for long."""
+"""Maximum number of columns of an integer program, the cheapest ones; more delay the solver's check of the time."""
 FIRST_SEARCH = 0.15
-"""The share of the time that is left for the first integer program."""
+"""Fraction of the remaining time for the first integer program."""
 DIVISION_TIME_FRACTION = 0.8
-"""The share of the time that is left for each division by tables."""
+"""Fraction of the remaining time for each division with tables."""
 LEVELING_TIME_FRACTION = 0.25
-"""The share of the time that is left for the second solve."""
+"""Fraction of the remaining time for the second solve."""
 MIN_S = 0.2
-"""A search gets so much however late it is: with less it would hardly begin."""
+"""Minimum seconds of a search, even after the time limit."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,18 @@ class ColumnCounts:
     """Number of GPUs of each column."""
 
     objective: float
-    """The load for throughput, else cost or watts."""
+    """Load for the objective throughput, otherwise cost or watts."""
     bound: float | None
-    """No numbers are better; None: unknown."""
+    """Bound of the objective; None: unknown."""
     workers: Workers
 
 
 @dataclass(frozen=True)
 class Infeasible:
-    """Error: no plan exists, or none was found in time."""
+    """Result of a search without a plan: none exists, or none was found in time."""
 
     proven: bool
-    """Whether it is proven that there are none; else the time was too short."""
+    """Whether it is proven that there is no plan; otherwise the time was too short."""
 
 
 def solve(
@@ -60,10 +60,10 @@ def solve(
     time_limit_s: float,
     progress: Progress,
 ) -> ColumnCounts | Infeasible:
-    """The best numbers found by the time, no worse than the optimum in parts of GPUs, rounded.
+    """Return the best numbers of GPUs found in time, no worse than the rounded optimum in parts of GPUs.
 
-    `prices`: of these columns. `exact`: no column that could be of use is missing, so that a search over all of them is
-    worth its time, and proves. `paired`: all pools of a column have equally many workers.
+    `prices`: of these columns. `exact`: the columns are complete, so a search over all of them can prove optimality.
+    `paired`: all pools of a column have equally many workers. `time_limit_s`: seconds to search.
     """
     search = _Search(problem, columns, prices, paired, time_limit_s, progress)
     is_quick = divides_quickly(problem)
@@ -83,10 +83,10 @@ def solve(
 
 
 def worth_it(problem: PpipeProblem, columns: Sequence[Column], prices: Prices) -> list[int]:
-    """Columns through which a model's whole load would cost no more than a GPU is worth, or a few where they fill gaps.
+    """Return columns that could serve a model's whole load for at most one GPU more, and a few that fill gaps.
 
-    With whole numbers the others hardly ever pay. Of those that cost as much of every class, or more, as another one
-    of the model, only whole models on one GPU are kept.
+    With whole GPUs the others hardly ever pay. Of columns that cost at least as much of every class as another one of
+    the model, only whole models on one GPU are kept.
     """
     is_load = problem.objective == "throughput"
     one_gpu = 1 / problem.gpus if is_load else max(problem.prices) / prices.objective

@@ -1,8 +1,8 @@
-"""Every pipeline of a model that meets its SLO and that no other one makes useless.
+"""Columns: every pipeline of a model that meets its SLO and is not dominated by another one.
 
-A column is a choice of everything but the numbers of GPUs: a sequence of GPU classes, where the model is cut, how many
-workers share a GPU, and the batch size, one for all partitions (batch-size unification, appendix A.2). The program that
-is left decides how many GPUs each column gets, which is the same optimum as the paper's one large program.
+A column determines everything except the numbers of GPUs: sequence of GPU classes, cuts of the model, workers on a GPU,
+and the batch size, the same for all partitions (batch-size unification, appendix A.2). The remaining program decides
+the number of GPUs of each column, with the same optimum as the paper's single large program.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,15 +27,15 @@ class ColumnPartition:
 
     first: int
     last: int
-    """Blocks, the last one excluded."""
+    """End of its blocks, exclusive."""
     gpu: int
-    """Index of the class."""
+    """Index of the GPU class."""
     share: int
     latency_us: float
     transfer_us: float
-    """How long the way to the next partition takes; 0 after the last."""
+    """Transfer time to the next partition in microseconds; 0 for the last one."""
     rate_rps: float
-    """The rate of one whole GPU, all of its workers together, as its link allows."""
+    """Requests per second of one whole GPU, all of its workers together, limited by its link."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Column:
     parts: tuple[ColumnPartition, ...]
 
     def gpus_per_rps(self, classes: int) -> Floats:
-        """Return the GPUs of each class that a rate of one request per second needs."""
+        """Return the GPUs of each of `classes` classes that a rate of one request per second needs."""
         cost = np.zeros(classes)
         for part in self.parts:
             cost[part.gpu] += 1 / part.rate_rps
@@ -80,12 +80,14 @@ class LatencyTables:
                         self._prefixes[batch, number, share] = np.concatenate([[0.0], np.cumsum(times)])
 
     def shares(self, gpu: int, batch: int) -> list[int]:
-        """Return the measured shares."""
+        """Return the measured shares of a GPU class (`gpu`: its index) for a batch size in rows."""
         return [int(share) for share in np.flatnonzero(~np.isnan(self._prefixes[batch, gpu, :, 0]))]
 
     def prefixes(self, batch: int) -> Floats:
-        """Return cumulative latencies of the first blocks in microseconds, by class, share and number of blocks; NaN if
-        unknown."""
+        """Return cumulative latencies of the first blocks in microseconds for a batch size in rows.
+
+        Indexed by class, share and number of blocks; NaN: not measured.
+        """
         sums: Floats = self._prefixes[batch]
         return sums
 
@@ -99,7 +101,7 @@ class LatencyTables:
 
 
 def times_us(tables: LatencyTables, problem: PpipeProblem) -> dict[int, float]:
-    """Return the latency in microseconds of a batch of one through the whole model, by measured class."""
+    """Return the latency in microseconds of a batch of one row through the whole model, by measured class."""
     return {
         gpu: float(tables.prefixes(1)[gpu, 1, -1]) for gpu in range(len(problem.classes)) if 1 in tables.shares(gpu, 1)
     }
@@ -116,11 +118,12 @@ def columns_of(
     exact: bool = False,
     is_late: Callable[[], bool] = lambda: False,
 ) -> list[Column]:
-    """The columns of a model that are worth a thought. `gather_rps`: None where gathering takes no time.
+    """Return the columns of a model that may be part of a good plan.
 
-    `allowed(classes, shares)`: which sequences may be used. `exact`: keep every column that may be of use; else only
-    those that would be where GPUs could be divided, and whole models on one GPU. `is_late()`: pipelines of several
-    partitions that were not found by then are left out.
+    `number`: index of the model. `gather_rps`: rate at which batches fill, None: no time. `max_partitions`: longest
+    pipeline. `allowed(classes, shares)`: whether a sequence may be used. `exact`: keep every column that may be useful;
+    otherwise only those useful with divisible GPUs, and whole models on one GPU. `is_late()`: time is up; longer
+    pipelines are then left out.
     """
     model = problem.models[number]
     found: list[tuple[Floats, Column]] = []
@@ -233,7 +236,7 @@ def _undominated(found: list[tuple[Floats, Column]], *, exact: bool) -> list[tup
 
 
 def cheapest(costs: Floats) -> list[int]:
-    """Return the rows that no other row dominates in every entry."""
+    """Return the rows that no other row dominates in every entry; `costs`: shape (rows, entries)."""
     left = np.lexsort(costs.T[::-1])
     kept: list[int] = []
     while len(left):  # no row undercuts one that sorts before it

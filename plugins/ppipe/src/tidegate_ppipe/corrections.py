@@ -9,17 +9,20 @@ from tidegate_ppipe.routes import InFlightBatch, RouteStop, stages_of
 
 
 class Corrections:
-    """Batches in flight, with corrected reservations."""
+    """Batches in flight, whose reservations are corrected by events."""
 
     def __init__(self, resources: Resources, serve: Callable[[int, int], list[AnyCommand]]) -> None:
-        """`serve(now_ns, worker_id)` gives what waits a worker that became free."""
+        """Create the table without batches.
+
+        `serve(now_ns, worker_id)` returns commands for a worker that became free.
+        """
         self._resources = resources
         self._serve = serve
         self._flights: dict[int, InFlightBatch] = {}
         """The batches, by their ids."""
 
     def begin(self, flight: InFlightBatch) -> None:
-        """Add a batch that leaves, and reserve its route."""
+        """Add a batch that is dispatched, and reserve its route."""
         self._flights[flight.batch_id] = flight
         self._resources.reserve(flight, flight.stops)
 
@@ -48,7 +51,7 @@ class Corrections:
         return [command for stop in left for command in self._freed(event.now_ns, stop.place)]
 
     def lost(self, now_ns: int, place: PooledWorker) -> list[AnyCommand]:
-        """Reroute batches that were to visit a lost worker, or let them fail."""
+        """Reroute batches that need the lost worker `place`, or let them fail; return the commands."""
         commands: list[AnyCommand] = []
         for flight in list(self._flights.values()):
             if any(stop.place is place for stop in flight.stops[flight.stage :]):
@@ -56,7 +59,7 @@ class Corrections:
         return commands
 
     def _correct(self, now_ns: int, flight: InFlightBatch, done: RouteStop) -> Sequence[AnyCommand]:
-        """A stage is over: where that was not as planned, the rest of the path is chosen anew, or is late."""
+        """A stage is over: where that was not as planned, the rest of the path is chosen again, or is late."""
         if now_ns == done.end_ns:
             return []
         rest = flight.stops[flight.stage :]

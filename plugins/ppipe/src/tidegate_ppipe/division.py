@@ -1,8 +1,8 @@
-"""How GPUs are divided among models by dynamic programming, where each model's knapsack says what so many of them bear.
+"""Division of GPUs among models by dynamic programming, with the rate of each model from its knapsack.
 
-Tables are combined model by model (a max-min or max-plus convolution), and the division is read back from them.
-In whole GPUs that is the best plan but for GPUs that two pipelines of a model could share; in parts of GPUs it bounds
-every plan. Both take a part of the time of an integer program, while the GPUs are hundreds and their classes few.
+Tables are combined model by model (a max-min or max-plus convolution), and the division is read back from them. In
+whole GPUs that is the best plan, except for GPUs shared by two pipelines of a model; in parts of GPUs it bounds every
+plan. Both are faster than an integer program for hundreds of GPUs in few classes.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,15 +18,15 @@ from tidegate_ppipe.problem import PpipeProblem
 from tidegate_ppipe.rounding import Workers
 
 QUICK_CELLS = 10_000
-"""The cells of a table of whole GPUs up to which all is done in a part of a second."""
+"""Number of cells of a table of whole GPUs up to which the division takes less than a second."""
 MAX_CELLS = 400_000
-"""The most cells of a table of whole GPUs: the time to combine two grows with the square."""
+"""Maximum number of cells of a table of whole GPUs: combining two takes time with the square."""
 MAX_PARTS = 3_000_000
-"""The most cells of a table of parts of GPUs: the time to fill one grows with the number."""
+"""Maximum number of cells of a table of parts of GPUs: filling one takes time in proportion."""
 Combine = Callable[[Any, Any], Any]
-"""Combination of two models' rates: their sum, or the smaller one."""
+"""Combination of two models' rates: the sum, or the smaller one."""
 OnTime = Callable[[], None]
-"""Check that raises TimeoutError when the time is over."""
+"""Function that raises TimeoutError when the time is over."""
 
 
 @dataclass(frozen=True)
@@ -34,20 +34,20 @@ class GpuDivision:
     """Number of GPUs of each column, from the division by tables."""
 
     workers: Workers
-    """The workers; where a GPU is given in parts, they may not fit."""
+    """Workers of each pool, by column; if GPUs are divided in parts, they may not fit."""
     value: float
-    """The load, or cost or watts. In parts of GPUs no plan is better; with whole ones, none without shared GPUs."""
+    """Load, cost or watts: a bound of all plans with parts of GPUs; with whole ones, of plans without shared GPUs."""
     is_level: bool
-    """Whether the models that do not bind have all that the load leaves them."""
+    """Whether models that do not limit the load have all of the remaining GPUs."""
 
 
 def can_divide(problem: PpipeProblem) -> bool:
-    """Whether the GPUs are few enough."""
+    """Whether there are few enough GPUs for a division with tables."""
     return _whole_cells(problem) <= MAX_CELLS
 
 
 def divides_quickly(problem: PpipeProblem) -> bool:
-    """Whether it takes less time than an integer program."""
+    """Whether the division takes less time than an integer program."""
     return _whole_cells(problem) <= QUICK_CELLS
 
 
@@ -73,10 +73,10 @@ def divide(
     loads: tuple[float, float],
     on_time: OnTime,
 ) -> GpuDivision | None:
-    """The best division; None where none bears the load. Raises TimeoutError when it is late.
+    """Return the best division; None if none sustains the load. Raises TimeoutError if `on_time` does.
 
-    `units`: into how many a GPU of each class is divided; 1 for whole GPUs. `loads`: for the objective throughput, one
-    that is borne, and one that no plan exceeds: what is not between them is not looked at.
+    `units`: parts of a GPU of each class; 1: whole GPUs. `loads`: for the objective throughput, a feasible load and an
+    upper bound, between which the search looks.
     """
     gpus = tuple(gpu.count for gpu in problem.classes)
     tables = []

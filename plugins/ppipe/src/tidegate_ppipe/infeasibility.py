@@ -1,4 +1,4 @@
-"""Why there is no plan: which model, which limit, and what would do."""
+"""Explanation of infeasible problems: the model, the limit, and a sufficient value."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from tidegate_ppipe.rounding import gpus_of
 
 
 def check_measured(problem: PpipeProblem, tables: Sequence[LatencyTables]) -> None:
-    """Raise PlanningError for a model of which nothing was measured on these GPUs."""
+    """Raise PlanningError for a model without a usable measurement on these GPUs."""
     for model, table in zip(problem.models, tables, strict=True):
         if not times_us(table, problem):
             raise PlanningError(
@@ -21,7 +21,7 @@ def check_measured(problem: PpipeProblem, tables: Sequence[LatencyTables]) -> No
 
 
 def check_columns(problem: PpipeProblem, tables: Sequence[LatencyTables], columns: Sequence[Column]) -> None:
-    """Raise PlanningError where a model has no column, or where one worker per pool already takes too many GPUs."""
+    """Raise PlanningError if a model has no column, or if one worker for each pool already takes too many GPUs."""
     ones: list[list[Counter[int]]] = [[] for _ in problem.models]
     alike = {(column.model, tuple((part.gpu, part.share) for part in column.parts)): column for column in columns}
     for column in alike.values():
@@ -64,7 +64,10 @@ def too_high(problem: PpipeProblem, columns: Sequence[Column]) -> PlanningError:
 
 
 def no_room(problem: PpipeProblem, time_limit_s: float, *, proven: bool) -> PlanningError:
-    """Return the error for a search that found no whole numbers of GPUs."""
+    """Return the error for a search of `time_limit_s` seconds that found no whole numbers of GPUs.
+
+    `proven`: whether it proved that there are none.
+    """
     if not proven:
         return PlanningError(
             f"parts of the {problem.gpus} GPUs would do, but in {time_limit_s:g} s no plan of whole ones was found, "

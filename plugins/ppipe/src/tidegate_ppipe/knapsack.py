@@ -1,7 +1,7 @@
 """Rate of one model by number of GPUs of each class: an unbounded knapsack as a table.
 
-A pipeline with certain numbers of workers is an item: it takes so many GPUs of each class, and bears a rate. A model's
-GPUs are filled with any items, any number of times; the table holds the best rate of all such fillings.
+A pipeline with given numbers of workers is an item: it takes GPUs of each class and sustains a rate. The table contains
+the best rate of all combinations of items.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from tidegate_ppipe.columns import RELATIVE_TOLERANCE, Column, ColumnPartition
 
 Floats = NDArray[np.float64]
 Cell = tuple[int, ...]
-"""Units of each class."""
+"""Number of units of each class."""
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,15 @@ class KnapsackItem:
     """A pipeline with given numbers of workers, as a knapsack item."""
 
     cell: Cell
-    """Number of GPUs of each class that it uses."""
+    """Number of units of each class that it uses."""
     rate_rps: float
 
 
 class KnapsackTable:
-    """The knapsack of one model.
+    """Knapsack of one model.
 
-    Where a unit is a whole GPU, every pool of a pipeline has GPUs of its own, so that each cell can be carried out.
-    Where it is a part of one, workers take no more than their part: no plan of whole GPUs bears more than the table.
+    If a unit is a whole GPU, every pool of a pipeline has its own GPUs, so each cell is a feasible plan. If it is a
+    part of one, workers take only their part, so no plan of whole GPUs sustains more than the table.
     """
 
     def __init__(
@@ -41,9 +41,10 @@ class KnapsackTable:
         units: Sequence[int],
         on_time: Callable[[], None],
     ) -> None:
-        """`columns` of one model by their index; `gpus` of each class; into how many `units` a GPU of it is divided.
+        """Fill the table.
 
-        `on_time()` raises TimeoutError when it is late.
+        `columns`: those of the model by index; `gpus`: number of GPUs of each class; `units`: parts of a GPU of each
+        class. `on_time()` raises TimeoutError when the time is over.
         """
         self._columns = columns
         self._units = tuple(units)
@@ -58,12 +59,12 @@ class KnapsackTable:
 
     @property
     def rates_rps(self) -> Floats:
-        """Return the rates by whole GPUs of each class."""
+        """Rates in requests per second by number of whole GPUs of each class."""
         rates: Floats = self._rates_rps[tuple(slice(None, None, unit) for unit in self._units)]
         return rates
 
     def workers(self, gpus: Sequence[int]) -> dict[int, list[int]]:
-        """Return the workers of each pool, by column, that serve the table's rate for these GPUs."""
+        """Return the workers of each pool, by column, that sustain the table's rate for these GPUs."""
         cell = tuple(count * unit for count, unit in zip(gpus, self._units, strict=True))
         found: dict[int, list[int]] = {}
         while self._rates_rps[cell] > 0:
@@ -132,7 +133,7 @@ def cells(gpus: Sequence[int], units: Sequence[int]) -> int:
 
 
 def workers_for(rate_rps: float, part: ColumnPartition) -> int:
-    """Return the number of workers of a pool that serve a rate."""
+    """Return the number of workers of a pool that sustain a rate in requests per second."""
     return ceil(rate_rps / (part.rate_rps / part.share) * (1 - RELATIVE_TOLERANCE))
 
 

@@ -20,11 +20,10 @@ from tidegate_ppipe.problem import PlannedModel, PpipeProblem
 
 
 def layout_of(problem: PpipeProblem, plan: PpipePlan) -> Layout:
-    """The layout of a plan of this problem: one worker for each share of each GPU that a pool has.
+    """Return the layout of a plan of this problem: one worker for each share of each GPU of a pool.
 
-    GPUs are numbered through by class, and fill the nodes in that order. A plan may have been edited: raises
-    PlanningError for one of another problem, or that needs what the problem does not have, and DocumentError for
-    latencies that were not measured.
+    GPUs are numbered by class and fill the nodes in that order. Raises PlanningError for a plan of another problem (it
+    may have been edited) or that exceeds the problem's GPUs, and DocumentError for latencies that were not measured.
     """
     if [model.name for model in plan.models] != [model.name for model in problem.models]:
         raise PlanningError("the plan is not of this problem: its models are others, or in another order")

@@ -1,4 +1,4 @@
-"""The pipelines of a model, as its batches are sized for them."""
+"""Pipelines of a model, with the data for sizing batches."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -9,13 +9,13 @@ from tidegate.toolkit import ArrivalRate
 from tidegate_ppipe.resources import Resources
 
 BUSY_PART = 0.9
-"""The part of the time that workers may be busy with batches that are large enough for the load."""
+"""Maximum fraction of time that workers are busy at the batch size that the load needs."""
 LIGHT_PART = 0.7
-"""The part of what the pipelines bear, links included, up to which a load is light."""
+"""Fraction of the pipelines' rate, links included, up to which the load is light."""
 
 
 class SizedPipeline:
-    """A pipeline with the data for sizing its batches."""
+    """Pipeline with the data for sizing its batches."""
 
     __slots__ = ("budget", "max_rows", "merged_rows", "partitions", "planned", "work_by_shape")
 
@@ -32,7 +32,10 @@ class SizedPipeline:
         """Latency of the planned partitions without waiting, by shape, by rows - 1; computed on demand."""
 
     def work_ns(self, shape: str, resources: Resources) -> Sequence[int]:
-        """Return the latency in ns of the planned partitions without waiting, by rows - 1; each must be hosted."""
+        """Return the latency in ns of the planned partitions without waiting, by rows - 1.
+
+        Every partition must have a worker.
+        """
         known = self.work_by_shape.get(shape)
         if known is None:
             known = self.work_by_shape[shape] = resources.work_ns(self.planned, self.max_rows, shape)
@@ -55,11 +58,11 @@ class ModelPipelines:
         """The rows per nanosecond that all routes bear with batches of index + 1 rows: rising, or made so."""
 
     def use(self, partition: str) -> bool:
-        """Whether any route goes through a partition."""
+        """Whether any pipeline contains a partition."""
         return any(partition in route.partitions for route in self._all)
 
     def take(self, rows: int) -> bool:
-        """Whether a request of so many rows fits through a usable route."""
+        """Whether a request of `rows` rows fits through a usable pipeline."""
         return any(rows <= route.max_rows for route in self.usable)
 
     def measure(self, resources: Resources) -> None:
@@ -79,11 +82,11 @@ class ModelPipelines:
 
     @property
     def is_light(self) -> bool:
-        """Whether the load is so light that batches need not gather."""
+        """Whether the load is so light that batches need not wait for more requests."""
         return self.rate.rows_per_ns <= LIGHT_PART * self._bears_at_most
 
     def needed_rows(self) -> int:
-        """Return the batch size that the current load needs; the maximum if none suffices."""
+        """Return the batch size in rows that the current load needs; the maximum if none suffices."""
         return min(bisect_left(self._bears, self.rate.rows_per_ns / BUSY_PART) + 1, len(self._bears))
 
 

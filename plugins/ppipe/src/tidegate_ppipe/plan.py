@@ -1,4 +1,4 @@
-"""The plan: which pipelines each model has, with how many GPUs, and what they bear."""
+"""The plan: the pipelines of each model, with their GPUs and rates."""
 
 from typing import Annotated, Literal, Self
 
@@ -17,16 +17,16 @@ class PlannedPartition(_Part):
     """One pool of a pipeline in the plan."""
 
     blocks: tuple[int, int]
-    """[first, end)"""
+    """Blocks [first, end)."""
     gpu: str
-    """The class."""
+    """Name of the GPU class."""
     share: int = Field(ge=1)
-    """How many workers there are on each GPU."""
+    """Number of workers on each GPU."""
     workers: int = Field(ge=1)
     latency_us: float = Field(gt=0)
-    """How long one batch takes on one worker."""
+    """Latency of a batch on one worker in microseconds."""
     transfer_us: float = Field(ge=0)
-    """How long one batch takes to the next partition."""
+    """Transfer time of a batch to the next partition in microseconds."""
     rate_rps: Rate
     """Rate that the pool serves, in requests per second."""
 
@@ -36,9 +36,9 @@ class PlannedPipeline(_Part):
 
     batch: int = Field(ge=1)
     rate_rps: Rate
-    """The rate of its slowest pool."""
+    """Requests per second of its slowest pool."""
     gather_us: float = Field(ge=0)
-    """How long a batch gathers."""
+    """Time in microseconds for which a batch waits for more requests."""
     partitions: tuple[PlannedPartition, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -59,19 +59,21 @@ class PlannedPipelines(_Part):
     rate_rps: Rate
     """Rate of all its pipelines together, in requests per second."""
     normalized_rps: Rate
-    """That, relative to its weight."""
+    """Rate divided by the model's weight."""
     pipelines: tuple[PlannedPipeline, ...]
 
 
 class PpipePlan(Plan):
-    """Plan of pooled pipelines. `objective`: least normalized rate in requests/s for `throughput`; else cost or
-    watts."""
+    """Plan of pooled pipelines.
+
+    `objective`: least normalized rate in requests/s for `throughput`; otherwise cost or watts.
+    """
 
     kind: Literal["ppipe_plan"] = "ppipe_plan"
     goal: Literal["throughput", "cost", "power"]
     models: tuple[PlannedPipelines, ...]
     gpus: dict[str, int]
-    """How many GPUs of each class are used."""
+    """Number of GPUs in use, by class."""
 
     @property
     def summary(self) -> str:

@@ -15,29 +15,36 @@ from tidegate_ppipe.problem import PpipeProblem
 from tidegate_ppipe.rounding import rates_of
 
 GATHER_SHARE = 0.2
-"""The share of the time for learning what whole models bear, which says how fast batches gather."""
+"""Fraction of the time for planning whole models, whose rates determine how fast batches fill."""
 SLOW_RPS = 10.0
-"""How fast the batches of a model gather that does not fit whole anywhere."""
+"""Rate in requests per second at which batches fill of a model that fits whole on no GPU."""
 COLUMNS_SHARE = 0.5
-"""The share of the time after which longer pipelines are left out that were not found."""
+"""Fraction of the time after which longer pipelines that were not found are left out."""
 EVERY_SHARE = 0.65
-"""The share of the time after which, where not all columns for whole GPUs are found, those for parts will do."""
+"""Fraction of the time after which the columns for parts of GPUs are used if those for whole GPUs are incomplete."""
 
 
 def plan_ppipe(problem: PpipeProblem, /, *, time_limit_s: float, progress: Progress) -> PpipePlan:
-    """Plan pooled pipelines of up to `max_partitions` partitions. Raises PlanningError and DocumentError."""
+    """Plan pooled pipelines of up to `max_partitions` partitions in `time_limit_s` seconds.
+
+    Raises PlanningError if there is no plan, and DocumentError for an unusable profile.
+    """
     return _plan(problem, time_limit_s, progress, _anything, partitions=problem.max_partitions)
 
 
 def plan_np(problem: PpipeProblem, /, *, time_limit_s: float, progress: Progress) -> PpipePlan:
-    """Plan with whole models only: the same program without partitioning. Raises PlanningError and DocumentError."""
+    """Plan with whole models only: the same program without partitioning, in `time_limit_s` seconds.
+
+    Raises PlanningError if there is no plan, and DocumentError for an unusable profile.
+    """
     return _plan(problem, time_limit_s, progress, _anything, partitions=1)
 
 
 def plan_dart(problem: PpipeProblem, /, *, time_limit_s: float, progress: Progress) -> PpipePlan:
     """Plan with DART-r: pairs of GPUs of different classes, and whole models on the remaining GPUs.
 
-    GPUs are not shared. Raises PlanningError and DocumentError.
+    GPUs are not shared. `time_limit_s`: seconds to search. Raises PlanningError if there is no plan, and DocumentError
+    for an unusable profile.
     """
     return _plan(problem, time_limit_s, progress, _is_of_dart, partitions=min(2, problem.max_partitions), paired=True)
 

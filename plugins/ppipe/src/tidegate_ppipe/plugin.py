@@ -1,4 +1,4 @@
-"""Registers PPipe."""
+"""Registration of PPipe: policies, planners and the controller."""
 
 from tidegate.api import PlannerSpec, PolicySpec, hookimpl
 from tidegate.api.late_import import imported_late
@@ -46,4 +46,4 @@ def tidegate_planners() -> list[PlannerSpec]:
 @hookimpl
 def tidegate_controllers() -> list[ControllerSpec]:
     """Return the controller that plans again at run time."""
-    return [ControllerSpec("ppipe-replanning", "Plans pooled pipelines anew when rates drift", Replanning)]
+    return [ControllerSpec("ppipe-replanning", "Plans pooled pipelines again when rates drift", Replanning)]

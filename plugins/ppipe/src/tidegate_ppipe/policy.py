@@ -1,4 +1,6 @@
-"""PPipe's data plane: batches through pooled pipelines, all they need reserved (section 5.4, Algorithms 1 and 2)."""
+"""PPipe's data plane: batches through pooled pipelines, with all resources reserved (section 5.4, Algorithms 1
+and 2).
+"""
 
 from typing import ClassVar, Literal, Self, cast
 
@@ -40,46 +42,47 @@ class PpipeOptions(PolicyOptions):
     """Options of the policy `ppipe`."""
 
     deadline_margin_ms: float = Field(
-        default=0.0, ge=0, lt=1e6, description="Kept free before every deadline, for what plans do not foresee"
+        default=0.0, ge=0, lt=1e6, description="Time in ms reserved before every deadline for unplanned delays"
     )
     batch_formation: Literal["when_needed", "full_size"] = Field(
         default="when_needed",
-        description="How long a batch gathers: `planned`, the paper's, until it is as large as its pipeline was "
-        "planned for, or has to leave; `needed`, under light load only until workers keep up with batches of its size, "
-        "and at most until one more could not join it in time (Symphony's frontrun)",
+        description="Waiting of a batch: until it has the planned size or must start (full_size, the paper's); under "
+        "light load only until workers sustain the load with its size, and at most until no further "
+        "request could join in time (when_needed)",
     )
     fill_gaps: bool = Field(
-        default=False, description="Work may go between two reservations of a worker, not only behind all of them"
+        default=False,
+        description="Whether work may be placed between two reservations of a worker, not only behind all of them",
     )
     least_part: float | None = Field(
         default=None,
         ge=0,
         le=1,
-        description="A head that leaves time for less than this part of the planned batch is dropped while others "
-        "wait; default: one that leaves time for less than the load needs",
+        description="Fraction of the planned batch for which a request must leave time while others wait, or it is "
+        "dropped; default: the batch size that the load needs",
     )
 
 
 class Ppipe(Policy):
-    """A batch leaves when a path is free for it: the first solve at once, the later ones as reserved.
+    """PPipe: a batch starts when a route is free for it: its first stage at once, the later ones as reserved.
 
-    Which pipeline: the one whose resources wait least at its planned batch size. How many rows: the most that meet the
-    deadline of the oldest. While fewer wait the batch gathers, until the last moment at which those are on time.
-    Departures from the paper: a batch is bound to its path when its first worker is free, not before; where the chosen
-    pipeline cannot meet a deadline the others are asked before the request is dropped; what runs early or late has the
-    rest of its path chosen anew.
+    The pipeline is the one whose resources are free first at its planned batch size. The batch has the most rows that
+    meet the deadline of the oldest request; with fewer waiting requests it waits for more, until the last moment at
+    which those are on time. Departures from the paper: a batch gets its route when its first worker is free, not
+    before; if the chosen pipeline cannot meet a deadline, the others are tried before the request is dropped; after an
+    early or late stage the rest of the route is chosen again.
     """
 
     Options = PpipeOptions
     runs_pipelines = True
     awaits_ready = False
     quantile = 0.84
-    """Quantile of a normal distribution: what is planned is what is expected and a standard deviation of each stage."""
+    """Quantile of a normal distribution one standard deviation above the mean of each stage."""
     early_drop_reason = (
         "a head that leaves time for fewer rows than the load needs goes, where others wait (Algorithm 1)"
     )
     knows_network: ClassVar[bool] = True
-    """False: plans as if what goes from stage to stage took no time."""
+    """Whether transfers between stages are planned; False: they are assumed to take no time."""
 
     def __init__(self, setup: Setup, options: PpipeOptions) -> None:
         super().__init__(setup, options)
@@ -111,14 +114,14 @@ class Ppipe(Policy):
         return SizedPipeline(pipeline)
 
     def stops_of(self, now_ns: int, found: SizedBatch) -> list[RouteStop]:
-        """Return the stops of a batch that leaves now."""
+        """Return the stops of a batch that is dispatched at `now_ns`."""
         return found.path.stops
 
     # Events ------------------------------------------------------------------------------------------------------
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
         """Queue the request and look for a route, unless its batch waits for more requests."""
-        return self._waiting.push(event.now_ns, event.request, anew=self.is_readmitted(event.request))
+        return self._waiting.push(event.now_ns, event.request, readmitted=self.is_readmitted(event.request))
 
     def on_request_cancelled(self, event: RequestCancelled) -> Commands:
         """Remove the request; its batch may have time to wait for more."""
@@ -129,11 +132,11 @@ class Ppipe(Policy):
         return self._waiting.wake(event.now_ns, cast("QueueKey", event.key))  # timers are all named after queues
 
     def on_stage_finished(self, event: StageFinished) -> Commands:
-        """Set reservations right, and give the worker to what waits for it."""
+        """Correct the reservations, and dispatch requests that wait for the worker."""
         return [*self._corrections.stage_finished(event), *self._serve(event.now_ns, event.worker_id)]
 
     def on_worker_ready(self, event: WorkerReady) -> Commands:
-        """Do nothing: reservations tell when a worker is free."""
+        """Do nothing: reservations determine when a worker is free."""
         return ()
 
     def on_batch_failed(self, event: BatchFailed) -> Commands:
@@ -160,7 +163,7 @@ class Ppipe(Policy):
         return commands + [SetTimer(queue.key, event.now_ns) for queue in self._waiting.of(affected)]
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
-        """Plan with the new profile; the last moment of what gathers has moved."""
+        """Plan with the new profile, and decide again about queues whose last start has moved."""
         self.resources.expect(event.profile)
         commands: list[AnyCommand] = []
         for model, routes in self._routes.items():

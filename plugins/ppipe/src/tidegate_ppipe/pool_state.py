@@ -1,4 +1,4 @@
-"""The workers, by pool and by machine, with what is reserved of them and of the machines' links."""
+"""Workers by pool and by machine, with their reservations and those of the machines' links."""
 
 from bisect import bisect_left, insort
 from collections import Counter
@@ -37,7 +37,7 @@ class PooledWorker:
         """When its reservations end, as its pool has it listed; negative: idle."""
 
     def free_ns(self, now_ns: int) -> int:
-        """Return when the running stage ends, in ns; an overdue one is expected to last a little longer."""
+        """Return the time in ns at which the running stage ends; an overdue one is expected to last a little longer."""
         first = self.timetable.intervals[0]
         if first.start_ns > now_ns:
             return now_ns
@@ -46,7 +46,7 @@ class PooledWorker:
         return now_ns + 1 + (first.end_ns - first.start_ns) // OVERRUN_PART
 
     def done_ns(self, now_ns: int) -> int:
-        """Return when all reservations end at the earliest, in ns, however late the worker is."""
+        """Return the earliest time in ns at which all reservations end, however late the worker is."""
         first = self.timetable.intervals[0]
         return now_ns + self.work_ns - max(0, min(now_ns, first.end_ns) - first.start_ns)
 
@@ -79,8 +79,8 @@ class WorkerPool:
         self.nodes -= Counter([place.node])
         self._strike(place)
 
-    def list_anew(self, place: PooledWorker) -> None:
-        """Update a worker whose reservations changed."""
+    def reinsert(self, place: PooledWorker) -> None:
+        """Update the order of a worker whose reservations changed."""
         until_ns = place.timetable.tail_ns if place.timetable else -1
         if until_ns == place.listed_ns or self.places.get(place.id) is not place:
             return

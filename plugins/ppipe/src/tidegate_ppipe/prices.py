@@ -22,17 +22,17 @@ class Prices:
     """Optimum of the linear program, with its dual prices."""
 
     objective: float
-    """A bound: the load for `throughput`, else cost or watts."""
+    """Bound: load for the objective throughput, otherwise cost or watts."""
     rates_rps: Floats
-    """The rates, by column."""
+    """Requests per second of each column."""
     reduced: Floats
-    """The share of the objective that is lost where a column takes its model's whole load, by column. At least 0."""
+    """Fraction of the objective that is lost if a column serves its model's whole load, by column; at least 0."""
     scarce: int
-    """The class of which one more GPU would help most, by index."""
+    """Index of the GPU class of which one more GPU would help most."""
 
 
 def price(problem: PpipeProblem, columns: Sequence[Column]) -> Prices | None:
-    """Return the optimum; None if the GPUs cannot serve the rates."""
+    """Return the optimum of the linear program; None if the GPUs cannot sustain the rates."""
     classes, models, count = len(problem.classes), len(problem.models), len(columns)
     is_load = problem.objective == "throughput"
     rows = np.zeros((classes + models, count + is_load))

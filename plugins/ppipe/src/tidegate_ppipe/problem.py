@@ -1,4 +1,4 @@
-"""The problem: which GPUs there are, which models they serve, what is wanted (PPipe, section 5.3, appendix A.2)."""
+"""The problem: GPUs, models and objective (PPipe, section 5.3, appendix A.2)."""
 
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -19,13 +19,13 @@ class _Part(BaseModel):
 class GpuClass(_Part):
     """A class of equal GPUs."""
 
-    name: Name = Field(description="The kind of the block profiles")
+    name: Name = Field(description="Device class, as in the block profiles")
     count: int = Field(ge=1, le=10_000_000)
-    per_node: int = Field(default=1, ge=1, description="GPUs of a machine: they share its link")
-    max_share: int = Field(default=4, ge=1, le=16, description="At most so many workers on a GPU, through MPS")
-    memory_mib: Positive | None = Field(default=None, description="Of a GPU; default: not limited")
-    cost: Positive = Field(default=1.0, description="Of a GPU, in any unit: for the objective `cost`")
-    power_w: Positive = Field(default=1.0, description="Of a GPU, in watts: for the objective `power`")
+    per_node: int = Field(default=1, ge=1, description="GPUs of each machine, which share its link")
+    max_share: int = Field(default=4, ge=1, le=16, description="Maximum number of workers on a GPU, through MPS")
+    memory_mib: Positive | None = Field(default=None, description="Memory of a GPU in MiB; default: unlimited")
+    cost: Positive = Field(default=1.0, description="Cost of a GPU in any unit, for the objective `cost`")
+    power_w: Positive = Field(default=1.0, description="Power of a GPU in watts, for the objective `power`")
 
 
 class PlannedModel(_Part):
@@ -33,23 +33,30 @@ class PlannedModel(_Part):
 
     name: Name
     slo_ms: Positive
-    weight: Positive = Field(default=1.0, description="Its part of the load: throughputs are compared relative to it")
-    rate_rps: Positive | None = Field(default=None, description="What it must bear: for the objectives cost and power")
-    profile: BlockProfile | str = Field(description="Its block profile, or the path of one")
+    weight: Positive = Field(
+        default=1.0, description="Weight of the model in the load: throughputs are compared relative to it"
+    )
+    rate_rps: Positive | None = Field(
+        default=None, description="Requests per second to sustain, for the objectives cost and power"
+    )
+    profile: BlockProfile | str = Field(description="Block profile of the model, or its path")
     batch_rate_rps: Positive | None = Field(
-        default=None, description="The rate at which a batch gathers; default: what whole models would bear"
+        default=None, description="Rate at which batches fill; default: the rate that whole models would sustain"
     )
 
     @property
     def blocks(self) -> BlockProfile:
-        """Return the block profile. Raises DocumentError if its file cannot be used."""
+        """Block profile of the model. Raises DocumentError if its file cannot be used."""
         return (
             self.profile if isinstance(self.profile, BlockProfile) else read_document(Path(self.profile), BlockProfile)
         )
 
 
 WHOLE_MARGIN = 0.1
-"""Whole models waste what they keep free beyond this (docs/results/ppipe.md); the paper has one margin for all."""
+"""SLO margin of whole models, as a fraction: more is wasted (docs/results/ppipe.md).
+
+The paper has one margin for all.
+"""
 
 
 class PpipeProblem(VersionedDocument):
@@ -58,34 +65,41 @@ class PpipeProblem(VersionedDocument):
     kind: Literal["ppipe_problem"] = "ppipe_problem"
     classes: tuple[GpuClass, ...] = Field(min_length=1, max_length=6)
     models: tuple[PlannedModel, ...] = Field(min_length=1)
-    gbps: Positive | None = Field(default=None, description="Of each node's link; default: transfers take no time")
-    margin: float = Field(default=0.4, ge=0, lt=1, description="Share of the SLO that is kept free for waiting")
+    gbps: Positive | None = Field(
+        default=None, description="Bandwidth of each node's link in Gbit/s; default: transfers take no time"
+    )
+    margin: float = Field(default=0.4, ge=0, lt=1, description="Fraction of the SLO reserved for waiting")
     whole_margin: float | None = Field(
         default=None,
         ge=0,
         lt=1,
-        description=f"The same for whole models, which wait once; default: {WHOLE_MARGIN:g}, or a lesser `margin`",
+        description=f"The same for whole models, which wait once; default: {WHOLE_MARGIN:g}, or `margin` if that is "
+        "less",
     )
-    gather: float = Field(default=1.3, ge=0, le=10, description="A batch of b gathers in this times (b - 1) / rate")
+    gather: float = Field(
+        default=1.3, ge=0, le=10, description="Factor on (b - 1) / rate, the time in which a batch of b rows fills"
+    )
     max_partitions: int = Field(default=3, ge=1, le=3)
     max_batch: int = Field(default=8, ge=1, le=256)
     objective: Literal["throughput", "cost", "power"] = "throughput"
-    gap: float = Field(default=0.005, ge=0, lt=1, description="Good enough: so far from the best possible")
+    gap: float = Field(
+        default=0.005, ge=0, lt=1, description="Relative distance from the bound at which the search ends"
+    )
 
     def margin_of(self, partitions: int) -> float:
-        """Return the SLO margin of a pipeline with this many partitions."""
+        """Return the SLO margin of a pipeline with this many partitions, as a fraction of the SLO."""
         if partitions > 1:
             return self.margin
         return min(self.margin, WHOLE_MARGIN) if self.whole_margin is None else self.whole_margin
 
     @property
     def least_margin(self) -> float:
-        """Return the smallest margin of any pipeline."""
+        """Smallest margin of any pipeline, as a fraction of the SLO."""
         return min(map(self.margin_of, range(1, self.max_partitions + 1)))
 
     @property
     def prices(self) -> tuple[float, ...]:
-        """Return the weight of a GPU of each class in an objective of cost or power."""
+        """Weight of a GPU of each class in the objective: cost or watts."""
         return tuple(gpu.cost if self.objective == "cost" else gpu.power_w for gpu in self.classes)
 
     @property

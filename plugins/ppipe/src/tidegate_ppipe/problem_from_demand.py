@@ -1,11 +1,11 @@
-"""From a demand to a problem: what `tidegate recommend` has planned."""
+"""From a demand to a problem, for `tidegate recommend`."""
 
 from tidegate.api import PlanningError
 from tidegate.schemas import BlockProfile, Demand
 from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
 
 MAX_CLASSES = 6
-"""The most that a problem may have."""
+"""Maximum number of GPU classes of a problem."""
 
 
 def problem_of(demand: Demand) -> PpipeProblem:

@@ -1,8 +1,8 @@
-"""The integer program: how many workers each column gets, on whole GPUs. HiGHS solves it.
+"""The integer program: number of workers of each column, on whole GPUs, solved by HiGHS.
 
-Variables: for each column its rate, for each of its pools a number of workers, for each (model, class, share) a number
-of GPUs. A column's rate is at most what each of its pools bears. GPUs come whole, where equation 23 of A.2 takes shares
-of them, since workers have to be placed: those on one GPU are of one model, whose blocks were profiled side by side.
+Variables: a rate for each column, a number of workers for each of its pools, a number of GPUs for each (model, class,
+share). A column's rate is at most that of each pool. GPUs are whole, unlike in equation 23 of A.2, because workers must
+be placed: workers on one GPU are of one model, whose blocks were profiled side by side.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from tidegate_ppipe.problem import PpipeProblem
 from tidegate_ppipe.rounding import Workers
 
 OBJECTIVE_TOLERANCE = 1e-7
-"""The share of itself by which the first solve's objective may be missed in the second: solvers round."""
+"""Relative tolerance of the first objective in the second solve, for rounding of the solver."""
 INFEASIBLE_STATUS = 2
-"""One of the solver's statuses."""
+"""Status of the solver for an infeasible program."""
 
 Row = tuple[dict[int, float], float, float]
-"""A constraint: coefficients by variable, least, most."""
+"""Constraint: coefficients by variable, minimum, maximum."""
 
 
 @dataclass(frozen=True)
@@ -33,27 +33,27 @@ class ColumnPool:
     column: int
     part: int
     group: tuple[int, int, int]
-    """(model, class, share): workers that may be on one GPU."""
+    """(model, class, share): workers that may share a GPU."""
 
 
 @dataclass(frozen=True)
 class ProgramSolution:
-    """Result of a search. For throughput the objective is the load, in requests per second of a weight of 1."""
+    """Result of a search. For throughput the objective is the load in requests per second for a weight of 1."""
 
     workers: Workers | None
-    """None: nothing, or nothing that is as good as was asked for."""
+    """Workers of each pool, by column; None: none found that are good enough."""
     objective: float
     bound: float | None
-    """Over these columns; None: unknown."""
+    """Bound over these columns; None: unknown."""
     proven: bool
-    """Whether it is proven that there is nothing, where nothing was found."""
+    """Whether it is proven that there are none, if none were found."""
 
 
 class Program:
-    """Integer program over given columns."""
+    """Integer program for the workers of given columns."""
 
     def __init__(self, problem: PpipeProblem, columns: Sequence[Column], *, paired: bool) -> None:
-        """`paired`: all pools of a column have equally many workers."""
+        """Create the program. `paired`: all pools of a column have equally many workers."""
         self._problem = problem
         self._columns = columns
         self._pools = [
@@ -72,7 +72,10 @@ class Program:
         self._rows = rows + self._wanted()
 
     def search(self, *, time_limit_s: float, beat: float | None) -> ProgramSolution:
-        """Return the best numbers found in the time. `beat`: ignore solutions that are no better."""
+        """Return the best numbers found in `time_limit_s` seconds.
+
+        `beat`: objective to exceed; solutions that are no better are ignored. None: any solution counts.
+        """
         goal = np.zeros(self._size)
         limits: list[Row] = []
         if self._problem.objective == "throughput":
@@ -89,9 +92,10 @@ class Program:
         return self._run(goal, limits, time_limit_s)
 
     def level(self, load: float, *, time_limit_s: float) -> ProgramSolution:
-        """The second solve, for throughput: the most of all models together that leaves the load as it is.
+        """Return the second solve for throughput: the most requests of all models together at the given load.
 
-        Max-min says nothing of the models that do not bind: they are served as well as what is left allows.
+        Max-min does not determine the models that do not limit the load; they get the remaining GPUs. `time_limit_s`:
+        seconds to search.
         """
         goal = np.zeros(self._size)
         for number, column in enumerate(self._columns):

@@ -1,4 +1,4 @@
-"""The paper's problems and plans, read from a folder with the artifact's data; none of it is a part of this package."""
+"""The paper's problems and plans, read from a folder with the artifact's data; none of it is part of this package."""
 
 import json
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from tidegate.schemas import BlockLatencies, BlockProfile, DocumentError
 from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
 
 PUBLISHED_PLANNER_NAMES = {"np": "NP", "dart-r": "DART-r", "ppipe": "PPipe"}
-"""Our names, and those in the data."""
+"""Names of planners in the data, by the names here."""
 PUBLISHED_MARGIN = 0.4
-"""The paper's, for pipelines of any length."""
+"""SLO margin of the paper for pipelines of any length."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class PublishedProblem:
     workload: str
     problem: PpipeProblem
     normalized_min_rps: dict[str, float]
-    """The normalized rates by planner, in our names."""
+    """Normalized rates in requests per second, by planner."""
     throughput_rps: dict[str, tuple[float, ...]]
 
     @property

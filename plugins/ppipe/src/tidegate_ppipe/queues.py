@@ -1,4 +1,4 @@
-"""Queues at the first pools: which requests leave, which are dropped, how long others wait (PPipe, Algorithm 1)."""
+"""Queues at the first pools: which requests start, which are dropped, how long others wait (PPipe, Algorithm 1)."""
 
 from collections.abc import Callable, Iterable, Iterator, Set
 from typing import TYPE_CHECKING
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 GATHERING_DEVIATIONS = 3
-"""A batch gathers only while it has so many standard deviations of its path to spare: it need not wait."""
+"""Spare time in standard deviations of a route down to which a batch waits for more requests."""
 WHATEVER_COMES = 2**62
-"""More rows than can come."""
+"""More rows than can arrive."""
 
 
 class PoolQueue(RequestQueue):
@@ -63,9 +63,10 @@ class PoolQueues:
         as_needed: bool,
         slack_ns: int,
     ) -> None:
-        """`routes`: those of each model. `dispatch` sends a queue's oldest requests on a path that was found.
+        """Create empty queues.
 
-        `as_needed`: under light load batches need not gather. `slack_ns`: by how much a wake-up may be late.
+        `routes`: pipelines of each model. `dispatch(now_ns, queue, batch, requests)` dispatches the queue's oldest
+        requests. `as_needed`: under light load batches do not wait. `slack_ns`: timer latency in ns.
         """
         self.slack_ns = slack_ns
         self._routes = routes
@@ -92,11 +93,14 @@ class PoolQueues:
 
     @property
     def gathering(self) -> list[PoolQueue]:
-        """Return the queues that wait for more requests."""
+        """Queues that wait for more requests."""
         return [queue for queue in self.of(self._queues) if queue.wake_ns != NEVER_NS]
 
-    def push(self, now_ns: int, request: Request, *, anew: bool) -> Commands:
-        """Add a request, and look for a route unless its batch waits. `anew`: the previous policy counted it."""
+    def push(self, now_ns: int, request: Request, *, readmitted: bool) -> Commands:
+        """Add a request, and look for a route unless its batch waits for more.
+
+        `readmitted`: whether the previous policy counted the request already.
+        """
         queues, model = self._queues[request.model], self._routes[request.model].model
         key = queue_key(request, model)
         queue = queues.get(key)
@@ -104,7 +108,7 @@ class PoolQueues:
             queue = queues[key] = PoolQueue(key, model)
         queue.push(request)
         self._queue_of[request.id] = queue
-        if not anew:
+        if not readmitted:
             self._routes[request.model].rate.observe(now_ns, request.rows)
         if queue.waits_for_rows == WHATEVER_COMES:
             return ()
@@ -124,7 +128,7 @@ class PoolQueues:
         return list(self._decide(now_ns, queue))
 
     def wake(self, now_ns: int, key: QueueKey) -> Commands:
-        """Decide about a queue at its last start; it may be gone."""
+        """Decide about the queue `key`, whose last start is due; it may be gone."""
         queue = self._queues[key[0]].get(key)
         return list(self._decide(now_ns, queue)) if queue else ()
 

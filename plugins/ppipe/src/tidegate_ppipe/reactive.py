@@ -1,4 +1,4 @@
-"""The reactive data plane that PPipe is compared with: each pool for itself (section 7.4)."""
+"""Reactive data plane, the baseline of PPipe: each pool decides separately (section 7.4)."""
 
 from tidegate.api import Pipeline, Profile, Setup
 from tidegate_ppipe.pipelines import SizedPipeline
@@ -8,11 +8,12 @@ from tidegate_ppipe.sizing import SizedBatch
 
 
 class Reactive(Ppipe):
-    """Batches are sized for the first pool, by its part of the SLO; each next pool takes the worker that is free first.
+    """Reactive: batches are sized for the first pool by its part of the SLO; each later pool uses its first free
+    worker.
 
-    It knows nothing of the links, nor how busy the later pools are. A pool's part of the SLO is its part of the time
-    that the whole pipeline takes at the planned batch size, transfers included. Departures from the paper: batches stay
-    together from pool to pool, and what is late at a later pool is answered late rather than dropped there.
+    It ignores the links and the load of later pools. A pool's part of the SLO is its part of the pipeline's latency at
+    the planned batch size, transfers included. Departures from the paper: batches stay together from pool to pool, and
+    a batch that is late at a later pool is answered late instead of dropped.
     """
 
     best_effort = True

@@ -1,7 +1,7 @@
-"""A controller that plans anew when the rates have drifted from those that the plan was made for (section 5.4).
+"""Controller that plans again when the rates have drifted from those of the plan (section 5.4).
 
-The new partitions are loaded beside the old ones while those serve; then what runs is finished, and everything else
-switches at once: the flush of the paper without its pause.
+New partitions are loaded beside the serving ones; then running batches finish, and everything switches at once: the
+paper's flush without its pause.
 """
 
 from collections.abc import Mapping
@@ -20,22 +20,24 @@ if TYPE_CHECKING:
     from tidegate_ppipe.plan import PpipePlan
 
 MIN_SHARE = 0.01
-"""The share of the load that a plan expects of a model at least, though nobody asks for it at present."""
+"""Minimum fraction of the load that a plan assumes for a model."""
 
 
 class ReplanningOptions(ControllerOptions):
-    """Options of the controller that plans again."""
+    """Options of the controller `ppipe-replanning`."""
 
     problem: Annotated[PpipeProblem, PathField()] = Field(
-        description="The problem that the first plan was made from, or its path: GPUs, models, profiles, objective"
+        description="Problem of the initial plan, or its path: GPUs, models, profiles, objective"
     )
     drift: float = Field(
-        default=0.2, gt=0, description="Plan anew when a model's rate, or its part of the load, is off by this share"
+        default=0.2,
+        gt=0,
+        description="Relative change of a model's rate, or of its fraction of the load, from which to plan again",
     )
     spare: float = Field(
-        default=0.2, ge=0, description="For the objectives cost and power: plan for so much more than what comes"
+        default=0.2, ge=0, description="Objectives cost and power: spare capacity as a fraction of the arrival rate"
     )
-    time_limit_s: float = Field(default=10.0, gt=0, description="For the planner")
+    time_limit_s: float = Field(default=10.0, gt=0, description="Seconds that the planner may search")
 
 
 class Replanning(Controller):

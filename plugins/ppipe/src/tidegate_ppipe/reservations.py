@@ -1,4 +1,4 @@
-"""Reservation tables: when a worker, an uplink or a downlink is taken (PPipe, section 5.4 and Algorithm 2)."""
+"""Reservation tables of workers, uplinks and downlinks (PPipe, section 5.4 and Algorithm 2)."""
 
 from bisect import bisect_left, bisect_right
 
@@ -16,10 +16,9 @@ class Reservation:
 
 
 class Timetable:
-    """The intervals for which one thing is taken, by their start.
+    """Reserved intervals of one resource, by start.
 
-    They do not overlap as they are reserved; corrected by what really happened they may: then a moment is free when no
-    interval covers it.
+    They do not overlap when reserved; after corrections they may. A time is free if no interval covers it.
     """
 
     __slots__ = ("_ends", "_intervals", "_starts")
@@ -76,7 +75,7 @@ class Timetable:
             self.ends_changed(position)
 
     def position(self, interval: Reservation) -> int | None:
-        """Return the position of a reservation."""
+        """Return the position of a reservation; None if it is not here."""
         position = bisect_left(self._starts, interval.start_ns)
         while position < len(self._starts) and self._starts[position] == interval.start_ns:
             if self._intervals[position] is interval:
@@ -99,7 +98,9 @@ class Timetable:
 
 
 def earliest_joint_fit(one: Timetable, other: Timetable, from_ns: int, duration_ns: int) -> int:
-    """Return the first time with `duration_ns` free on both, such as an uplink and a downlink."""
+    """Return the first time in ns, from `from_ns` on, with `duration_ns` free on both, e.g. an uplink and a
+    downlink.
+    """
     while True:
         start_ns = one.earliest_fit(from_ns, duration_ns)
         from_ns = other.earliest_fit(start_ns, duration_ns)

@@ -16,7 +16,11 @@ class Resources:
     def __init__(
         self, workers: Iterable[Worker], profiles: Iterable[Profile], network: Network | None, *, fill_gaps: bool
     ) -> None:
-        """`fill_gaps`: work may go between two reservations of a worker, too, and not only behind all of them."""
+        """Create the tables without reservations.
+
+        `profiles`: of all partitions on their device classes; `network`: None: transfers take no time. `fill_gaps`:
+        whether work may also be placed between two reservations of a worker.
+        """
         self.probes = 0
         """How often a path was looked for."""
         self._profiles: dict[ProfileKey, Profile] = {}
@@ -61,21 +65,21 @@ class Resources:
         return place
 
     def place(self, worker_id: int) -> PooledWorker | None:
-        """Return a worker by id."""
+        """Return a worker by id; None if it is unknown."""
         return self._places.get(worker_id)
 
     def is_here(self, stop: RouteStop) -> bool:
-        """Whether its worker has not been lost."""
+        """Whether the worker of a stop was not lost."""
         return self._places.get(stop.place.id) is stop.place
 
     def hosts(self, partition: str) -> bool:
-        """Whether any worker does."""
+        """Whether any worker hosts a partition."""
         return any(pool.places for pool in self._pools_of.get(partition, ()))
 
     def work_ns(self, partitions: Sequence[str], most_rows: int, shape: str) -> list[int]:
-        """How long a path takes for a shape where nothing has to wait, on the fastest kinds of workers, by rows - 1.
+        """Return the latency in ns of a pipeline without waiting, on the fastest device classes, by rows - 1.
 
-        Each partition must be hosted.
+        `partitions`: each must have a worker; `most_rows`: largest batch; `shape`: shape of the requests.
         """
         quickest = []
         for partition in partitions:
@@ -93,7 +97,8 @@ class Resources:
 
     def rows_per_ns(self, partition: str, rows: int) -> float:
         """Return the rows per ns of a partition's workers together, with batches of `rows` rows of the slowest
-        shape."""
+        shape.
+        """
         return sum(
             len(pool.places) * rows / self._slowest_of(partition, pool.device_class).expected_ns(rows)
             for pool in self._pools_of[partition]
@@ -130,9 +135,9 @@ class Resources:
         sender: RouteStop | None = None,
         ready_ns: int | None = None,
     ) -> BatchRoute | None:
-        """Return the route with the worker of each pool that ends first; None if a partition has no worker.
+        """Return the route that ends first, with a worker of each pool; None if a partition has no worker.
 
-        `sender`: node of the rows at `ready_ns` (None: the proxy).
+        `rows`, `shape`: of the batch. `sender`: stop at which its rows are at `ready_ns`; None: the proxy, now.
         """
         self.probes += 1
         ready_ns = now_ns if ready_ns is None else ready_ns
@@ -148,7 +153,10 @@ class Resources:
         return BatchRoute(stops, waiting_ns)
 
     def follow(self, stops: Iterable[RouteStop], ready_ns: int, sender: RouteStop) -> BatchRoute:
-        """Return the same workers in the same order with late stages: later reservations are delayed."""
+        """Return the route with the same workers in the same order, delayed by late stages.
+
+        `ready_ns`: time in ns at which the rows are at `sender`.
+        """
         late = []
         for stop in stops:
             carried = self._carried(stop.place, ready_ns, sender, stop.transfer_ns)
@@ -159,7 +167,7 @@ class Resources:
         return BatchRoute(late, 0)
 
     def reserve(self, flight: InFlightBatch, stops: Iterable[RouteStop], sender: RouteStop | None = None) -> None:
-        """Reserve the route of a batch."""
+        """Reserve a route for a batch; `sender`: stop before it, None: the proxy."""
         for stop in stops:
             stop.flight = flight
             self._reserve_place(stop)
@@ -179,7 +187,7 @@ class Resources:
             stop.transfers = []
 
     def advance(self, stop: RouteStop, start_ns: int) -> None:
-        """Start a stop earlier than reserved, with everything else unchanged."""
+        """Move a stop to an earlier start in ns; everything else is unchanged."""
         self._release_place(stop)
         stop.start_ns = start_ns
         stop.booked_ns = min(stop.booked_ns, start_ns)
@@ -189,13 +197,13 @@ class Resources:
         stop.reserved = Reservation(stop.booked_ns, stop.end_ns, stop)
         stop.place.timetable.add(stop.reserved)
         stop.place.work_ns += stop.duration_ns
-        stop.place.pool.list_anew(stop.place)
+        stop.place.pool.reinsert(stop.place)
 
     def _release_place(self, stop: RouteStop) -> None:
         if stop.reserved is not None:
             stop.place.timetable.remove(stop.reserved)
             stop.place.work_ns -= stop.duration_ns
-            stop.place.pool.list_anew(stop.place)
+            stop.place.pool.reinsert(stop.place)
             stop.reserved = None
 
     def _first_done(

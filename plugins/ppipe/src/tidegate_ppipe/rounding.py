@@ -1,7 +1,6 @@
-"""A start for the search: the optimum in parts of GPUs, rounded up to whole ones, as much of it as there are GPUs for.
+"""Start of the search: the optimum in parts of GPUs, rounded up to whole ones as far as there are GPUs.
 
-It is there at once, so that a planner has something to answer with however short its time; with thousands of GPUs it is
-nearly the best plan.
+It takes little time, so a planner always has a result; with thousands of GPUs it is nearly the best plan.
 """
 
 from collections import Counter
@@ -15,12 +14,15 @@ from tidegate_ppipe.columns import RELATIVE_TOLERANCE, Column
 from tidegate_ppipe.problem import PpipeProblem
 
 Workers = list[list[int]]
-"""The workers of each pool, by column."""
+"""Number of workers of each pool, by column."""
 BISECTION_STEPS = 30
 
 
 def rounded(problem: PpipeProblem, columns: Sequence[Column], rates_rps: NDArray[np.float64]) -> Workers | None:
-    """Return whole workers for these rates, for throughput for the largest feasible fraction; None if nothing fits."""
+    """Return whole workers for these rates, for throughput for the largest feasible fraction; None if nothing fits.
+
+    `rates_rps`: requests per second of each column.
+    """
     used = np.flatnonzero(rates_rps).tolist()
     mine = _rounded(problem, [columns[index] for index in used], rates_rps[used])
     if mine is None:
@@ -48,7 +50,7 @@ def _rounded(problem: PpipeProblem, columns: Sequence[Column], rates_rps: NDArra
 
 
 def rates_of(columns: Sequence[Column], workers: Workers) -> NDArray[np.float64]:
-    """Return the rate of the slowest pool of each column."""
+    """Return the requests per second of the slowest pool of each column."""
     return np.array(
         [
             min(part.rate_rps / part.share * count for part, count in zip(column.parts, mine, strict=True))
@@ -65,13 +67,13 @@ def _workers_for(columns: Sequence[Column], rates_rps: NDArray[np.float64]) -> W
 
 
 def fits(problem: PpipeProblem, columns: Sequence[Column], workers: Workers) -> bool:
-    """Whether there are GPUs enough; on one of them are only workers of one model and share."""
+    """Whether there are enough GPUs; a GPU has only workers of one model and share."""
     used = gpus_of(columns, workers)
     return all(used[number] <= gpu.count for number, gpu in enumerate(problem.classes))
 
 
 def gpus_of(columns: Sequence[Column], workers: Workers) -> Counter[int]:
-    """Return the whole GPUs by class index."""
+    """Return the number of whole GPUs by class index."""
     groups: Counter[tuple[int, int, int]] = Counter()
     for column, mine in zip(columns, workers, strict=True):
         for part, count in zip(column.parts, mine, strict=True):

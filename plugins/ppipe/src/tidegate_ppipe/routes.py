@@ -1,4 +1,4 @@
-"""The way of a batch: one worker of each pool, and when it gets there."""
+"""Routes of batches: one worker of each pool, and the time of arrival there."""
 
 from collections.abc import Iterable
 from math import hypot
@@ -9,15 +9,17 @@ from tidegate_ppipe.pool_state import PooledWorker
 from tidegate_ppipe.reservations import Reservation, Timetable  # noqa: TC001 - ours everywhere else
 
 IN_TIME_DEVIATIONS = 0.5
-"""A batch may leave that is on time with so many standard deviations of its path to spare: what is dropped is late for
-certain, and what leaves is so in one case of three at worst."""
+"""Spare time, in standard deviations of its route, with which a batch is expected to be on time.
+
+A dropped request would certainly be late, and a dispatched one is late in one of three cases at worst.
+"""
 
 BUFFER_DEVIATIONS = 2
-"""A batch leaves so many standard deviations of its path before later pools are expected to be free for it."""
+"""Lead in standard deviations of its route with which a batch starts before later pools are expected to be free."""
 
 
 class RouteStop:
-    """A partition on a worker, its input transfer, and their reservations."""
+    """Stop of a route: a partition on a worker, its input transfer, and their reservations."""
 
     __slots__ = (
         "booked_ns",
@@ -95,9 +97,9 @@ class BatchRoute:
 
     @property
     def early_ns(self) -> int:
-        """How much later it may begin, and still find a later pool, or the links to it, busy with another batch.
+        """Time in ns by which a batch may start later and still wait at a later pool or its links.
 
-        Where stages scatter it comes a little sooner: what is before it may be over early.
+        It is reduced by a safety time if stages scatter: the batches ahead may end early.
         """
         early_ns = 0
         runs_ns = self.start_ns
@@ -108,7 +110,7 @@ class BatchRoute:
 
 
 def margin_ns(margins_ns: Iterable[int]) -> float:
-    """Return the standard deviation of a route in ns, from independent stages."""
+    """Return the standard deviation of a route in ns, from those of independent stages."""
     return hypot(*margins_ns)
 
 

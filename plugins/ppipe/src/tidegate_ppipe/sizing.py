@@ -1,4 +1,4 @@
-"""The size of a batch: through which pipeline the next one goes, and how many rows it has (PPipe, Algorithm 1)."""
+"""Sizing of batches: the pipeline and the rows of the next batch (PPipe, Algorithm 1)."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from tidegate_ppipe.resources import Resources
 from tidegate_ppipe.routes import IN_TIME_DEVIATIONS, BatchRoute
 
 SURE_DEVIATIONS = 2
-"""A batch leaves while so many standard deviations of its path are left, where its time allows for that."""
+"""Spare time of a batch in standard deviations of its route, if the deadline allows it."""
 
 
 class SizedBatch:
@@ -40,13 +40,16 @@ class Sizing:
     """Finds the next batch of a queue (Algorithm 1)."""
 
     def __init__(self, resources: Resources, *, reserve_ns: int, least_part: float | None) -> None:
-        """`reserve_ns`: kept free before every deadline. `least_part`: as the option of that name."""
+        """Create the sizing.
+
+        `reserve_ns`: time in ns reserved before every deadline. `least_part`: as the option of that name.
+        """
         self._resources = resources
         self._reserve_ns = reserve_ns
         self._least_part = least_part
 
     def best(self, now_ns: int, queue: RequestQueue, routes: ModelPipelines) -> SizedBatch | None:
-        """Return the batch that Algorithm 1 chooses; None: drop the oldest request."""
+        """Return the batch that Algorithm 1 chooses at `now_ns`; None: drop the oldest request."""
         usable, needed = routes.usable, routes.needed_rows()
         if len(usable) > 1:
             usable = self._by_waiting(now_ns, usable, queue.shape)
@@ -58,7 +61,9 @@ class Sizing:
         return None
 
     def due_ns(self, request: Request, budget: float) -> int:
-        """Return when a request must finish the part of a pipeline with this fraction of its time, in ns."""
+        """Return the time in ns by which a request must finish the part of a pipeline with the fraction `budget` of its
+        time.
+        """
         if request.deadline_ns == NEVER_NS:
             return NEVER_NS
         left_ns = request.deadline_ns - self._reserve_ns - request.arrival_ns

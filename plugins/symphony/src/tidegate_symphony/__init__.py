@@ -2,10 +2,10 @@
 
 policy                 turns events into calls of the two threads below, and their decisions into commands
 model_thread           one queue: its candidate batch, and when that may start
-batch_selection        which requests to batch, where they differ or where not all can meet their deadlines
+batch_selection        which requests to batch, if they differ or not all can meet their deadlines
 applications           the latency of batches by application: the fast ones, and all
 latency_bounds         the latency that workers guarantee for a queue, and the lower latency that is likely
-required_batch_size    the batch size that the workers need to carry the load
+required_batch_size    the batch size that the workers need to sustain the load
   queue_load, natural_batching   the arrival rate of a queue, and whether it forms batches without waiting
 worker_headroom        how many workers long batches leave to requests with tight deadlines
 rank_thread            all queues: which candidate runs on which worker, and when

@@ -1,4 +1,4 @@
-"""A controller that does what the policy advises: workers join and are released (section 3.5)."""
+"""Controller that follows the policy's recommendations: workers join and are released (section 3.5)."""
 
 from collections import Counter
 from math import ceil
@@ -15,14 +15,14 @@ class AdvisedWorkersOptions(ControllerOptions):
 
     layout: Annotated[Layout, PathField()] | None = Field(
         default=None,
-        description="All the workers that there may be, or the path of that layout; default: those at the start",
+        description="Layout with all workers that may be started, or its path; default: the initial workers",
     )
-    least_workers: int = Field(default=1, ge=1, description="So many stay, whatever is advised")
+    least_workers: int = Field(default=1, ge=1, description="Minimum number of workers, whatever is recommended")
     reserve: float = Field(
         default=0.25,
         ge=0,
         lt=1,
-        description="The share of the time for which those that are left are to be idle",
+        description="Minimum idle fraction of the remaining workers after a release",
     )
 
 

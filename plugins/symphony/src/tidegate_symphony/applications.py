@@ -1,4 +1,4 @@
-"""The applications of a model: what batches take that hold the quickest of them only, and those that hold all."""
+"""Applications of a model: latency of batches of the fastest ones only, and of all."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,18 +9,20 @@ from tidegate.api import LatencyDistribution, Profile, Request
 from tidegate_symphony.latency_bounds import LatencyBounds
 
 MAX_GROUPS = 8
-"""So many groups of applications are told apart at most; clients name applications."""
+"""Maximum number of groups of applications; clients name applications."""
 MAX_POINTS = 640
-"""About so many points of all groups' distributions together are looked at."""
+"""Approximate number of points of all groups' distributions together."""
 POINTS_PER_EVENT = MAX_POINTS // 2
-"""About so many of them are looked at for one event: the groups that were made before hold until all are made again."""
+"""Approximate number of points evaluated for one event; old groups are used until all are computed again."""
 MIN_LATENCY_RATIO = 1.1
-"""Applications are worth telling apart where the largest batch of all takes so many times what one of the quickest
-does: less may be chance, and who names applications may do so for other reasons."""
+"""Minimum ratio between the latency of the largest batch of all applications and of the fastest ones to separate them.
+
+A smaller difference may be chance.
+"""
 LOOK_EVERY = 256
-"""After so many requests it is seen whether applications come as often as was thought."""
+"""Number of requests between two checks of the applications' frequencies."""
 MIN_SHARE_CHANGE = 0.05
-"""The least by which the share of one has to have moved for that to count."""
+"""Minimum change of an application's fraction of requests that counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +44,9 @@ class Mixed(NamedTuple):
 
     profile: Profile
     apps: frozenset[str] | None
-    """The applications; None: all."""
+    """Names of the applications; None: all."""
     points: int
-    """About how many points of their distributions were looked at."""
+    """Approximate number of evaluated points of their distributions."""
 
 
 class Applications:
@@ -76,7 +78,7 @@ class Applications:
         self._take_stock()
 
     def count(self, app: str) -> bool:
-        """Count the arrival of an application's request; return True if the shares have moved enough to regroup."""
+        """Count the arrival of an application's request; return True if frequencies have moved enough to regroup."""
         if app not in self._counts:
             return False
         self._counts[app] += 1
@@ -92,11 +94,12 @@ class Applications:
         return moved
 
     def alike(self, profile: Profile, max_rows: int, quantile: float) -> tuple[SimilarRequests, ...]:
-        """The groups of a queue: the quickest applications, these and the next quicker ones, and so on, at last all.
+        """Return the groups of a queue: the fastest applications, these and the next faster ones, and so on, at last
+        all.
 
-        They are as they were when `refresh` last made all of them. `profile`: of the queue; nobody may promise less
-        than it says that a batch takes at least. None where fewer than two applications are known on that kind of
-        worker, or all take about the same.
+        They are those of the last complete `refresh`. `profile`: of the queue, which gives the lower bound; `max_rows`:
+        largest batch; `quantile`: of the upper latency. Empty if fewer than two applications are known on that device
+        class, or all take about the same time.
         """
         like, before = profile.up_to(max_rows), self._like
         if before is None or (before[0].key, before[0].max_rows, before[1]) != (like.key, max_rows, quantile):
@@ -109,10 +112,10 @@ class Applications:
         )
 
     def refresh(self, points: int) -> tuple[int, bool]:
-        """Make groups again with what is known now, as far as the work for an event allows.
+        """Compute groups again, as far as the budget of an event allows.
 
-        `points`: about so many are looked at. Returns how many of them are left, and whether `alike` tells of all
-        groups that were begun.
+        `points`: approximate number of points to evaluate. Returns how many are left, and whether all groups are
+        complete.
         """
         if self._mixing is None and self.is_stale and self._like:
             self.is_stale, self._mixing = False, self._mix(*self._like)

@@ -1,4 +1,4 @@
-"""How many workers the load wants (section 3.5), from what was lost and how long workers ran."""
+"""Autoscaler: number of workers that the load needs (section 3.5), from dropped requests and busy time."""
 
 from math import ceil
 
@@ -12,7 +12,11 @@ class Autoscaler:
     """
 
     def __init__(self, interval_ns: int, tolerated: float) -> None:
-        """`interval_ns`: how long to look back; 0: never advise. `tolerated`: the bad rate below which all is well."""
+        """Create an autoscaler.
+
+        `interval_ns`: period of a recommendation in ns; 0: none. `tolerated`: miss rate, 0 to 1, that needs no more
+        workers.
+        """
         self._interval_ns = interval_ns
         self._tolerated = tolerated
         self._since_ns: int | None = None

@@ -1,4 +1,4 @@
-"""Selects the requests of a queue to batch: the batch with the most on-time requests per time that it takes."""
+"""Selection of the requests of a queue to batch: most on-time requests for the duration of the batch."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,8 +10,7 @@ from tidegate_symphony.applications import SimilarRequests
 from tidegate_symphony.latency_bounds import LatencyBounds
 
 URGENCY_DISCOUNT = 0.1
-"""A request counts less by such a share for each time of a row alone that it could wait: so soon it is expected to have
-another chance (Orloj, whose b is the same)."""
+"""Discount of a request for each row latency that it could wait: the rate of its next chance (b in Orloj)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +25,12 @@ class SelectedBatch(FormedBatch):
 def choose(
     queue: Iterable[Request], groups: Sequence[SimilarRequests], gathering: Gathering, now_ns: int, most_rows: int
 ) -> SelectedBatch | None:
-    """The best batch to start now; None where nothing would be on time.
+    """Return the best batch to start at `now_ns`; None if no request would be on time.
 
-    For each group, the quickest first, batches begin at each of its requests and are as large as leaves that one in
-    time: later ones have more time. Half of the margin is promised. Of all batches that one is the best of which most
-    requests are expected to be on time per time that it takes, those with little time left counting more. Each counts
-    once, of however many rows: else small ones would be left behind for as long as large ones come.
+    `groups`: groups of similar requests, fastest first. For each group, batches begin at each of its requests and are
+    as large as that one's deadline allows, with half of the margin. The best batch has the most requests expected on
+    time for its duration; requests with little time left count more, and each counts once, whatever its rows, so that
+    small ones are not left behind. `most_rows`: maximum rows of the batch.
     """
     best, most, looked_at = None, 0.0, 0
     fades = URGENCY_DISCOUNT / groups[-1].promises.profile.expected_ns(1)

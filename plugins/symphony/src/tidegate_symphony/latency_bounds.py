@@ -9,33 +9,33 @@ from typing import Self
 from tidegate.api import Profile
 
 LESS_SURE = (0.5, 0.0)
-"""Shares of a profile's margin that batches are gathered with where its whole margin keeps them too small."""
+"""Fractions of a profile's margin for forming batches if the whole margin keeps them too small."""
 MIN_MARGIN_FRACTION = 0.1
-"""A margin of such a share of what is expected is none to spare: what is expected may itself be wrong by as much."""
+"""Minimum margin relative to the expected latency that can be reduced; the expectation may be wrong by as much."""
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyBounds:
-    """A profile, and the same with less margin: with more margin a batch is safer and must be smaller."""
+    """Profile with its full margin and with reduced ones: a larger margin makes batches safer and smaller."""
 
     profile: Profile
     less_sure: Sequence[Profile]
-    """The same with the shares `LESS_SURE` of its margin; none where that is hardly any."""
+    """Profiles with the fractions `LESS_SURE` of the margin; empty if the margin is small."""
     least: Profile
-    """The same promising what nobody can exclude: for what can only be tried."""
+    """Profile with the lower bound of the latency, for requests that can only be tried."""
     deviations: float
-    """How many standard deviations a margin is."""
+    """Margin in standard deviations."""
 
     @classmethod
     def of(cls, profile: Profile, quantile: float) -> Self:
-        """Create the bounds of a profile; `quantile`: of the latency, that the profile's upper latency covers."""
+        """Create the bounds of a profile; `quantile`: the one that its upper latency covers."""
         rows = profile.max_rows
         scatters = profile.upper_ns(rows) > (1 + MIN_MARGIN_FRACTION) * profile.expected_ns(rows)
         less_sure = [profile.with_margin_fraction(share) for share in LESS_SURE] if scatters else ()
         return cls(profile, less_sure, profile.lower_bound(), NormalDist().inv_cdf(quantile))
 
     def on_time(self, rows: int, left_ns: Sequence[tuple[float, int]]) -> float:
-        """Return the expected number of on-time requests of a batch of `rows`, with normally distributed latency.
+        """Return the expected number of on-time requests of a batch of `rows` rows, with normally distributed latency.
 
         `left_ns`: weight of each request, and time in ns from the batch's start to its deadline.
         """
@@ -51,16 +51,16 @@ class QueueOutlook:
     """Latency outlook of one shape of a model on the workers that host it."""
 
     promises: LatencyBounds
-    """Latency bounds of the best profile that any of the workers could have."""
+    """Bounds of the best profile of any of the workers."""
     workers: int
     fixed_cost_ns: float
     """Fixed latency of a batch in ns: beta."""
     most_rows: int
-    """The largest batch worth forming: where rows do not run faster together, they had better run apart."""
+    """Rows of the largest batch worth forming; 1 if batching brings nothing."""
     slo_ns: int | None = None
-    """The SLO of the model; None: it has none."""
+    """SLO of the model in ns; None: none."""
 
     @property
     def profile(self) -> Profile:
-        """The best profile that any of the workers could have; plans use its upper latency."""
+        """Best profile of any of the workers; plans use its upper latency."""
         return self.promises.profile

@@ -1,4 +1,4 @@
-"""The model-local half of Symphony (Appendix D, ModelThread): one queue, its candidate batch, and what it drops."""
+"""Model thread of Symphony (Appendix D, ModelThread): one queue, its candidate batch, and its drops."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +11,13 @@ from tidegate_symphony.batch_selection import SelectedBatch, choose
 from tidegate_symphony.latency_bounds import LatencyBounds, QueueOutlook
 
 MAX_PAUSE_NS = 1_000_000_000
-"""So long after the latest arrival a batch waits for no more: nothing is known any more of a rate at which others come.
+"""Time in ns after the latest arrival from which a batch no longer waits: the rate of arrivals is unknown by then.
 
-Rates are averages over the last second or so. Without this a request with an hour's time would be held for an hour.
+Rates are averages over the last second or so. Without this limit a request with an hour's time would be held for an
+hour.
 """
 Kind = tuple[str, str]
-"""(model, shape): requests of one kind take equally long, and have a rate and a target in common."""
+"""(model, shape): requests of one kind take equally long and share rate and target."""
 
 
 @dataclass(slots=True)
@@ -24,26 +25,26 @@ class Candidate:
     """Candidate batch of a queue with its start time (Algorithm 1). It grows as requests arrive."""
 
     start: int
-    """The position of its first request in the queue; those before it are skipped."""
+    """Position of its first request in the queue; earlier ones are skipped."""
     count: int
-    """How many requests it has, from there on."""
+    """Number of requests from there on."""
     rows: int
     due_ns: int
-    """The earliest deadline among them, less the reserve; NEVER_NS where none has one."""
+    """Earliest deadline among them minus the reserve, in ns; NEVER_NS if none has one."""
     exec_ns: int = 0
-    """Dispatch no earlier: until then one more request could still join (the frontrun moment, or now)."""
+    """Earliest dispatch in ns: until then one more request could still join."""
     frontrun_ns: int = 0
-    """From then on it no longer leaves room for others (`room`): no request could join it in time."""
+    """Time in ns (frontrun) from which no further request could join in time."""
     latest_ns: int = NEVER_NS
-    """Dispatch no later: a start after this breaks the earliest deadline."""
+    """Latest start in ns that meets the earliest deadline."""
     on_time: bool = True
-    """Whether it is expected to be on time; else it is tried, where nobody else wants the worker."""
+    """Whether it is expected to be on time; otherwise it is tried if no other request wants the worker."""
     fillers: tuple[int, ...] = ()
-    """The requests from further back that fill it (`FormedBatch.fillers`); not among the `count`."""
+    """Ids of requests further back that fill it (`FormedBatch.fillers`), not part of `count`."""
     full: bool = False
-    """Whether others wait behind it that do not fit: nothing is gained by waiting for more."""
+    """Whether requests wait behind it that do not fit, so that waiting gains nothing."""
     chosen: SelectedBatch | None = None
-    """The batch itself, where its requests need not stand together; `start` and `count` say nothing then."""
+    """The batch itself if its requests are not consecutive; `start` and `count` are then not used."""
 
 
 class ModelThread(RequestQueue):
@@ -73,11 +74,11 @@ class ModelThread(RequestQueue):
         no_slo_max_deferral_ns: int = 0,
         slack_ns: int = 0,
     ) -> None:
-        """`rate`: at which its requests arrive. `targets`: gather by window towards these sizes, one for each
-        degree of promises; none: keep the head.
+        """Create an empty queue.
 
-        `no_slo_max_deferral_ns`: how long a request without a deadline gives way to those that have one, where the
-        model has no SLO. `slack_ns`: a timer may fire so late, so a batch waits that much less.
+        `rate`: arrival rate of its requests. `targets`: sizes for batch formation by window, one for each margin;
+        empty: keep the head. `no_slo_max_deferral_ns`: how long, in ns, a request without a deadline yields if the
+        model has no SLO. `slack_ns`: timer latency in ns, by which a batch waits less.
         """
         super().__init__(key, model)
         self.kind: Kind = key[:2]
@@ -103,14 +104,17 @@ class ModelThread(RequestQueue):
         self._came_ns = max(self._came_ns, request.arrival_ns)
 
     def rank_ns(self, request: Request) -> int:
-        """Return the rank of a request: its deadline, at most the usual time after its arrival.
+        """Return the rank of a request in ns: its deadline, at most the usual time after its arrival.
 
-        A hurried request among others would cut every batch short; one with more time than usual would starve.
+        An urgent request among others would make every batch smaller; one with more time than usual would starve.
         """
         return min(request.deadline_ns, request.arrival_ns + self._usual_ns)
 
     def joins(self, request: Request, now_ns: int, enough_rows: float) -> bool:
-        """Add the newest request to the candidate if possible: O(1). False: the candidate must be formed again."""
+        """Add the newest request to the candidate if possible: O(1). False: the candidate must be formed again.
+
+        `enough_rows`: rows from which the candidate does not wait.
+        """
         candidate = self.candidate
         if candidate is None or now_ns > candidate.latest_ns or not candidate.on_time:
             return False
@@ -134,13 +138,12 @@ class ModelThread(RequestQueue):
         return self.candidate is not None and now_ns < self.candidate.frontrun_ns
 
     def count_hopeless(self, outlook: QueueOutlook, now_ns: int) -> int:
-        """How many requests at the head are late even if they run now, alone, and in much less time than expected.
+        """Return the number of requests at the head that are late even if they run alone, now and faster than expected.
 
-        What is expected is no reason to give up: an idle worker loses nothing by trying, and it may be wrong. `eager`
-        gives up at the upper bound. Simulated here (`bench.no_regret`), that gained 5 percentage points where times
-        scatter and batching hardly pays (seed 11, scenarios 13 and 42), but lost 2 on average and up to 21 in tight
-        scenarios of seed 1. None of three conditions told these apart: no batch size sustains the load, no worker is
-        idle, both.
+        The expected latency alone is no reason to drop: an idle worker loses nothing by trying. `eager` drops at the
+        upper bound. Simulated here (`bench.no_regret`), that gained 5 percentage points if times scatter and batching
+        hardly pays (seed 11, scenarios 13 and 42), but lost 2 on average and up to 21 in tight scenarios of seed 1.
+        None of three conditions distinguished these: no batch size sustains the load, no worker is idle, both.
         """
         count = 0
         for request in self:
@@ -152,9 +155,10 @@ class ModelThread(RequestQueue):
     def update(
         self, outlook: QueueOutlook, now_ns: int, enough_rows: float, alike: Sequence[SimilarRequests] = ()
     ) -> Candidate:
-        """Gather the candidate anew; one of `enough_rows` does not wait for more. The head must not be hopeless.
+        """Form the candidate again; the head must not be hopeless.
 
-        `alike`: the groups among which batches are chosen, the last one all; none: gather from the head on.
+        `enough_rows`: rows from which it does not wait for more. `alike`: groups among which batches are selected, the
+        last one all; empty: form from the head on.
         """
         self.outlook, self._alike = outlook, alike
         batch = self.gather(outlook.promises, now_ns)
@@ -168,13 +172,11 @@ class ModelThread(RequestQueue):
         return self.candidate
 
     def gather(self, promises: LatencyBounds, now_ns: int, *, tries: bool = True) -> FormedBatch | None:
-        """The batch that would start now; None where the head is lost.
+        """Return the batch that would start now; None if the head is lost.
 
-        It is one that may be promised, unless that leaves requests behind that a larger one had taken along: of such a
-        batch less may be promised, which is better if more of its rows are expected to be on time per time that it
-        takes. Where nothing is expected to be on time, the head is tried, with what might be on time besides. `tries`:
-        False where another worker may bring the head in time. Where `update` was given groups, the batch of most worth
-        is chosen among them.
+        It has the full margin, unless a larger batch with less margin would have more rows on time for its duration. If
+        no request is expected to be on time, the head is tried, with others that might be. `tries`: False if another
+        worker may serve the head in time. With groups from `update`, the batch of most value is selected among them.
         """
         if self._alike and (found := self._choose(now_ns)):
             return found

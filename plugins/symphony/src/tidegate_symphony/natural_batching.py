@@ -1,4 +1,6 @@
-"""Whether requests merge enough where no batch waits: while all workers are busy, a queue grows by itself."""
+"""Natural batching: whether requests form large enough batches without waiting, because queues grow while workers are
+busy.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,10 +9,12 @@ from math import ceil
 from tidegate_symphony.latency_bounds import QueueOutlook
 
 SPARE_FRACTION = 0.3
-"""The share of the workers' time that has to be left: chance needs it. With 0.2 the goodput of InceptionResNetV2, with
-0.05 that of ResNet50, too, was 3 to 8 % less, as batches started where waiting was due."""
+"""Minimum idle fraction of workers for natural batching, against fluctuations.
+
+With 0.2 the goodput of InceptionResNetV2, with 0.05 also that of ResNet50, was 3 to 8 % lower.
+"""
 BISECTION_STEPS = 12
-"""The cycle is found to so many bits of the longest SLO."""
+"""Number of bisection steps for the cycle, from the longest SLO."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +24,9 @@ class ArrivalEstimate:
     outlook: QueueOutlook
     rows_per_ns: float
     rows_per_request: float
-    """The mean rows of a request; at least 1."""
+    """Mean rows of a request; at least 1."""
     request_rows: int = field(init=False)
-    """The smallest batch: of one request, in whole rows."""
+    """Rows of the smallest batch: one request, rounded up."""
 
     def __post_init__(self) -> None:
         """Round them once: they are asked for at every size that is tried."""
@@ -34,29 +38,36 @@ class ArrivalEstimate:
         return self.rows_per_ns * self.outlook.profile.expected_ns(rows) / rows
 
     def rows_in(self, cycle_ns: float) -> int:
-        """Return the rows that arrive in a cycle: whole requests, at least one, at most an efficient batch."""
+        """Return the rows that arrive in a cycle of `cycle_ns`: whole requests, at least one, at most an efficient
+        batch.
+        """
         return max(self.request_rows, min(self.outlook.most_rows, ceil(self.rows_per_ns * cycle_ns)))
 
     def asked_in_cycles_of(self, cycle_ns: float) -> float:
-        """Return the number of workers that are always busy with the batches of a cycle."""
+        """Return the mean number of workers that are busy with the batches of a cycle of `cycle_ns`."""
         return self.blocked_in_cycles_of(cycle_ns, 0)
 
     def blocked_in_cycles_of(self, cycle_ns: float, wait_ns: int) -> float:
-        """Return the mean number of workers whose batch lasts longer than `wait_ns` from a random time on."""
+        """Return the mean number of workers whose batch lasts longer than `wait_ns` from a random time on.
+
+        `cycle_ns`: length of a cycle in ns.
+        """
         lasts_ns, per_ns = self.batches_in_cycles_of(cycle_ns)
         return per_ns * max(0, lasts_ns - wait_ns)
 
     def batches_in_cycles_of(self, cycle_ns: float) -> tuple[int, float]:
-        """Return the latency of a cycle's batch in ns, and the batches that start per ns."""
+        """Return the latency of a cycle's batch in ns, and the batches that start per ns; `cycle_ns`: length of a
+        cycle.
+        """
         rows = self.rows_in(cycle_ns)
         filled = max(self.rows_per_request, min(rows, self.rows_per_ns * cycle_ns))
         return self.outlook.profile.expected_ns(rows), self.rows_per_ns / filled
 
 
 def shortest_cycle_ns(kinds: Sequence[ArrivalEstimate], workers: int) -> float | None:
-    """Return the shortest cycle with which the workers bear the load, each kind being served once in it.
+    """Return the shortest cycle in ns with which the workers sustain the load, each queue being served once in it.
 
-    None where even the longest SLO is too short, or there is none.
+    None if even the longest SLO is too short, or there is none. `kinds`: arrivals of each queue.
     """
     cycle_ns = float(max((kind.outlook.slo_ns or 0 for kind in kinds if kind.rows_per_ns), default=0))
     borne = (1 - SPARE_FRACTION) * workers
@@ -77,10 +88,10 @@ def shortest_cycle_ns(kinds: Sequence[ArrivalEstimate], workers: int) -> float |
 
 
 def merges_by_itself(kinds: Sequence[ArrivalEstimate], cycle_ns: float | None) -> bool:
-    """Tell whether all are on time if every batch starts as soon as a worker is idle.
+    """Return whether all requests are on time if every batch starts as soon as a worker is idle.
 
-    Each kind is then served once per cycle (`shortest_cycle_ns`), in batches of what arrived meanwhile. Even who has
-    waited for a whole one has to be on time by what may be promised.
+    Each queue is then served once per cycle (`shortest_cycle_ns`), in batches of the requests that arrived meanwhile. A
+    request that waited for a whole cycle must be on time by the upper latency.
     """
     return cycle_ns is not None and all(
         cycle_ns + kind.outlook.profile.upper_ns(kind.rows_in(cycle_ns)) <= kind.outlook.slo_ns

@@ -1,4 +1,4 @@
-"""Registers Symphony."""
+"""Registration of Symphony: policy, controller and planners."""
 
 from typing import Any
 

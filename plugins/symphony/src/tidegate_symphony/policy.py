@@ -52,35 +52,39 @@ class SymphonyOptions(PolicyOptions):
 
     batch_formation: Literal["skip_head", "keep_head"] = Field(
         default="skip_head",
-        description="skip_head: skip requests that keep the batch below the size that the load needs; keep_head: never",
+        description="Whether requests are skipped that keep the batch below the size that the load needs (skip_head) "
+        "or never (keep_head)",
     )
     deferral: Literal["adaptive", "frontrun"] = Field(
         default="adaptive",
-        description="frontrun: a batch waits until one more request could not join in time (the paper); "
-        "adaptive: nor for more rows than the load needs, nor longer than a larger batch saves more time than it costs",
+        description="Waiting of a batch: until no further request could join in time (frontrun, the paper's); or "
+        "less, if it has the rows that the load needs or a larger batch would save less time than it "
+        "costs (adaptive)",
     )
     pack_workers: bool = Field(
         default=False,
-        description="adaptive: batches wait where workers are to spare, too, so that few workers are used at light "
-        "load; answers take nearly as long as they may then",
+        description="adaptive: whether batches also wait while workers are idle, to use few workers at light load; "
+        "latency then approaches the SLO",
     )
     contention_weight: float = Field(
-        default=5.0, gt=0, description="adaptive: how much an idle worker is worth to each other model"
+        default=5.0, gt=0, description="adaptive: value of an idle worker to each other model"
     )
     advice_every_s: float = Field(
-        default=10.0, ge=0, description="How often to advise on the number of workers; 0: never"
+        default=10.0, ge=0, description="Seconds between two recommendations on the number of workers; 0: none"
     )
-    max_miss_rate: float = Field(default=0.01, ge=0, lt=1, description="Share of requests lost below which all is well")
+    max_miss_rate: float = Field(
+        default=0.01, ge=0, lt=1, description="Fraction of lost requests that needs no more workers"
+    )
     deadline_margin_ms: float = Field(
-        default=0.0, ge=0, description="Kept free before every deadline, for the way back to the client"
+        default=0.0, ge=0, description="Time in ms reserved before every deadline for the response to the client"
     )
 
 
 class Symphony(QueueingPolicy[ModelThread]):
-    """A batch starts when it is as large as the load needs, or when one more request could no longer join it in time.
+    """Symphony: a batch starts when it is as large as the load needs, or when no further request could join it in time.
 
-    It starts on the idle worker of the smallest id. A request is dropped once it would be late even alone and much
-    quicker than expected. Models without an SLO are served as soon as a worker is idle.
+    It starts on the idle worker with the smallest id. A request is dropped once it would be late even alone and much
+    faster than expected. Models without an SLO are served as soon as a worker is idle.
     """
 
     Options = SymphonyOptions
@@ -143,7 +147,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         )
 
     def on_request_arrived(self, event: RequestArrived) -> Commands:
-        """Count the arrival; add the request to the candidate or form a new one."""
+        """Count the arrival, and add the request to the candidate or form a new one."""
         request, now_ns = event.request, event.now_ns
         load = self._loads.get((request.model, request.shape))
         if load is None:

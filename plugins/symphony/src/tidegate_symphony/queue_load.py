@@ -9,7 +9,7 @@ from tidegate_symphony.applications import SimilarRequests
 from tidegate_symphony.latency_bounds import LESS_SURE, QueueOutlook
 
 MAX_KEYS = 64
-"""The number of merge keys, the latest, of which the rates are known; with others nothing is expected to come."""
+"""Maximum number of merge keys with known rates, the latest ones; for others no arrivals are expected."""
 
 
 @dataclass(slots=True)
@@ -18,23 +18,28 @@ class QueueLoad:
 
     rate: ArrivalRate
     targets: tuple[BatchTarget, ...]
-    """The sizes that batches should have at this rate, one for each degree of promises."""
+    """Target batch sizes at this rate, one for each margin."""
     outlook: QueueOutlook | None = None
-    """Latency outlook; None: no worker hosts it, or it was not needed since workers or profiles changed."""
+    """Latency outlook; None: no worker hosts the model, or it was not needed since a change of workers or profiles."""
     needed_rows: float = 1.0
-    """The size that its batches need; inf: no size carries the load."""
+    """Rows that its batches need; infinite if no size sustains the load."""
     rates_of_keys: OrderedDict[str, ArrivalRate] = field(default_factory=OrderedDict)
-    """The rates by merge key, that of the latest request last: what has another key joins no batch."""
+    """Rates by merge key, that of the latest request last; requests with other keys join no batch."""
     alike: tuple[SimilarRequests, ...] = ()
-    """The groups of its requests whose batches take more or less long, the last one all; as old as the outlook."""
+    """Groups of its requests by latency, the last one all; computed together with the outlook."""
 
     @classmethod
     def of(cls, rate: ArrivalRate, *, needed_rows: float = 1.0) -> Self:
-        """Create the load of a queue with a given rate; its latency outlook is computed later."""
+        """Create the load of a queue with a given rate; its latency outlook is computed later.
+
+        `needed_rows`: initial batch size.
+        """
         return cls(rate, tuple(BatchTarget(rate) for _ in (1, *LESS_SURE)), needed_rows=needed_rows)
 
     def rate_of_key(self, merge_key: str, now_ns: int) -> ArrivalRate:
-        """Return the rate of a merge key of which a request arrives; clients choose keys, so that few are kept."""
+        """Return the rate of a merge key at the arrival of a request; only few are kept, because clients choose
+        keys.
+        """
         rates = self.rates_of_keys
         rate = rates.get(merge_key)
         if rate is None:

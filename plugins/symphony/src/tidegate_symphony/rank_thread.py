@@ -1,4 +1,4 @@
-"""The global half of Symphony (Appendix D, RankThread): the candidates that wait for a worker, most urgent first."""
+"""Rank thread of Symphony (Appendix D, RankThread): candidates that wait for a worker, most urgent first."""
 
 from collections.abc import Set as AbstractSet
 from heapq import heapify, heappop, heappush
@@ -6,15 +6,15 @@ from heapq import heapify, heappop, heappush
 from tidegate.api import QueueKey
 
 MAX_SUPERSEDED_ENTRIES = 64
-"""How many superseded entries, besides as many as there are candidates, may pile up in a ranking nobody looks at."""
+"""Maximum number of superseded entries in a ranking, besides as many as there are candidates."""
 Ranking = list[tuple[int, QueueKey]]
-"""A heap by (latest, key). Entries that were superseded stay until they surface."""
+"""Heap of (latest start in ns, key). Superseded entries stay until they surface."""
 
 
 class ReadyCandidates:
-    """Schedulable candidates ranked by their latest start: O(log candidates) per change.
+    """Candidates ranked by their latest start: O(log candidates) per change.
 
-    Workers that host the same models share a ranking, so that none has to look past what it could not run.
+    Workers that host the same models share a ranking, so no worker has to skip candidates that it cannot run.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class ReadyCandidates:
         """The rankings, by what workers host; each from the first time on that one of them asks."""
 
     def put(self, key: QueueKey, latest_ns: int) -> bool:
-        """Add or update a queue's candidate; return False if its rank is unchanged."""
+        """Add or update a queue's candidate with its latest start in ns; return False if its rank is unchanged."""
         if self._ready.get(key) == latest_ns:
             return False
         self._ready[key] = latest_ns
@@ -43,8 +43,10 @@ class ReadyCandidates:
         return key in self._ready
 
     def most_urgent(self, hosts: frozenset[str], tried: AbstractSet[QueueKey] = frozenset()) -> QueueKey | None:
-        """Return the queue with the earliest latest start whose model the worker hosts, except `tried` ones; None if
-        none."""
+        """Return the queue with the earliest latest start whose model the worker hosts; None if there is none.
+
+        `hosts`: partitions of the worker; `tried`: queues to leave out.
+        """
         ranking = self._rankings.get(hosts)
         if ranking is None:
             ranking = self._rankings[hosts] = self._ranked(hosts)

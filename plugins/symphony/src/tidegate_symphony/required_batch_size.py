@@ -1,4 +1,6 @@
-"""How large batches have to be for the workers to bear the load: waiting for larger ones buys nothing."""
+"""Required batch size: how large batches must be for the workers to sustain the load; larger ones are not worth
+waiting.
+"""
 
 from collections.abc import Iterable, Sequence
 from math import inf, sqrt
@@ -8,38 +10,46 @@ from tidegate_symphony.queue_load import QueueLoad
 from tidegate_symphony.worker_headroom import WorkerHeadroom, rooms_for
 
 SPARE_WORKERS_FACTOR = 0.3
-"""N workers are loaded up to `N / (1 + SPARE_WORKERS_FACTOR / sqrt(N))`: so many of them have to be spare for chance
-(square-root staffing, Halfin and Whitt 1981)."""
+"""Spare workers for fluctuations: N workers are loaded up to `N / (1 + SPARE_WORKERS_FACTOR / sqrt(N))`.
+
+This is square-root staffing (Halfin and Whitt 1981).
+"""
 REFRESH_NS = 10_000_000
-"""How long the sizes hold."""
+"""Time in ns for which the sizes are reused."""
 LOADS_PER_REFRESH = 32
-"""They hold so much longer for each such number of loads, as looking at them takes that much longer."""
+"""Number of loads for each of which the sizes are reused that much longer, because computing them takes longer."""
 ROWS_PER_REFRESH = 8
-"""They hold until so many rows have arrived, too, but no more than `MIN_ARRIVALS_FOR_BATCHING` times as long: few say
-little of the load, and each lone request would wait for the sizes to be looked at anew, which takes as long as all else
-that is decided."""
+"""Rows that must arrive before the sizes are computed again, within `MIN_ARRIVALS_FOR_BATCHING` times the usual period.
+
+Few arrivals say little about the load, and computing the sizes takes as long as all other decisions for a request.
+"""
 MIN_ARRIVALS_FOR_BATCHING = 10
 SEARCH_WIDENING_FACTOR = 4.0
-"""The factor by which the multiplier is looked for outside of what is known."""
+"""Factor by which the search for the multiplier goes beyond the known range."""
 MULTIPLIER_PRECISION = 1.1
-"""The multiplier is found to so large a factor: batch sizes, which are whole, follow its square root."""
+"""Relative precision of the multiplier: batch sizes, which are whole, grow with its square root."""
 MIN_MULTIPLIER = 1.0
-"""The least multiplier where batches of one do not bear the load. Bursts need the room that it leaves: without it up
-to nine points of attainment were lost to them, and hardly anything was gained elsewhere."""
+"""Minimum multiplier if batches of one row do not sustain the load.
+
+Bursts need this spare capacity: without it up to nine points of attainment were lost.
+"""
 
 
 class RequiredBatchSize:
-    """The smallest batch sizes that carry the load of all kinds that share workers.
+    """Smallest batch sizes with which the workers that several queues share sustain their load.
 
-    If batches of one request do, or what merges where no batch waits (`merges_by_itself`), nobody needs more. Else
-    batches of b rows, in requests of g rows each, let `b / 2g` requests of a kind wait on average, and take `rate *
-    beta / b` of fixed costs: with mu as what workers' time is worth in waiting, the least of `b / 2g + mu * rate * beta
-    / b` is at `b = sqrt(2 * mu * g * rate * beta)`. There is one mu for all kinds, the smallest with which the workers
-    bear the load, and at least 1: where time is short, no waiting is worth more than it.
+    If batches of one request suffice, or natural batching (`merges_by_itself`), no queue needs more. Otherwise batches
+    of b rows, in requests of g rows each, let `b / 2g` requests of a queue wait on average and take `rate * beta / b`
+    of fixed cost. With mu as the value of workers' time in waiting, `b / 2g + mu * rate * beta / b` is smallest at `b =
+    sqrt(2 * mu * g * rate * beta)`. There is one mu for all queues, the smallest with which the workers sustain the
+    load, at least 1.
     """
 
     def __init__(self, workers: int, loads: Iterable[QueueLoad] = ()) -> None:
-        """`workers`: how many the kinds share, at least 1; all count as if they were as fast as the fastest."""
+        """Create the sizes of some loads.
+
+        `workers`: number of workers that they share, at least 1; all count as fast as the fastest.
+        """
         self.loads = list(loads)
         self._workers = workers
         self.rooms: tuple[WorkerHeadroom, ...] = ()
@@ -52,7 +62,7 @@ class RequiredBatchSize:
         """The rows that arrived since then."""
 
     def refresh(self, now_ns: int, rows: int) -> None:
-        """Recompute the required batch size of each load, unless that was done recently. `rows`: rows that arrived."""
+        """Compute the required batch size of each load again, unless that was done recently. `rows`: arrived rows."""
         self._arrived += rows
         holds_ns = REFRESH_NS * (1 + len(self.loads) // LOADS_PER_REFRESH)
         if self._arrived < ROWS_PER_REFRESH:

@@ -1,4 +1,4 @@
-"""The planner `subclusters`: models among sub-clusters, evenly by rate and by memory (Symphony, Appendix A)."""
+"""The planner `subclusters`: assigns models to sub-clusters, evenly by rate and memory (Symphony, Appendix A)."""
 
 from tidegate.api import PlanningError, Progress
 from tidegate_symphony.subclusters_milp import Limit, solve
@@ -7,14 +7,14 @@ from tidegate_symphony.subclusters_problem import SubclusterProblem
 from tidegate_symphony.subclusters_start import start_from
 
 START_SHARE = 0.3
-"""The share of the time that finding a start may take."""
+"""Fraction of the time for finding a start."""
 
 
 def plan_subclusters(problem: SubclusterProblem, /, *, time_limit_s: float, progress: Progress) -> SubclusterPlan:
-    """The most even assignment that a solver finds in the time, from a start made by hand; with the solver's bound.
+    """Return the most even assignment that a solver finds in `time_limit_s` seconds from a heuristic start.
 
-    Raises PlanningError where no assignment keeps every limit, naming the limit and what it would have to be; where
-    none was found in time; and where the solver is not installed.
+    Raises PlanningError, with the limit and a sufficient value, if no assignment keeps every limit; also if none was
+    found in time, or the solver is not installed.
     """
     start = start_from(problem, time_limit_s=time_limit_s * START_SHARE, progress=progress)
     if start is not None:

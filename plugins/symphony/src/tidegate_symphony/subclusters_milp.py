@@ -1,6 +1,7 @@
-"""The integer program of Symphony's Appendix A.1, and its way through a solver.
+"""The integer program of Symphony's Appendix A.1, and its solvers.
 
-Rates are in shares of R and static memory in shares of S, so that the solvers' tolerances mean the same everywhere.
+Rates are fractions of R and static memory is in fractions of S, so that the solvers' tolerances mean the same for every
+problem.
 """
 
 import math
@@ -16,7 +17,7 @@ from tidegate.api import PlanningError, Progress
 from tidegate_symphony.subclusters_problem import SubclusterProblem
 
 Limit = Literal["max_rate_rps", "max_memory_mib", "max_move_cost"]
-"""A limit of the problem, named as its field."""
+"""Limit of the problem, by the name of its field."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,11 @@ class MilpSolution:
     """Result of a solver: assignment, objective, bound and status."""
 
     assignment: list[int] | None
-    """None where it found none, be it for lack of time."""
+    """Sub-cluster of each model; None: none found."""
     infeasible: bool
     """Whether the solver proved that there is none."""
     bound: float
-    """No assignment has a smaller objective."""
+    """Lower bound of the objective."""
 
 
 def solve(
@@ -39,9 +40,10 @@ def solve(
     time_limit_s: float,
     progress: Progress,
 ) -> MilpSolution:
-    """Minimise `dR + w*dS` from a start that keeps every limit, if there is one.
+    """Minimize `dR + w*dS` from a start that keeps every limit, if there is one.
 
-    With a limit `freed`, minimise instead what that limit would have to be. Raises PlanningError without the solver.
+    `freed`: limit to minimize instead, to find its necessary value. `time_limit_s`: seconds to search. Raises
+    PlanningError if the solver is not installed.
     """
     program = _Program(problem, freed)
     if start is not None:

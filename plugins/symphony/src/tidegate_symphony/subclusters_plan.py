@@ -1,4 +1,4 @@
-"""The plan of the planner `subclusters`: which model goes where, how even that is, and which limits it keeps."""
+"""The plan of the planner `subclusters`: assignment, imbalance and load."""
 
 from collections.abc import Sequence
 from typing import Literal, Self
@@ -9,7 +9,7 @@ from tidegate.api import Plan
 from tidegate_symphony.subclusters_problem import SubclusterProblem
 
 RELATIVE_TOLERANCE = 1e-6
-"""The share of itself by which a limit may be exceeded: solvers compute with floating-point numbers."""
+"""Relative tolerance of limits, for floating-point rounding of solvers."""
 
 
 class SubclusterLoad(BaseModel):
@@ -18,15 +18,15 @@ class SubclusterLoad(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     models: int
     rate_rps: float
-    """The requests per second of its models together."""
+    """Requests per second of its models together."""
     static_mib: float
-    """The static memory of its models together, in MiB."""
+    """Static memory of its models together, in MiB."""
     memory_mib: float
-    """That, and the dynamic memory of the model that takes most: what a worker must have, in MiB (equation 5)."""
+    """Memory that a worker needs, in MiB: static memory plus the largest dynamic memory of a model (equation 5)."""
 
 
 class SubclusterPlan(Plan):
-    """Models parted among sub-clusters. `objective` is `dR + w*dS` (equation 3) in requests/s: less is better."""
+    """Plan of models in sub-clusters. `objective` is `dR + w*dS` (equation 3) in requests/s: less is better."""
 
     kind: Literal["subclusters"] = "subclusters"
     assignment: dict[str, int]
@@ -34,14 +34,17 @@ class SubclusterPlan(Plan):
     rate_imbalance: float
     """Imbalance factor (max - min) / mean over the sub-clusters' rates (Appendix A.2)."""
     memory_imbalance: float
-    """The same over their static memories."""
+    """Imbalance factor of their static memory."""
     move_cost: float | None
     """Cost of loading and unloading, relative to a previous plan (left side of equation 10)."""
     subclusters: tuple[SubclusterLoad, ...]
 
     @classmethod
     def of(cls, problem: SubclusterProblem, assignment: Sequence[int], bound: float | None) -> Self:
-        """Create the plan that puts each of the problem's models, in order, into the given sub-cluster."""
+        """Create the plan that assigns each of the problem's models, in order, to a sub-cluster.
+
+        `assignment`: number of each model's sub-cluster. `bound`: lower bound of the objective; None: unknown.
+        """
         loads = loads_of(problem, assignment)
         value = objective(problem, loads)
         whole = problem.mean_rate_rps + problem.weight_or_even * problem.mean_static_mib

@@ -1,4 +1,4 @@
-"""The problem of the planner `subclusters`: the constants of Symphony's Appendix A.1."""
+"""Problem of the planner `subclusters`: the constants of Symphony's Appendix A.1."""
 
 from functools import cached_property
 from typing import Annotated, Literal, Self
@@ -18,11 +18,11 @@ class PlannedModel(BaseModel):
     rate_rps: Amount
     """`r_i`: expected requests per second."""
     static_mib: Amount
-    """`s_i`: memory it takes on each worker of its sub-cluster as long as it is loaded, in MiB."""
+    """`s_i`: memory in MiB on each worker of its sub-cluster while it is loaded."""
     dynamic_mib: Amount = 0.0
-    """`d_i`: memory it takes beside that while it runs, in MiB; only one model runs at a time."""
+    """`d_i`: additional memory in MiB while it runs; only one model runs at a time."""
     move_cost: Amount | tuple[Amount, ...] = 1.0
-    """`c_ij`: cost of loading it at a sub-cluster, or of unloading it, in a unit of yours; or one per sub-cluster."""
+    """`c_ij`: cost of loading or unloading it at a sub-cluster, in any unit; or one for each sub-cluster."""
 
     def cost_at(self, subcluster: int) -> float:
         """Return the cost `c_ij` of loading the model at a sub-cluster."""
@@ -34,22 +34,22 @@ class SubclusterProblem(VersionedDocument):
 
     kind: Literal["subclusters"] = "subclusters"
     subclusters: int = Field(ge=1)
-    """`l`: how many there are."""
+    """`l`: number of sub-clusters."""
     models: tuple[PlannedModel, ...] = Field(min_length=1)
     max_rate_rps: Amount
-    """`R_max`: requests per second that one sub-cluster's scheduler can take (equation 4)."""
+    """`R_max`: requests per second that the scheduler of one sub-cluster sustains (equation 4)."""
     max_memory_mib: Amount
     """`S_max`: memory of a worker, in MiB (equation 5)."""
     weight: Amount | None = None
-    """`w`: requests per second that 1 MiB of imbalance counts as (equation 3). None: as much as evens both out, R/S."""
+    """`w`: requests per second that 1 MiB of imbalance counts as (equation 3). None: R/S, which balances both."""
     previous: dict[str, Annotated[int, Field(ge=0)]] | None = None
-    """`x'_ij`: where the models are now, {name: sub-cluster}: `assignment` of the plan before."""
+    """`x'_ij`: current assignment {name: sub-cluster}, i.e. `assignment` of the previous plan."""
     max_move_cost: Amount | None = None
-    """`C_max`: what all loading and unloading together may cost (equation 10); None: no limit."""
+    """`C_max`: maximum cost of all loading and unloading (equation 10); None: no limit."""
     solver: Literal["highs", "cbc"] = "highs"
     """Name of the solver that `subclusters` uses."""
     seed: int = 0
-    """The seed of the draws of `subclusters-random`."""
+    """Seed of `subclusters-random`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

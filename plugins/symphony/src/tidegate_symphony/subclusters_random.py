@@ -9,7 +9,7 @@ from tidegate_symphony.subclusters_problem import SubclusterProblem
 
 
 def plan_randomly(problem: SubclusterProblem, /, *, time_limit_s: float, progress: Progress) -> SubclusterPlan:
-    """Return the best of random assignments that keep every limit, drawn until the time is up.
+    """Return the best of random assignments that keep every limit, drawn for `time_limit_s` seconds.
 
     Raises PlanningError if none keeps every limit.
     """

@@ -1,4 +1,4 @@
-"""Where the search for sub-clusters begins: an assignment made in a moment, for the solver to improve on.
+"""Start of the search for sub-clusters: a heuristic assignment for the solver to improve.
 
 Without it a solver finds no even assignment of hundreds of models within seconds, often none at all.
 """
@@ -9,10 +9,10 @@ from tidegate_symphony.subclusters_problem import PlannedModel, SubclusterProble
 
 
 def start_from(problem: SubclusterProblem, *, time_limit_s: float, progress: Progress) -> list[int] | None:
-    """An assignment that keeps every limit, or None where this way leads to none.
+    """Return an assignment that keeps every limit; None if the heuristic finds none.
 
-    Models stay where they are; the others go, the largest first, where they leave the loads most even. Then models move
-    one at a time, each time the one that evens them out most, while `C_max` allows it.
+    Models keep their sub-cluster; new ones, the largest first, go where loads stay most even. Then single models move,
+    each time the one that improves evenness most, while `C_max` allows it. `time_limit_s`: seconds to search.
     """
     fill = _Fill(problem)
     places = {model.name: home for model in problem.models if (home := problem.home(model)) is not None}

@@ -1,6 +1,7 @@
-"""Room for requests with little time: how many workers batches that last long have to leave to others.
+"""Headroom for urgent requests: how many workers long batches leave to others.
 
-A batch *blocks* a kind while it lasts longer than a request of that kind can wait: its SLO less what it takes alone.
+A batch *blocks* a queue while it lasts longer than a request of that queue can wait: its SLO minus its stand-alone
+latency.
 """
 
 from bisect import bisect_right
@@ -12,15 +13,19 @@ from math import ceil, sqrt
 from tidegate_symphony.natural_batching import ArrivalEstimate
 
 MAX_BLOCKING_PROBABILITY = 0.0002
-"""The share of a kind's requests that may find all workers blocked before others have to leave room for them."""
+"""Maximum fraction of a queue's requests that find all workers blocked before others must leave room."""
 SPARE_WORKERS_FACTOR = 0.3
-"""A load of A is left `A + SPARE_WORKERS_FACTOR * sqrt(A)` workers in whole numbers and one more: without that three
-tiers of models lose three times as many on six workers."""
+"""Spare workers: a load of A gets `A + SPARE_WORKERS_FACTOR * sqrt(A)` workers, rounded up, and one more.
+
+Without the extra worker three tiers of models lose three times as many requests on six workers.
+"""
 WAIT_SLO_FRACTION = 0.25
-"""Batches that wait for room are taken to be of what arrives in such a share of their SLO."""
+"""Fraction of the SLO whose arrivals form a batch that waits for room."""
 OVERLOAD_FACTOR = 1.15
-"""Workers are overloaded where batches of what arrives in the SLO of each kind ask for so many times as many workers.
-To wait for a worker that is spare only makes every batch late then: rates are estimates, so it takes more than 1."""
+"""Overload: batches of the arrivals in each SLO need this many times the workers.
+
+Waiting for a spare worker then only makes every batch late. Rates are estimates, so the factor is above 1.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +37,13 @@ class WorkerHeadroom:
 
 
 def rooms_for(kinds: Sequence[ArrivalEstimate], workers: int, cycle_ns: float | None) -> tuple[WorkerHeadroom, ...]:
-    """Return the room for each kind whose requests would find all workers blocked too often, the least wait first.
+    """Return the headroom for each queue whose requests would find all workers blocked too often, the least wait first.
 
-    Too often: as Erlang's loss formula has it, if no batch waited and all were of what arrives in `cycle_ns`; None: in
-    the SLO of each. The room is what the load of that kind, and of those with less time, needs in batches of what
-    arrives while it can wait; at most half of the workers, and no more than those that block it do without. Overloaded
-    workers leave no room: batches that wait for it all start when none of them can wait any longer, and miss their SLO
-    together. With 20 and more kinds that cost up to 17 percentage points of attainment.
+    `kinds`: arrivals of each queue; `workers`: number of workers. Blocking follows Erlang's loss formula for batches of
+    what arrives in `cycle_ns`; None: in the SLO of each. The headroom is what the load of that queue, and of more
+    urgent ones, needs in batches of what arrives while it can wait: at most half of the workers, and no more than its
+    blockers can spare. Overloaded workers leave no room: batches that wait for it would all start too late. With 20 and
+    more queues that cost up to 17 percentage points of attainment.
     """
     bounded = [(kind, kind.outlook.slo_ns) for kind in kinds if kind.outlook.slo_ns is not None]
     if (

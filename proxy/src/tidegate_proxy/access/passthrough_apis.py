@@ -1,4 +1,4 @@
-"""APIs that a Triton restricts and Tidegate leaves to it: their calls are bypassed with the client's own headers."""
+"""APIs that a Triton restricts and Tidegate leaves to it: their calls bypass Tidegate with the client's own headers."""
 
 import hmac
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +43,8 @@ class PassthroughApis:
     def shows_key(self, protocol: Protocol, metadata: Iterable[tuple[str, str | bytes]], headers: Headers) -> bool:
         """Return whether a client's requests may be scheduled: inference is not restricted, or the client has the key.
 
-        `headers`: Tidegate's own. Like Triton, this compares only the first header of the name.
+        `protocol`: `grpc` or `http`; `metadata`: headers of the client's call; `headers`: Tidegate's own. Like Triton,
+        this compares only the first header of the name.
         """
         if (protocol, "inference") not in self.left:
             return True

@@ -115,7 +115,8 @@ class Proxy:
     ) -> None:
         """Serve the metrics; `stack` closes what this opens.
 
-        `elsewhere`: port at which frontends serve them instead.
+        `page`: the endpoint; `address`: HOST:PORT to listen on; `elsewhere`: port at which frontends serve the metrics
+        instead.
         """
         if elsewhere is not None:
             self.metrics_address = self._bound(address, elsewhere)
@@ -133,7 +134,7 @@ class Proxy:
         self.address = self._bound(address, port)
 
     async def serve_http(self, service: HttpService, address: str, stack: AsyncExitStack) -> None:
-        """Serve clients over HTTP."""
+        """Serve clients over HTTP on `address` (HOST:PORT); `stack` closes the service."""
         stack.push_async_callback(service.close)
         port = await service.listen(address)
         self._grpc_services.append(service)

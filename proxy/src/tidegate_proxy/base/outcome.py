@@ -22,11 +22,11 @@ class RequestFailed(Exception):
         outcome: str = "",
         refusal: str = "",
     ) -> None:
-        """Create a failure. `queued`: False for a request rejected on arrival, which a stream reports in another way.
+        """Create a failure with the gRPC status and the message for the client.
 
-        `reason`: the category it counts as, one of `statistics.FAILURE_REASONS`; `outcome`: the same for traces, in
-        more words.
-        `refusal`: the `tidegate-reason`, if Tidegate rejected it; "" if a Triton did.
+        `queued`: False for a request rejected on arrival, which a stream reports in another way. `reason`: the category
+        it counts as, one of `statistics.FAILURE_REASONS`; `outcome`: the same for traces, in more words. `refusal`: the
+        `tidegate-reason`, if Tidegate rejected it; empty if a Triton did.
         """
         super().__init__(details)
         self.code = code

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def tell_tally(proxy: "Proxy") -> None:
-    """Print how many requests ended in which way."""
+    """Print the number of requests by outcome."""
     from rich.console import Console
     from rich.markup import escape
 
@@ -48,7 +48,7 @@ def allow_all_files() -> None:
 
 
 def serving_errors() -> tuple[type[Exception], ...]:
-    """Context that turns errors that prevent serving into messages with a remedy."""
+    """Return the exceptions that prevent serving and whose messages contain a remedy."""
     from tidegate.host import PluginError
     from tidegate.schemas import DocumentError, ProfileFileError
     from tidegate_proxy.access.gate import CredentialFileError, RestrictionError
@@ -81,9 +81,10 @@ async def run_proxy(
 ) -> "Proxy | None":
     """Serve until a signal; return the proxy, for its figures. SIGHUP reloads the configuration.
 
-    `processes`: starts and stops workers for a controller; None: not supported. `shard`: source of the requests from
-    frontends, which hold the clients; None: this process holds them. `taken_up`: called after another configuration was
-    applied. Returns None if the signal came before serving began, such as while waiting for Tritons.
+    `read_again`: reads the configuration again; `announce`: called once clients are served. `processes`: starts and
+    stops workers for a controller; None: not supported. `shard`: source of the requests from frontends, which hold the
+    clients; None: this process holds them. `taken_up`: called after another configuration was applied. Returns None if
+    the signal came before serving began, such as while waiting for Tritons.
     """
     from tidegate.host import Plugins
     from tidegate_proxy.app.serve import serving
@@ -130,7 +131,10 @@ async def run_proxy(
 
 
 def announce(proxy: "Proxy", title: str = "policy", *, is_whole: bool = True) -> None:
-    """Print what is served at which address. `is_whole`: False if that is printed once for several shards."""
+    """Print what is served at which address.
+
+    `title`: label of the line with the policy. `is_whole`: False if the addresses are printed once for several shards.
+    """
     from rich.console import Console
 
     # What is here stays. Looked through for garbage again and again, it would hold everybody for 40 ms each time.
@@ -173,7 +177,10 @@ def _announce_slos(console: "Console", proxy: "Proxy") -> None:
 
 
 def announce_addresses(grpc: str, http: str, metrics: str, has_dashboard: bool = False) -> None:
-    """Print the addresses for clients; "" is not served. The last line is printed when all are ready."""
+    """Print the addresses for clients: HOST:PORT of `grpc`, `http` and `metrics`; an empty one is not served.
+
+    The last line is printed when all are ready. `has_dashboard`: whether the metrics port serves the dashboard.
+    """
     from rich.console import Console
 
     console = Console(soft_wrap=True, highlight=False)

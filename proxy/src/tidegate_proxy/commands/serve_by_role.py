@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 ReadAgain = Callable[[], "ServeConfig"]
 _KEPT, _OF_FRONTENDS = ".config", "frontends.config"
-"""Names of the files that keep the current configuration for a process that is restarted."""
+"""Names of the files that contain the current configuration for a process that is restarted."""
 
 
 def serve_by_role(settings: "ServeConfig", read_again: ReadAgain, role: str, number: int | None) -> int:

@@ -1,5 +1,4 @@
-"""Reload: which settings can change while requests are in flight, and the applied configuration kept for new
-processes."""
+"""Reload: settings that can change while requests are in flight, and the current configuration for new processes."""
 
 import logging
 import os
@@ -20,14 +19,17 @@ _OWNERS: Final = 0o600
 
 
 class KeptConfig:
-    """Current configuration of processes of one type, in a file that outlives each of them.
+    """File with the current configuration of processes of one type, which outlives each of them.
 
     The user's own file may have changed since, or be incomplete, without a request to reload it. This file is in a
     folder of the supervisor. It is not JSON, in which secrets would be masked.
     """
 
     def __init__(self, file: Path, first: ServeConfig) -> None:
-        """Create the kept config. `first`: configuration until another one is stored. The file need not exist."""
+        """Create the file's reader and writer.
+
+        `first`: configuration until another one is stored. The file need not exist.
+        """
         self._file = file
         self._first = first
 

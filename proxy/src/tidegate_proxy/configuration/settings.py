@@ -36,11 +36,11 @@ class CurrentSettings:
     max_tries: int = 2
     """Largest number of tries of a request whose Tritons are lost."""
     retry_share: float = 1.0
-    """Retries because of poison requests, at most, per arriving request."""
+    """Maximum number of retries because of poison requests, per arriving request."""
     stage_s: float | None = None
-    """Time in seconds after which a batch counts as hung, though its Triton answers health probes. None: ten times the
+    """Time in seconds after which a batch counts as hung, though its Triton answers health probes.
 
-    predicted latency, but at least `STAGE_FLOOR_S`.
+    None: ten times the predicted latency, but at least `STAGE_FLOOR_S`.
     """
     outlier_detection: OutlierDetection = field(default_factory=OutlierDetection)
     """Settings of outlier detection."""

@@ -40,9 +40,9 @@ class StoppedDeployment:
 
 
 def start_in_background(folder: Path, *, options: Sequence[str] = (), tell: Tell) -> RunningState:
-    """Start a deployment; return when it serves. Raises DeploymentError, with nothing left running.
+    """Start the deployment of a folder; return when it serves. Raises DeploymentError, with nothing left running.
 
-    `options`: command-line options of `tidegate up`.
+    `options`: command-line options of `tidegate up`. `tell`: called with each event that the process prints.
     """
     run = folder / RUN_FOLDER
     with held(folder):  # or say that it is up already

@@ -95,7 +95,11 @@ def read_plan(folder: Path, *, free_ports: bool = False) -> DeploymentPlan:
 
 
 def placed(config: ServeConfig, tritons: Mapping[str, TritonAddress], *, free_ports: bool) -> ServeConfig:
-    """Return a configuration with the addresses of started Tritons; others are unchanged."""
+    """Return a configuration with the addresses of started Tritons; others are unchanged.
+
+    `tritons`: addresses by worker; `free_ports`: whether the proxy listens on free ports instead of the configured
+    ones.
+    """
     moved = tuple(
         triton.model_copy(
             update={"grpc": now.grpc, "http": now.http, "metrics": now.metrics}

@@ -58,7 +58,7 @@ class Repositories:
     def write(self, worker_id: int, worker: LayoutWorker, layout: Layout) -> Path:
         """Write the repository of a layout's worker; return its path. Raises DeploymentError, DocumentError, OSError.
 
-        It takes seconds if partitions have to be generated first.
+        It takes seconds if partitions must be generated first.
         """
         target = self._folder / RUN_FOLDER / _FOLDER / f"{worker_id}-{plain(worker.name)}"
         shutil.rmtree(target, ignore_errors=True)

@@ -49,11 +49,10 @@ class RunningTritons:
     def __init__(
         self, folder: Path, host: str = "127.0.0.1", changed: Callable[["RunningTritons"], None] = lambda _tritons: None
     ) -> None:
-        """Create the running Tritons.
+        """Create the table of running Tritons, still empty.
 
-        `folder`: that of the deployment. `host`: numeric address to listen on for `start_all`.
-
-        `changed`: called, in any thread but one at a time, when a process was added or removed, except at the end.
+        `folder`: that of the deployment. `host`: numeric address to listen on for `start_all`. `changed`: called, in
+        any thread but one at a time, when a process was added or removed, except at the end.
         """
         self._changed = changed
         self._folder = folder
@@ -70,7 +69,7 @@ class RunningTritons:
         """Held by whoever writes a repository, which may take seconds."""
 
     def start_all(self, plans: Sequence[WorkerPlan], ready: Callable[[str, EmbeddedTriton], None]) -> None:
-        """Start the workers of the first layout; `ready` is called for each.
+        """Start the workers of the first layout; `ready` is called for each with its name and Triton.
 
         Raises DeploymentError for the first that fails to start, or before any if a share has no MPS daemon.
         """
@@ -236,10 +235,10 @@ def running_tritons(
     ready: Callable[[str, EmbeddedTriton], None],
     changed: Callable[[RunningTritons], None] = lambda _tritons: None,
 ) -> Iterator[RunningTritons]:
-    """Run the Tritons of a deployment until the block is left, and restart those that exit.
+    """Run the Tritons of a deployment folder until the block is left, and restart those that exit.
 
-    `ready` is called for each, `changed` as in `RunningTritons`. Raises DeploymentError for the first that fails to
-    start. After any exception, here or in the block, all are stopped.
+    `ready` is called for each with its name and Triton, `changed` as in `RunningTritons`. Raises DeploymentError for
+    the first that fails to start. After any exception, here or in the block, all are stopped.
     """
     tritons = RunningTritons(folder, changed=changed)
     try:

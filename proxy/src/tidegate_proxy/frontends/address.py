@@ -85,7 +85,10 @@ class ShardHandshake(_Handshake):
     """Shard's end of a link before authentication: sends a challenge and checks the frontend's proof."""
 
     def __init__(self, link: Link, secret: bytes, make_end: Callable[[Link], LinkEnd]) -> None:
-        """Create the frontend unproven. `make_end`: creates the end that follows after the proof."""
+        """Create the frontend unproven. `make_end`: creates the end that follows after the proof.
+
+        `secret`: common secret of both ends.
+        """
         super().__init__(link, secret, lambda: None)
         self._make_end = make_end
         link.send(FrameType.CHALLENGE, payload=self.drawn)
@@ -108,7 +111,8 @@ class FrontendHandshake(_Handshake):
     ) -> None:
         """Create the shard unproven.
 
-        `make_end`: creates the end that follows after the proof; `refused`: called if the link ends before.
+        `secret`: common secret of both ends. `make_end`: creates the end that follows after the proof; `refused`:
+        called if the link ends before.
         """
         super().__init__(link, secret, refused)
         self._make_end = make_end

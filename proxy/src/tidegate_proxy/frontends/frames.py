@@ -176,7 +176,10 @@ _opening_of: Final = msgspec.msgpack.Decoder(CallOpening).decode
 
 
 def call(method: str, peer: str, metadata: Metadata, remaining_s: float | None, message: bytes | None) -> bytes:
-    """Return the payload of CALL; `message` None: it follows, or is not known yet."""
+    """Return the payload of CALL; `message` None: it follows, or is not known yet.
+
+    `peer`: address of the client; `remaining_s`: seconds until its deadline, None: none.
+    """
     opening = encode((method, peer, metadata))
     head = _CALL.pack(message is not None, -1.0 if remaining_s is None else remaining_s, len(opening))
     return head + opening + (message or b"")
@@ -207,7 +210,10 @@ class CallOpenings:
 
 
 def status(code: int, details: str, reason: str = "") -> bytes:
-    """Return the payload of END; `reason`: one word for client programs."""
+    """Return the payload of END; `reason`: one word for client programs.
+
+    `code`: number of the gRPC status.
+    """
     word = reason.encode()
     return _STATUS.pack(code, len(word)) + word + details.encode("utf-8", "surrogatepass")
 

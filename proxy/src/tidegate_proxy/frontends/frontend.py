@@ -83,7 +83,8 @@ class Frontend:
         `metrics_port`: port for the shards' metrics; None: the shard serves them itself. `on_listening`: called when
         clients are accepted; `on_taken_up`: called with another configuration after it was applied.
 
-        Raises CredentialFileError and RestrictionError for invalid files.
+        Raises CredentialFileError and RestrictionError for invalid files. `grpc_port`, `http_port`: bound sockets for
+        clients, `http_port` None: no HTTP.
         """
         self._config = config = within_descriptors(config)
         self.shards = [ShardConnection(number, address, self) for number, address in enumerate(shards)]
@@ -189,7 +190,10 @@ class Frontend:
     # For its shards -----------------------------------------------------------------------------------------------
 
     def shard_said(self, shard: ShardConnection, kind: int, payload: bytes) -> None:
-        """Handle a frame of a shard that concerns no call."""
+        """Handle a frame of a shard that concerns no call.
+
+        `kind`: type of the frame; `payload`: its content.
+        """
         if kind == FrameType.SERVES:
             self._routes.said(shard.number, frames.serves_of(payload))
             self._tell_news()

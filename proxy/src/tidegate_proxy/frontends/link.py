@@ -16,7 +16,10 @@ class LinkEnd(Protocol):
     """Interface of the receiver of a link's frames."""
 
     def take(self, kind: int, number: int, payload: bytes) -> None:
-        """Handle one frame of the link."""
+        """Handle one frame of the link.
+
+        `kind`: type of the frame; `number`: its call or exchange, 0: none; `payload`: its content.
+        """
 
     def lost(self) -> None:
         """Handle the loss of the link; called once, as the last."""
@@ -53,7 +56,10 @@ class Link(asyncio.Protocol):
         self._largest = largest
 
     def send(self, kind: FrameType, number: int = 0, payload: bytes = b"") -> None:
-        """Send a frame; on a lost link it is discarded, and the end was or will be notified."""
+        """Send a frame; on a lost link it is discarded, and the end was or will be notified.
+
+        `number`: its call or exchange, 0: none; `payload`: its content.
+        """
         if not self.is_open:
             return
         assert self._transport is not None, "is_open"

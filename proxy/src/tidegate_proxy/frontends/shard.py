@@ -69,10 +69,10 @@ class Shard:
     ) -> None:
         """Create the shard. `address`: where frontends connect; ports: where they listen.
 
-        `frontends`: number that must accept clients before it is open. `metrics_port`: where they serve its metrics;
-        None: it serves them itself. `reconnect_timeout_s`: frontends continue when it ends, and hold requests for it
-        for so long; None: they end with it. `number`: number of the shard, if there are several, each with a part of
-        the models; None: it has all.
+        `grpc_port`, `http_port`: ports of the frontends, `http_port` None: no HTTP. `frontends`: number that must
+        accept clients before it is open. `metrics_port`: where they serve its metrics; None: it serves them itself.
+        `reconnect_timeout_s`: frontends continue when it ends, and hold requests for it for so long; None: they end
+        with it. `number`: number of the shard, if there are several, each with a part of the models; None: it has all.
         """
         self.grpc_port = grpc_port
         self.http_port = http_port
@@ -218,7 +218,10 @@ class Shard:
         task.add_done_callback(self._done)
 
     def find(self, link: "FrontendLink", number: int, model: str) -> None:
-        """Answer whether it has a model."""
+        """Answer whether it has a model.
+
+        `number`: of the query, for the response.
+        """
 
         async def answer() -> None:
             link.send(FrameType.ANSWER, number, b"\x01" if await link.services.has(model) else b"\x00")
@@ -258,7 +261,10 @@ class FrontendLink:
         shard.greet(self)
 
     def send(self, kind: FrameType, number: int = 0, payload: bytes = b"") -> None:
-        """Send a frame."""
+        """Send a frame.
+
+        `number`: its call or exchange, 0: none; `payload`: its content.
+        """
         self._link.send(kind, number, payload)
 
     def close(self) -> None:
@@ -279,7 +285,10 @@ class FrontendLink:
         self._exchanges.pop(number, None)
 
     def take(self, kind: int, number: int, payload: bytes) -> None:
-        """Handle a frame of the frontend."""
+        """Handle a frame of the frontend.
+
+        `kind`: type of the frame; `number`: its call or exchange, 0: none; `payload`: its content.
+        """
         if kind == FrameType.CALL:
             self._call(number, payload)
         elif kind == FrameType.ASK:

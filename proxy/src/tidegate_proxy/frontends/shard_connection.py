@@ -127,7 +127,10 @@ class ShardConnection:
         return number
 
     def send(self, kind: FrameType, number: int = 0, payload: bytes = b"") -> None:
-        """Send a frame; after a loss of the shard it is discarded, as its request was or will be failed."""
+        """Send a frame; after a loss of the shard it is discarded, as its request was or will be failed.
+
+        `number`: its call or exchange, 0: none; `payload`: its content.
+        """
         if self._link:
             self._link.send(kind, number, payload)
 
@@ -156,7 +159,7 @@ class ShardConnection:
     async def ask_over_http(self, scope: dict[str, Any], body: bytes, *, is_page: bool = False) -> HttpAnswer:
         """Return the shard's response to an HTTP request. Raises RequestFailed if the shard is lost.
 
-        `is_page`: the request is for its metrics.
+        `scope`: ASGI scope of the request; `body`: its body. `is_page`: the request is for its metrics.
         """
         asked = _Asked(self)
         inline = body if len(body) <= MAX_INLINE_BYTES else None
@@ -253,7 +256,10 @@ class ShardConnection:
         self._lost.set()
 
     def take(self, kind: int, number: int, payload: bytes) -> None:
-        """Handle a frame of the shard."""
+        """Handle a frame of the shard.
+
+        `kind`: type of the frame; `number`: its call or exchange, 0: none; `payload`: its content.
+        """
         if relayed := self._under_way.get(number):
             relayed.take(kind, payload)
         elif not number:

@@ -58,7 +58,10 @@ class ShardFanout:
     def respond(
         self, call: RpcCall, message: bytes | None, spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     ) -> None:
-        """Answer a client's call that is none of `OF_ONE_MODEL`, in a task that outlives the client for a while."""
+        """Answer a client's call that is none of `OF_ONE_MODEL`, in a task that outlives the client for a while.
+
+        `message`: of the call, None: it had none; `spawn`: creates the task.
+        """
         if message is None:
             call.end(grpc.StatusCode.INTERNAL, "no message was received")
             return

@@ -46,7 +46,10 @@ class RemoteCall:
     def __init__(
         self, line: "FrontendLink", number: int, opening: CallOpening, remaining_s: float | None, *, comes: bool
     ) -> None:
-        """Create the remote call. `comes`: whether the first message is sent without being requested."""
+        """Create the remote call. `comes`: whether the first message is sent without being requested.
+
+        `number`: of the call on the link; `remaining_s`: seconds until the client's deadline, None: none.
+        """
         self.method = opening.method
         """Full method name, such as `/inference.GRPCInferenceService/ModelInfer`."""
         self.gone = False
@@ -119,7 +122,10 @@ class RemoteCall:
             self._line.send(FrameType.SEND, self._number, message)
 
     def end(self, code: grpc.StatusCode = _OK, details: str = "", reason: str = "") -> None:
-        """End a call without a further message. Only the first end of a call counts."""
+        """End a call without a further message. Only the first end of a call counts.
+
+        `reason`: the `tidegate-reason`; empty: none.
+        """
         if not self._ended:
             self._end()
             self._line.send(FrameType.END, self._number, frames.status(code.value[0], details, reason))

@@ -138,7 +138,8 @@ def scatter(
 ) -> list[bytes]:
     """Return a ModelInferResponse for each request: its rows, its id, the requested outputs, without padding.
 
-    Raises ScatterError if the response cannot be split. The response to a single request is kept.
+    Raises ScatterError if the response cannot be split. The response to a single request is kept. `tensors`: the
+    response's raw outputs, in the order of its header.
     """
     if len(envelopes) == 1 and envelopes[0].heading.padded is None:
         said = _Said(header, list(header.outputs), range(len(tensors)))

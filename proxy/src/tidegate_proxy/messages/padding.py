@@ -78,7 +78,10 @@ Piece: TypeAlias = Buffer | ResizedTensor
 
 
 def write(pieces: Iterable[Piece], into: memoryview, at: int = 0) -> int:
-    """Copy the pieces one after the other; return the end offset."""
+    """Copy the pieces one after the other; return the end offset.
+
+    `into`: memory to copy to; `at`: start offset in bytes.
+    """
     for piece in pieces:
         end = at + len(piece)
         if isinstance(piece, ResizedTensor):
@@ -90,7 +93,10 @@ def write(pieces: Iterable[Piece], into: memoryview, at: int = 0) -> int:
 
 
 def join(header: bytes, tensors: Iterable[Iterable[Piece]], raw_field: int) -> bytes:
-    """Build a message from a header and tensors, as `wire.join` does."""
+    """Build a message from a header and tensors, as `wire.join` does.
+
+    `raw_field`: field number of the tensors.
+    """
     pieces = wire.pieces_of(header, tensors, raw_field)
     as_they_are = [piece for piece in pieces if not isinstance(piece, ResizedTensor)]
     if len(as_they_are) == len(pieces):

@@ -368,7 +368,7 @@ class HeaderCache:
     def read(self, message: bytes, header: bytes, tensors: Sequence[Buffer]) -> ParsedHeader:
         """Parse the header of a request that was split into these parts.
 
-        Raises NotSchedulable, as `of`, or for its tensors.
+        Raises NotSchedulable, as `of`, or for its tensors. `message`: the whole request.
         """
         is_known = header in self._known
         heading = self.of(header, len(tensors))

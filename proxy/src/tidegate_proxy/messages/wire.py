@@ -130,12 +130,18 @@ def without_contents(header: bytes) -> bytes:
 
 
 def join(header: bytes, tensors: Iterable[Iterable[Buffer]], raw_field: int) -> bytes:
-    """Build a message from a header and tensors, each given as its pieces. Copies each byte once."""
+    """Build a message from a header and tensors, each given as its pieces. Copies each byte once.
+
+    `raw_field`: field number of the tensors.
+    """
     return b"".join(pieces_of(header, tensors, raw_field))
 
 
 def pieces_of(header: bytes, tensors: Iterable[Iterable[PieceT]], raw_field: int) -> list[bytes | PieceT]:
-    """Return the pieces that a message is joined from; pieces of tensors are any objects with a length in bytes."""
+    """Return the pieces that a message is joined from; pieces of tensors are any objects with a length in bytes.
+
+    `header`: serialized fields besides the tensors; `raw_field`: field number of the tensors.
+    """
     raw_tag = bytes((raw_field << 3 | _LENGTH_DELIMITED,))
     pieces: list[bytes | PieceT] = [header]
     for tensor in tensors:
@@ -167,7 +173,10 @@ def first_string(message: bytes) -> str:
 
 
 def fields_of(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield for each field its start, the start of its value, its end, and its tag. Raises WireError."""
+    """Yield for each field its start, the start of its value, its end, and its tag. Raises WireError.
+
+    `position`, `end`: range of the message in bytes.
+    """
     try:
         while position < end:
             start = position

@@ -95,7 +95,10 @@ def merged(families: Iterable[MetricFamily]) -> list[MetricFamily]:
 
 
 def sample(name: str, labels: Mapping[str, str], value: float) -> MetricSample:
-    """Build a sample of Tidegate's own."""
+    """Build a sample of Tidegate's own.
+
+    `name`: of the series; `labels`: by name, unescaped; `value`: of the sample.
+    """
     return MetricSample(name, tuple((label, escaped(text)) for label, text in labels.items()), str(value))
 
 

@@ -42,8 +42,8 @@ def registry_of(
 
     It may be read in any thread, because the event loop does not modify it. `ejections`: for each Triton, how often it
     was ejected, and whether it is. `bounds`: what clients hold. `restarts`: restarts of each worker's Triton in a
-    deployment.
-    `left_apis`: Triton, protocol and API of everything that a Triton restricts itself.
+    deployment. `left_apis`: Triton, protocol and API of everything that a Triton restricts itself. `policy`: name of
+    the current policy.
     """
     registry = CollectorRegistry()
     registry.register(_BoundsCollector(bounds))

@@ -610,7 +610,10 @@ class Observability:
 
     @isolated
     def batch_ended(self, execution: BatchSpan, at_ns: int, error: str | None = None) -> None:
-        """Record the end of a traced batch."""
+        """Record the end of a traced batch.
+
+        `error`: message of a failure, None: it succeeded.
+        """
         if self._tracing:
             self._tracing.execution_ended(execution, at_ns=at_ns, error=error)
 

@@ -94,7 +94,10 @@ class RequestTracer:
         return BatchSpan(len(requests), rows, worker, at_ns, context_of(batch), batch)
 
     def execution_ended(self, execution: BatchSpan, *, at_ns: int, error: str | None = None) -> None:
-        """End the span of a merged batch."""
+        """End the span of a merged batch.
+
+        `error`: message of a failure, None: it succeeded.
+        """
         if execution.span is not None:
             _end(execution.span, at_ns, error)
 

@@ -144,8 +144,8 @@ class RoleActor(_OnNode):
     ) -> StartedProcesses:
         """Start the process, and wait until it serves. Raises NotStarted.
 
-        `number`: version of the document; `references`: the files that its configuration names; `own`: files written
-        for it, by name.
+        `secret`: common secret of the links. `number`: version of the document; `references`: the files that its
+        configuration names; `own`: files written for it, by name.
         """
         try:
             folder = self._make_folder()

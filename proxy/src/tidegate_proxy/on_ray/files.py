@@ -54,7 +54,7 @@ class StoredFiles:
 def write_files(ray: Any, references: References, folder: Path, former: str) -> None:  # noqa: ANN401
     """Write files into a folder of this node, for its owner only; files with several names are copied. Raises OSError.
 
-    `former`: their original folder, which is replaced in the configuration of models.
+    `ray`: the module `ray`. `former`: their original folder, which is replaced in the configuration of models.
     """
     contents = ray.get(list(references.values()))
     for path, content in zip(references, contents, strict=True):

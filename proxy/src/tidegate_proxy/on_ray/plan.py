@@ -40,7 +40,7 @@ class RayPlan:
 def plan_for_ray(deployment: DeploymentPlan, shards: int, frontends: int, takes: Sequence[str]) -> RayPlan:
     """Return the parts of a deployment to place. `takes`: resources as on the command line.
 
-    Raises DeploymentError, ConfigError, DocumentError.
+    Raises DeploymentError, ConfigError, DocumentError. `shards`, `frontends`: their numbers.
     """
     config = deployment.config
     file = str(deployment.folder / PROXY_FILE)

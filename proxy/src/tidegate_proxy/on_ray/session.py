@@ -25,7 +25,8 @@ _SECRET_BYTES: Final = 32
 def serve_on_ray(plan: RayPlan, address: str, tell: Tell) -> None:
     """Start everything on the cluster, serve until KeyboardInterrupt, and stop everything.
 
-    Raises DeploymentError and OSError, with nothing left running.
+    Raises DeploymentError and OSError, with nothing left running. `address`: of the cluster, HOST:PORT or `auto`;
+    `tell`: called with each event to print.
     """
     folder = plan.deployment.folder
 

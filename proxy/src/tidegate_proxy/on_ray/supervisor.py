@@ -42,7 +42,7 @@ class Supervisor:
     ) -> None:
         """Create the supervisor. `cluster`: its name in messages; `secret`: of the links; `tell`: called with messages.
 
-        `changed`: called after a part has moved, once clients are served.
+        `ray`: the module `ray`. `changed`: called after a part has moved, once clients are served.
         """
         self._ray = ray
         self._cluster = cluster

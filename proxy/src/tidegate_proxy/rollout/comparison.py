@@ -137,7 +137,10 @@ class Comparison:
         """Sums over settled blocks."""
 
     def drew(self, at_ns: int, model: str, *, scheduled: bool) -> None:
-        """Record a request and its group."""
+        """Record a request and its group.
+
+        `scheduled`: its group.
+        """
         if counts := self._counts(at_ns, model, scheduled):
             counts.requests += 1
 
@@ -176,7 +179,10 @@ class Comparison:
         return sorted({model for model, _ in self._sums})
 
     def of(self, model: str, *, has_slo: bool, share: float = 0.5) -> ModelComparison:
-        """Return the comparison for a model over settled blocks. `share`: fraction of blocks that are scheduled."""
+        """Return the comparison for a model over settled blocks. `share`: fraction of blocks that are scheduled.
+
+        `has_slo`: whether the model has an SLO.
+        """
         counts = {which: self._sums.get((model, which), _Sum()) for which in (True, False)}
         blocks = {which: self._settled_blocks_of((model, which)) for which in (True, False)}
         scheduled, passed = _side(counts[True], has_slo), _side(counts[False], has_slo)
@@ -185,7 +191,10 @@ class Comparison:
         return ModelComparison(model, scheduled, passed, gain, why)
 
     def latest(self, model: str, blocks: int, *, scheduled: bool) -> GroupCounts | None:
-        """Return a model's outcomes in the latest settled blocks of one group; None before there are enough."""
+        """Return a model's outcomes in the latest settled blocks of one group; None before there are enough.
+
+        `scheduled`: the group.
+        """
         of_side = self._settled_blocks_of((model, scheduled))[-blocks:]
         if len(of_side) < blocks:
             return None

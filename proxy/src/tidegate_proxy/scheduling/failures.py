@@ -94,7 +94,10 @@ class RetryBudget:
         self._spent = 0.0
 
     def spend(self, requests: int, share: float, total: int) -> bool:
-        """Return whether this many retries are allowed after `total` requests so far; if so, count them."""
+        """Return whether this many retries are allowed after `total` requests so far; if so, count them.
+
+        `share`: retries that each request adds to the budget.
+        """
         earned = self.FLOOR + share * total
         self._spent = max(self._spent, earned - self.CEILING)
         if self._spent + requests > earned:
@@ -145,7 +148,10 @@ class Recovery:
         self._look_again = look_again
 
     async def verdict(self, run: StageRun, code: grpc.StatusCode, details: str) -> FailureVerdict | None:
-        """Return the verdict on a failed stage; None if its Triton is lost, which handles everything."""
+        """Return the verdict on a failed stage; None if its Triton is lost, which handles everything.
+
+        `details`: message of the error.
+        """
         if code in SHUTDOWN_CODES and await self._membership.lost(run.backend, details):
             return None
         if code is grpc.StatusCode.UNAVAILABLE or (code is grpc.StatusCode.NOT_FOUND and await self._is_unloaded(run)):

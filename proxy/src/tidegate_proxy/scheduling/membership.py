@@ -248,7 +248,10 @@ class Membership:
         return True
 
     def failed(self, backend: Backend, owners: Collection[str], code: grpc.StatusCode, details: str) -> None:
-        """Record a failed call of these clients to a Triton, which may be ejected for it."""
+        """Record a failed call of these clients to a Triton, which may be ejected for it.
+
+        `owners`: clients of its requests.
+        """
         if not is_failure(code, details):
             return
         catalog = self._directory.catalog

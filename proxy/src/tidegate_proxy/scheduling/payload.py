@@ -46,7 +46,10 @@ class OutputSizes:
         return self._seen.get((partition, merge_key), {})
 
     def learn(self, partition: str, merge_key: str, sizes: dict[str, int]) -> None:
-        """Store the sizes of a response."""
+        """Store the sizes of a response.
+
+        `sizes`: bytes per row by output, for a `partition` and a `merge_key` (shapes of the requests).
+        """
         if len(self._seen) >= MAX_SIZES:
             self._seen.clear()  # merge keys come from clients: they must not pile up
         self._seen[partition, merge_key] = sizes

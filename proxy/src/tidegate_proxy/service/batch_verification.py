@@ -196,7 +196,7 @@ def difference(answer: bytes, other: bytes, tolerance: float) -> OutputDifferenc
 
     Floating-point elements agree within `tolerance` times the largest magnitude of their output, others if they are
     equal. Outputs agree if at most `MAX_UNEQUAL_FRACTION` of their elements do not. Raises ScatterError for an invalid
-    response.
+    response. `answer`, `other`: the two responses.
     """
     (header, tensors), (other_header, other_tensors) = read_answer(answer), read_answer(other)
     theirs = {each.name: (each, tensor) for each, tensor in zip(other_header.outputs, other_tensors, strict=True)}

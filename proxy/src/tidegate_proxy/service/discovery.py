@@ -100,7 +100,7 @@ class Discovery:
         """Surround a client's call that loads or unloads a model at a Triton: apply the change afterwards.
 
         Before an unload, scheduled requests end, as at Triton; within `limit_s` and `DRAIN_S`; 0: they fail. An unload
-        that the Triton rejects changes nothing.
+        that the Triton rejects changes nothing. `repository`: repository that the call names; empty: none.
         """
         has_model = backend in self._directory.whole.hosts.get(model, ())
         if verb.method == "RepositoryModelUnload" and limit_s and has_model:

@@ -165,7 +165,10 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
         question: Question,
         ask: Callable[[AnyTriton, Question], Awaitable[Answer]] | None = None,
     ) -> Answer:
-        """Return the combined response of the Tritons."""
+        """Return the combined response of the Tritons.
+
+        `ask`: sends the question to one Triton; None: the codec does.
+        """
         if verb.changes_models:  # of one after the other, so that the others serve
             answers = [await self._change(verb, question, triton, ask) for triton in self._asked()]
         else:

@@ -182,21 +182,27 @@ class Routing:
     def may_try_again(self, lost: Backend, model: str, tries: int) -> bool:
         """Return whether an inference that failed with its Triton may be retried, and another one has its model.
 
-        Never for models with sequences: their state is lost with the Triton.
+        Never for models with sequences: their state is lost with the Triton. `tries`: number of tries so far.
         """
         catalog = self._directory.catalog
         others = any(backend.alive for backend in catalog.hosts.get(model, ()))
         return not lost.alive and others and model not in catalog.sequential and tries < self._driver.engine.max_tries
 
     def passed_through(self, request: PassedThrough, sent_ns: int, *, ok: bool) -> None:
-        """Count an answered inference that bypassed scheduling, sent at this instant."""
+        """Count an answered inference that bypassed scheduling, sent at this instant.
+
+        `ok`: whether it succeeded.
+        """
         if request.model in self._directory.catalog.versions:
             self._observability.passed_through(
                 request.model, request.version, rows=request.rows, sent_ns=sent_ns, ok=ok
             )
 
     def passed_through_http(self, model: str, version: str, *, sent_ns: int, ok: bool) -> None:
-        """Count an inference that was forwarded over HTTP. Its rows are unknown: it counts as one."""
+        """Count an inference that was forwarded over HTTP. Its rows are unknown: it counts as one.
+
+        `ok`: whether it succeeded.
+        """
         self._observability.passed_through(model, version, rows=1, sent_ns=sent_ns, ok=ok)
 
     def forwarded(self, metadata: Metadata) -> list[tuple[str, str | bytes]]:
@@ -331,7 +337,10 @@ class BypassedInferences:
     def begin(
         self, message: bytes, metadata: Metadata, remaining_s: float | None, owner: str, then: Callable[[Outcome], None]
     ) -> BypassedInference:
-        """Let a Triton answer a client's unschedulable inference; `then` is called with the outcome."""
+        """Let a Triton answer a client's unschedulable inference; `then` is called with the outcome.
+
+        `owner`: client of the request.
+        """
         forwarded = self._routing.forwarded(metadata)
         passage = BypassedInference(self, self._routing, message, forwarded, remaining_s, owner, then)
         self._under_way.add(passage)

@@ -155,7 +155,10 @@ async def forwarded_stream(
     metadata: Metadata,
     owner: str,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the responses of one Triton to a client's stream until it ends. Raises RequestFailed."""
+    """Yield the responses of one Triton to a client's stream until it ends. Raises RequestFailed.
+
+    `owner`: client of the stream.
+    """
     # A Triton that is told of a deadline may die of it. The client's own call ends then, and this stream with it.
     stream = backend.stream(method, guards.for_streams(routing.forwarded(metadata)), for_client=True)
     backend.open_calls.add(stream)

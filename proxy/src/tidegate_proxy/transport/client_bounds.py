@@ -99,7 +99,7 @@ def makes_room(
     """Return the connections that may be closed to make room for another.
 
     They belong to the host with the most connections; if none of its connections is a candidate, to hosts with no fewer
-    than the new one's.
+    than the new one's. `newcomer`: host of the new connection.
     """
     for least in (max(hosts.values()), hosts.get(newcomer, 0) + 1):
         found = (connection for connection in candidates() if hosts[connection.host] >= least)

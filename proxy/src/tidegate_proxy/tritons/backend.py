@@ -85,8 +85,11 @@ class Backend:
     ) -> None:
         """Create the backend. `address`: HOST:PORT of its gRPC service; `keepalive_s`: as in the configuration.
 
-        `headers` open its restricted APIs, named as over HTTP. `http_forward_pattern`, `grpc_forward_pattern`: headers
-        of clients that it forwards to models. `in_force`: None for the defaults. Raises TlsError.
+        `metrics`: HOST:PORT of its metrics. `shares_memory`: whether large tensors are passed in shared memory.
+        `worker`: its name in a layout. `serialize_models`: whether its models run one batch at a time. `is_local`:
+        whether it is on this machine. `headers` open its restricted APIs, named as over HTTP. `http_forward_pattern`,
+        `grpc_forward_pattern`: headers of clients that it forwards to models. `in_force`: None for the defaults. Raises
+        TlsError.
         """
         self.address = address
         self.headers = tuple(headers)
@@ -181,7 +184,10 @@ class Backend:
         opened: bool = True,
         for_client: bool = False,
     ) -> AsyncStream:
-        """Begin a bidirectional stream, by the method's full name; see `ask`."""
+        """Begin a bidirectional stream, by the method's full name; see `ask`.
+
+        `opened`: called when the stream is open; `for_client`: whether a client waits for it.
+        """
         return AsyncStream(self.channel, method, self._with_headers(method, metadata, opened, for_client), timeout_s)
 
     def withdraw(self) -> None:

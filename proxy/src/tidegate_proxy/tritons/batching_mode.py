@@ -55,8 +55,9 @@ def consent_of(
 ) -> BatchingDecision:
     """Decide whether a model is batched, unbatched or bypassed, with the reason.
 
-    `told`: the operator's setting in the proxy's configuration; it precedes the parameter `tidegate_scheduling` of the
-    model's config, which precedes the rest of the config. `has_slo`: the model has an SLO, which asks for scheduling.
+    Raises BackendError for an invalid parameter of the config. `told`: the operator's setting in the proxy's
+    configuration; it precedes the parameter `tidegate_scheduling` of the model's config, which precedes the rest of the
+    config. `has_slo`: the model has an SLO, which asks for scheduling.
     """
     word, source = told, "the configuration says so"
     if word is None and SCHEDULING_PARAMETER in config.parameters:

@@ -234,7 +234,10 @@ class SerializationController:
         return True
 
     def rest(self, now_ns: int, ended: Mapping[str, ModelOutcomes], why: str) -> None:
-        """Suspend serialization for some time."""
+        """Suspend serialization for some time.
+
+        `why`: text for the log.
+        """
         self._rest_ns = min(MAX_REST_NS, max(REST_NS, 2 * self._rest_ns))
         self._become(now_ns, frozenset(), ended, why)
 

@@ -67,12 +67,12 @@ def deploy(
 ) -> GeneratedDeployment:
     """Write `output` from a layout and the blocks of its models.
 
-    `blocks`: by model, a folder of `tidegate split`, or the ONNX file of an unsplit model; "" names the only model.
-    `nodes`: new node names by those in the layout; "" names the only node.
-    `hosts`: addresses by node, "" for all others. `port`: first port of the workers. `force`: replace a deployment.
-    `precision` and `profile` (a file with request shapes) are for TensorRT; by default FP32, and the shapes that the
-    models were split with.
-    `step` is called before each model and each partition. Raises GenerateError, DocumentError.
+    `source`: the layout; `policy`: name of the policy for the proxy. `blocks`: by model, a folder of `tidegate split`,
+    or the ONNX file of an unsplit model; "" names the only model. `nodes`: new node names by those in the layout; ""
+    names the only node. `hosts`: addresses by node, "" for all others. `port`: first port of the workers. `force`:
+    replace a deployment. `precision` and `profile` (a file with request shapes) are for TensorRT; by default FP32, and
+    the shapes that the models were split with. `step` is called before each model and each partition. Raises
+    GenerateError, DocumentError.
     """
     target = output.absolute()
     _check_target(target, force=force)

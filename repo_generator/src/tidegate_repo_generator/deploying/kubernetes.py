@@ -63,7 +63,10 @@ def worker_objects(
 def proxy_objects(
     pods: Sequence[Pod], places: Mapping[str, WorkerPlacement], policy: str, layout: str
 ) -> list[dict[str, Any]]:
-    """Build the objects of the proxy and its configuration. `layout`: the text of `layout.json`."""
+    """Build the objects of the proxy and its configuration. `layout`: the text of `layout.json`.
+
+    `policy`: name of the policy.
+    """
     homes = {worker.name: pod.name for pod in pods for worker in pod.workers}
     found = {name: replace(place, host=homes[name]) for name, place in places.items()}
     ports = {"grpc": 8101, "http": 8100, "metrics": 8102}

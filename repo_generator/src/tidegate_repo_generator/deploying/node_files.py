@@ -46,7 +46,7 @@ def write_node_files(
 ) -> list[str]:
     """Write `mig`, `mps`, `compose` and `kubernetes` into a deployment; return notices for the user.
 
-    `layout_text`: the text of `layout.json`.
+    `policy`: name of the policy. `layout_text`: the text of `layout.json`.
     """
     nodes: dict[str, list[LayoutWorker]] = {}
     for worker in layout.workers:

@@ -147,7 +147,10 @@ def source_of(model: str, path: Path) -> ModelSource:
 
 
 def paths_of(given: Mapping[str, Path], models: tuple[str, ...], layout: Path) -> dict[str, Path]:
-    """Return the paths by model; "" names the only model. Raises GenerateError."""
+    """Return the paths by model. Raises GenerateError for a model that the layout lacks.
+
+    `given`: paths by model, "" for the only one; `layout`: path of the layout, for messages.
+    """
     paths = dict(given)
     if "" in paths:
         if len(models) > 1 or len(paths) > 1:

@@ -102,7 +102,10 @@ class NodeView:
         return self.analysis.flow.nature_of(self.node.input[slot]) is Nature.DATA
 
     def value(self, slot: int, run: int = 0) -> NDArray[Any]:
-        """Return the contents of an input that does not depend on data."""
+        """Return the contents of an input that does not depend on data.
+
+        Raises UnknownError if it depends on data.
+        """
         if self.is_data(slot):
             raise UnknownError(f"its '{self.node.input[slot]}' depends on the inputs' contents")
         value = self.analysis.seen[run].values.get(self.node.input[slot])
@@ -121,7 +124,10 @@ class NodeView:
         return [int(entry) for entry in known.get(count, next(iter(known.values()))).reshape(-1)]
 
     def same_but(self, slot: int, rows: RowAxis | None) -> None:
-        """Check that no size depends on the number of rows, except that of the row dimension."""
+        """Check that no size depends on the number of rows, except that of the row dimension.
+
+        Raises UnknownError if one does.
+        """
         name = self.node.input[slot]
         if self.analysis.flow.nature_of(name) is not Nature.SHAPE:
             return
@@ -134,7 +140,10 @@ class NodeView:
             raise UnknownError(f"its '{name}' depends on the number of rows")
 
     def fixed(self, slot: int) -> list[int]:
-        """Return the contents, as integers, of an input that must be equal for every number of rows."""
+        """Return the contents, as integers, of an input that must be equal for every number of rows.
+
+        Raises UnknownError if it is not.
+        """
         values = [self.value(slot)]
         if not self.is_data(slot):
             values += [array for _, array in self.analysis.known(self.node.input[slot])]
@@ -145,7 +154,8 @@ class NodeView:
     def together(self, places: Iterable[tuple[int, RowAxis | None, int]]) -> RowAxis | None:
         """Return the row axis of a result computed elementwise from several inputs.
 
-        `places`: for each an input, its row axis, and the shift of its dimensions in the result.
+        Raises MixesError if the inputs' row axes differ. `places`: for each an input, its row axis, and the shift of
+        its dimensions in the result.
         """
         found: RowAxis | None = None
         shifted = [(slot, rows.moved(rows.axis + shift), shift) for slot, rows, shift in places if rows is not None]
@@ -204,7 +214,10 @@ class RowAnalysis:
         return name in self.flow.outputs or any(name in reads for reads in self.flow.reads)
 
     def shape(self, name: str, run: int) -> tuple[int, ...]:
-        """Return the shape of a value in one of the runs."""
+        """Return the shape of a value in one of the runs.
+
+        Raises UnknownError if it was not observed.
+        """
         if name in self._weights:
             return self._weights[name]
         shapes, values = self.seen[run].shapes, self.seen[run].values
@@ -227,7 +240,10 @@ class RowAnalysis:
         raise UnknownError(f"where '{name}' has its rows is not known")
 
     def known(self, name: str) -> list[tuple[int, NDArray[Any]]]:
-        """Return a value that does not depend on data, with the number of rows of each run."""
+        """Return a value that does not depend on data, with the number of rows of each run.
+
+        Raises UnknownError if it depends on data.
+        """
         if not all(name in run.values for run in self.seen):
             raise UnknownError(f"'{name}' was not seen")
         return [(run.rows, run.values[name]) for run in (*self.seen, *self.others) if name in run.values]

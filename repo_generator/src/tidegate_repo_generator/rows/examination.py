@@ -23,7 +23,8 @@ class Finding:
 def examine_graph(proto: Any, folder: Path, feeds: list[Arrays]) -> Finding:  # noqa: ANN401
     """Follow the batch dimension through a model.
 
-    `folder`: folder of its external weights. `feeds`: inputs with `ANALYZED_ROWS` rows. Raises RunError.
+    `proto`: the model. `folder`: folder of its external weights. `feeds`: inputs with `ANALYZED_ROWS` rows. Raises
+    RunError.
     """
     flow = Dataflow(flattened(proto, folder, feeds))
     needed = _needed(flow)

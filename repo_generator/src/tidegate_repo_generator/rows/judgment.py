@@ -57,7 +57,7 @@ def judge_rows(
 ) -> BatchingVerdict:
     """Judge a model whose inputs all have the rows first. `folder`: folder of its external weights.
 
-    `single`: another model whose output for a single row is the reference.
+    `proto`: the model. `single`: another model whose output for a single row is the reference.
     """
     try:
         session = open_session(proto, folder)

@@ -140,8 +140,8 @@ def not_tensors(flow: Dataflow) -> set[str]:
 def flattened(proto: Any, folder: Path, feeds: list[Arrays]) -> Any:  # noqa: ANN401
     """Build a copy without calls of local functions, and without branches that do not depend on the inputs' contents.
 
-    `feeds`: inputs with different numbers of rows. A branch is taken if the condition is the same for all. Raises
-    RunError.
+    `proto`: the model. `feeds`: inputs with different numbers of rows. A branch is taken if the condition is the same
+    for all. Raises RunError.
     """
     model = onnx.ModelProto()
     model.CopyFrom(proto)

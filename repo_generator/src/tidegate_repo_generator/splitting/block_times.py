@@ -52,7 +52,7 @@ def measure_blocks(
     """Run each block on the outputs of the blocks before it, from random inputs; return the median latencies.
 
     Raises SplitError. `batches`: batch sizes in rows; `share`: see `MeasurementSetting`; `repeats`: runs per
-    measurement; `step`: progress callback.
+    measurement; `step`: progress callback. `provider`: execution provider of onnxruntime.
     """
     if provider not in ort.get_available_providers():
         raise SplitError(

@@ -152,5 +152,8 @@ def open_blocks(path: Path, *, fp16: bool | None = None) -> Blocks:
 
 
 def write_partition(path: Path, first: int, last: int, output: Path, *, fp16: bool | None = None) -> None:
-    """Join the blocks `first`..`last` - 1 of a folder of blocks into one ONNX model. See `open_blocks`."""
+    """Join the blocks `first`..`last` - 1 of a folder of blocks into one ONNX model. See `open_blocks`.
+
+    `output`: file to write; `fp16`: whether tensors between partitions are sent as fp16.
+    """
     open_blocks(path, fp16=fp16).save(first, last, output)

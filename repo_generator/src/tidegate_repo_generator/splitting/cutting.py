@@ -106,11 +106,17 @@ class Cutter:
         return found[::-1]
 
     def span(self, start: int, stop: int, crossing: frozenset[str]) -> NodeSpan:
-        """Return the nodes between two cuts. `crossing`: values available at the first cut."""
+        """Return the nodes between two cuts. `crossing`: values available at the first cut.
+
+        `start`, `stop`: numbers of the two cuts.
+        """
         return self._resolve(start, stop, set(crossing), grow=False)
 
     def outputs(self, start: int, stop: int, crossing: frozenset[str]) -> list[str]:
-        """Return the values made in a span that cross the cut after it (`crossing`) or are outputs of the model."""
+        """Return the values made in a span that cross the cut after it (`crossing`) or are outputs of the model.
+
+        `start`, `stop`: numbers of the cuts around the span.
+        """
         wanted = [value for value in crossing if start <= self._rank[value] < stop]
         last = stop == self.end
         # What the model puts out without looking at data has no place of its own: the last span makes it.

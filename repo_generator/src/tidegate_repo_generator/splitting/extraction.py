@@ -56,7 +56,7 @@ class Extraction:
     def model(self, span: NodeSpan, outputs: Iterable[str], crossing: Iterable[str], name: str) -> Any:  # noqa: ANN401
         """Build the ModelProto of a span. `outputs`: what it makes; `crossing`: those of them that cross the next cut.
 
-        The external weights of the original stay in place.
+        The external weights of the original stay in place. `name`: of the graph.
         """
         flow = self.cutter.flow
         original = flow.proto

@@ -26,7 +26,8 @@ def accelerate(
 ) -> None:
     """Add the accelerator and the warm-up to a ModelConfig that is otherwise complete. Raises GenerateError.
 
-    `shapes`: request shapes, see `sizes_of`. Engines are cached in the working directory of tritonserver.
+    `config`: changed in place. `shapes`: request shapes, see `sizes_of`. Engines are cached in the working directory of
+    tritonserver.
     """
     if precision not in _MODES:
         known = ", ".join(each.value for each in _MODES)

@@ -55,7 +55,10 @@ def read_spec(path: Path) -> Spec:
 
 
 def build(spec: Spec, onnx: Path, trt: Any) -> bytes:  # noqa: ANN401
-    """Build the engine; return it serialized. Raises EngineError, with TensorRT's message if there is one."""
+    """Build the engine; return it serialized. Raises EngineError, with TensorRT's message if there is one.
+
+    `onnx`: serialized model; `trt`: the module `tensorrt`.
+    """
     logger = trt.Logger(trt.Logger.WARNING)
     try:
         builder = trt.Builder(logger)
@@ -99,7 +102,10 @@ def _set_precision(config: Any, precision: str, trt: Any) -> None:  # noqa: ANN4
 
 
 def differences(plan: bytes, spec: Spec, trt: Any) -> list[str]:  # noqa: ANN401
-    """Return the differences between an engine and its description; empty if it matches."""
+    """Return the differences between an engine and its description; empty if it matches.
+
+    `plan`: serialized engine; `trt`: the module `tensorrt`.
+    """
     engine = trt.Runtime(trt.Logger(trt.Logger.WARNING)).deserialize_cuda_engine(plan)
     if engine is None:
         return [f"TensorRT {trt.__version__} does not load it on this device"]

@@ -195,7 +195,10 @@ class _Neighbors:
 
 
 def neighbors(parameters: dict[str, str]) -> _Neighbors | None:
-    """Return the models that share the emulated GPU, from the parameter `neighbors`, or None if it is not shared."""
+    """Return the models that share the emulated GPU, from the parameter `neighbors`, or None if it is not shared.
+
+    Raises ValueError for an invalid value.
+    """
     text = parameters.get("neighbors")
     if text is None:
         return None
@@ -245,7 +248,8 @@ class _Overshoot:
 def latencies_ms(parameters: dict[str, str], instance: str = "") -> Callable[[str, int], float]:
     """Return the function from the shape and rows of a batch to its latency in milliseconds, without the time input.
 
-    `instance`: name of the instance, which begins with the name of its instance group.
+    Raises ValueError for an invalid value. `instance`: name of the instance, which begins with the name of its instance
+    group.
     """
     if "groups_ms" in parameters:
         of_group = _table(_of_group(parameters, instance))
@@ -291,7 +295,10 @@ def _of_group(parameters: dict[str, str], instance: str) -> str:
 
 
 def stalls(parameters: dict[str, str], instance: str) -> Callable[[], float]:
-    """Return a source of latency factors: `stall_factor` (10) with probability `stall_probability`, otherwise 1."""
+    """Return a source of latency factors: `stall_factor` (10) with probability `stall_probability`, otherwise 1.
+
+    Raises ValueError for an invalid value.
+    """
     probability = _number(parameters, "stall_probability", 0.0)
     factor = _number(parameters, "stall_factor", 10.0)
     if probability > 1:
@@ -303,7 +310,10 @@ def stalls(parameters: dict[str, str], instance: str) -> Callable[[], float]:
 
 
 def latency_ms(parameters: dict[str, str]) -> Callable[[int], float]:
-    """Return the function from the rows of a batch to its latency in milliseconds, without the time input."""
+    """Return the function from the rows of a batch to its latency in milliseconds, without the time input.
+
+    Raises ValueError for an invalid value.
+    """
     ways = [key for key in ("alpha_ms", "table_ms", "time_input") if key in parameters]
     if len(ways) != 1:
         raise ValueError(f"exactly one of the parameters alpha_ms, table_ms and time_input must be set, not {ways}")
@@ -317,7 +327,10 @@ def latency_ms(parameters: dict[str, str]) -> Callable[[int], float]:
 
 
 def jitter(parameters: dict[str, str], instance: str) -> Callable[[], float]:
-    """Return a source of latency factors with mean 1 and the parameter `jitter` as coefficient of variation."""
+    """Return a source of latency factors with mean 1 and the parameter `jitter` as coefficient of variation.
+
+    Raises ValueError for an invalid value.
+    """
     variation = _number(parameters, "jitter", 0.0)
     kind = parameters.get("jitter_kind", "lognormal")
     seed = _seed(parameters)

@@ -1,4 +1,4 @@
-"""`tidegate train-inss`: make networks of one's own, or those that are shipped again."""
+"""`tidegate train-inss`: trains the networks of the planner `inss`."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""The models of a problem as the networks see them: what describes a model, and how much of a GPU a rate needs."""
+"""Features of a problem's models for the networks: a description of each model, and the share that a rate needs."""
 
 from dataclasses import dataclass, replace
 
@@ -14,9 +14,9 @@ Ints = NDArray[np.int64]
 DESCRIBED_SHARES = (0.125, 0.25, 0.5, 1.0)
 DESCRIBED_BATCH_SIZES = (1, 4, 16, 32)
 DESCRIPTION_LENGTH = len(DESCRIBED_SHARES) * len(DESCRIBED_BATCH_SIZES) + 3
-"""How many numbers describe a model: latencies on four shares with four batch sizes, and what it minds of others."""
+"""Number of features of a model: latencies on four shares with four batch sizes, and its sensitivity to neighbors."""
 BEARS_NOTHING = 4.0
-"""Share of a model that a whole GPU cannot serve."""
+"""Share that a model counts as needing if a whole GPU cannot serve it."""
 
 
 @dataclass(frozen=True)
@@ -25,17 +25,19 @@ class Catalog:
 
     tables: LatencyTables
     batches: Ints
-    """1 to the largest batch of any model."""
+    """Batch sizes: 1 to the largest batch of any model."""
     max_batch: Ints
     slo_ms: Floats
     memory_mib: Floats
     memory_per_row_mib: Floats
     borne_alone_rps: Floats
-    """Shape (models, units + 1): the rate that a model bears on so many units of a GPU that it has to itself."""
+    """Shape (models, units + 1): requests per second that a model sustains alone on this many units of a GPU."""
     usual_rps: Floats
-    """Root mean square of its throughput alone, over all shares and batch sizes: what throughputs are divided by."""
+    """Root mean square of each model's stand-alone throughput over shares and batch sizes, used to normalize
+    throughputs.
+    """
     described: NDArray[np.float32]
-    """Shape (models, DESCRIPTION)."""
+    """Features, shape (models, DESCRIPTION_LENGTH)."""
 
     @property
     def units(self) -> int:
@@ -43,7 +45,10 @@ class Catalog:
         return self.borne_alone_rps.shape[1] - 1
 
     def needed(self, models: Ints, rate_rps: Floats) -> Floats:
-        """Return the least share of a GPU on which each model alone serves the rate; above 1: number of GPUs."""
+        """Return the least share of a GPU on which each model alone sustains its rate; above 1: number of GPUs.
+
+        `models`: numbers in the catalog; `rate_rps`: requests per second.
+        """
         borne = self.borne_alone_rps[models]
         whole = borne[:, -1]
         least = np.argmax(borne >= rate_rps[:, None], axis=1) / self.units
@@ -52,7 +57,9 @@ class Catalog:
 
 
 def catalog_of(problem: ShareProblem, tables: LatencyTables, *, interference: bool = True) -> Catalog:
-    """Return the catalog of a problem's models, in order."""
+    """Return the catalog of a problem's models, in order; `interference`: False for InSS-ni, which ignores
+    neighbors.
+    """
     if not interference:
         tables = replace(
             tables,

@@ -1,4 +1,4 @@
-"""Loads to place: models with their rates, busy ones as several copies."""
+"""Loads to place: models with their rates; models with high rates as several copies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,38 +11,41 @@ from tidegate_inss.learned.catalog import DESCRIPTION_LENGTH, Catalog, Ints
 from tidegate_inss.tables import Floats
 
 MAX_SINGLE_COPY_SHARE = 0.8
-"""A model that needs more of a GPU than this, alone there, is replicated."""
+"""Share of a GPU above which a model is replicated."""
 FEATURE_COUNT = DESCRIPTION_LENGTH + 4
 
 
 @dataclass(frozen=True)
 class Loads:
-    """Copies of models, those that need most first; the rate of a model is divided equally among its copies.
+    """Copies of models by need, largest first; the rate of a model is divided equally among its copies.
 
-    Several problems may stand side by side, the copies of each together.
+    Several problems may be combined, the copies of each together.
     """
 
     catalog: Catalog
     problem: Ints
     """Index of the problem of each copy."""
     model: Ints
-    """Its number in the catalogue."""
+    """Number of each copy's model in the catalog."""
     origin: Ints
-    """Its model's number in the problem: copies of a model share it."""
+    """Number of each copy's model in its problem, common to all copies of a model."""
     rate_rps: Floats
     need: Floats
-    """The share of a GPU that it would need alone there."""
+    """Share of a GPU that each copy needs alone there."""
     memory_mib: Floats
     """Minimum memory of its process in MiB."""
     cache_percent: Floats
     dram_percent: Floats
     """DRAM utilization in percent on the share that it needs."""
     features: NDArray[np.float32]
-    """Shape (copies, FEATURES): what networks are told of it."""
+    """Features of each copy for the networks, shape (copies, FEATURE_COUNT)."""
 
     @classmethod
     def of(cls, catalog: Catalog, problems: Sequence[tuple[Ints, Floats]], *, gpus: int) -> Self:
-        """Create the copies of several problems from model numbers in the catalog and rates."""
+        """Create the copies of several problems.
+
+        `problems`: model numbers in the catalog and their rates in requests per second. `gpus`: GPUs of each problem.
+        """
         parts = [_copies(catalog, models, rates, gpus) for models, rates in problems]
         problem = np.repeat(np.arange(len(parts)), [len(part[0]) for part in parts])
         model, origin, rate, need = (np.concatenate(column) for column in zip(*parts, strict=True))

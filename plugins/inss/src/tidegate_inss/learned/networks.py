@@ -1,4 +1,4 @@
-"""The networks as they are served: two ONNX files, which say for which sizes they were trained, run by onnxruntime."""
+"""Networks of both stages: two ONNX files, with the sizes that they were trained for, run by onnxruntime."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,16 +26,19 @@ SHIPPED_FOLDER = Path(__file__).parent / "shipped"
 
 
 class Actors(Protocol):
-    """Interface of the deciders of both stages."""
+    """Interface of the decisions of both stages, made by networks or heuristics."""
 
     def preferences(self, states: Floats32, /) -> Floats32:
         """Return stage 1's preference for each child: logits of shape (groups, GROUP_SIZE), without masks."""
 
     def place(self, states: Floats32, masks: Bools, /) -> Ints:
-        """Return the preferred child that has memory."""
+        """Return the rank of the preferred child with memory, for each group.
+
+        `states`: shape (groups, PLACING_STATE); `masks`: children with memory, shape (groups, GROUP_SIZE).
+        """
 
     def share(self, states: Floats32, /) -> Floats32:
-        """Return the actions of stage 2."""
+        """Return the actions of stage 2, shape (GPUs, SHARING_ACTION), for states of shape (GPUs, SHARING_STATE)."""
 
 
 class Networks:
@@ -52,12 +55,15 @@ class Networks:
         return found
 
     def place(self, states: Floats32, masks: Bools) -> Ints:
-        """Return the preferred child that has memory for the model."""
+        """Return the rank of the preferred child with memory, for each group.
+
+        `states`: shape (groups, PLACING_STATE); `masks`: children with memory, shape (groups, GROUP_SIZE).
+        """
         best: Ints = np.where(masks, self.preferences(states), -np.inf).argmax(axis=1)
         return best
 
     def share(self, states: Floats32) -> Floats32:
-        """Return the actions of stage 2."""
+        """Return the actions of stage 2, shape (GPUs, SHARING_ACTION), for states of shape (GPUs, SHARING_STATE)."""
         found: Floats32 = self._sharing.run(None, {"states": states})[0]
         return found
 

@@ -1,4 +1,4 @@
-"""InSS's reward of decisions, by the latency model."""
+"""InSS's reward of decisions, computed with the latency model."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from tidegate_inss.learned.sharing import GpuSlots, SlotShares, slowdowns
 from tidegate_inss.tables import Floats
 
 VIOLATION_PENALTY = 40.0
-"""InSS's omega: what a violation rate of 1 costs, in normalized throughputs."""
+"""InSS's omega: cost of a violation rate of 1, in normalized throughput."""
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,14 @@ class DecisionOutcome:
     """Outcome of each copy, as arrays by copy; without a share all requests of a copy are late."""
 
     throughput: Floats
-    """With full batches, divided by what is usual for the model."""
+    """Throughput with full batches, divided by the model's usual throughput."""
     borne_rps: Floats
     late: Floats
-    """The share of its requests beyond the rate that it bears."""
+    """Fraction of requests beyond the sustained rate."""
 
     @property
     def reward(self) -> Floats:
-        """Return the normalized throughput less the cost of violations."""
+        """Normalized throughput minus the cost of violations."""
         return self.throughput - VIOLATION_PENALTY * self.late
 
 

@@ -1,8 +1,8 @@
-"""Stage 1: one model after the other goes to a GPU, or to a group of them; those without memory for it are masked.
+"""Stage 1: places one model after the other on a GPU, or in a group of GPUs; those without memory are masked.
 
-Equal GPUs are told in the order of what they have to do, the one with least first, so that nothing has to be learned
-four times: an action is a rank in that order.
-Many groups go on at once, each with its own models: what one call of a network costs hardly depends on how many.
+Children are sorted by load, least first, so an action is a rank in that order and equal GPUs need not be learned
+separately. Many groups are processed at once, each with its own models, because the cost of a network call hardly
+depends on their number.
 """
 
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from tidegate_inss.learned.loads import FEATURE_COUNT, Loads
 from tidegate_inss.tables import Floats
 
 GROUP_SIZE = 4
-"""GPUs of a group, groups of a larger one: what the networks are made for."""
+"""Number of GPUs in a group, and of groups in a larger group: the size that the networks are made for."""
 MAX_MODELS_PER_GPU = 8
-"""The most models on a GPU: what the networks are made for."""
+"""Maximum number of models on a GPU: the size that the networks are made for."""
 CHILD_FEATURES = 8
 """Number of features of each child."""
 PLACING_STATE = FEATURE_COUNT + 3 + GROUP_SIZE * CHILD_FEATURES
@@ -27,7 +27,7 @@ NO_CHILD = -1
 Floats32 = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 Placer = Callable[[Floats32, Bools], Ints]
-"""From states of shape (groups, PLACING_STATE) and masks of shape (groups, CHILDREN) to the rank of a child each."""
+"""Function from states, shape (groups, PLACING_STATE), and masks, shape (groups, GROUP_SIZE), to ranks of children."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class GroupChildren:
     """Children of groups: arrays of shape (groups, GROUP_SIZE)."""
 
     gpus: Ints
-    """How many each has; 0: there is no such child."""
+    """Number of GPUs of each child; 0: no such child."""
     memory_mib: Floats
-    """The memory of all GPUs of a child together; infinite where it is not known."""
+    """Memory of all GPUs of a child together in MiB; infinite if unknown."""
     layer: int
-    """0 where children are GPUs, 1 where they are groups of GPUs, and so on."""
+    """Layer: 0 if children are GPUs, 1 if they are groups of GPUs, and so on."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Placement:
     loads: Ints
     """Index of the copy that was placed."""
     group: Ints
-    """In which group."""
+    """Index of the group."""
     layer: int
     states: Floats32
     ranks: Ints
-    """Where it was placed: the child's rank in what states tell."""
+    """Rank of the chosen child in the order of the states."""
 
 
 def masks_in(states: NDArray[np.float32]) -> Bools:
@@ -63,7 +63,10 @@ def masks_in(states: NDArray[np.float32]) -> Bools:
 
 
 def place(loads: Loads, group: Ints, rooms: GroupChildren, placer: Placer) -> tuple[Ints, list[Placement]]:
-    """Return the child of its group for each copy, NO_CHILD without memory, and the steps."""
+    """Return the child of its group for each copy (NO_CHILD without memory), and the steps.
+
+    `group`: group of each copy; `rooms`: children of the groups; `placer`: chooses.
+    """
     order = np.argsort(group, kind="stable")
     order = order[group[order] != NO_CHILD]
     groups = len(rooms.gpus)

@@ -1,4 +1,6 @@
-"""The planner `inss`: two networks decide, several times by chance, and the latency model says which was best."""
+"""The planner `inss`: two networks decide several times with variations; the latency model selects the best
+decision.
+"""
 
 from functools import cache
 from random import Random
@@ -20,26 +22,33 @@ from tidegate_inss.problem import ShareProblem
 from tidegate_inss.tables import Floats
 
 MAX_DECISIONS = 16
-"""How many decisions are taken; of many GPUs fewer, so that they have no more than MOST_GPUS together."""
+"""Maximum number of decisions; with many GPUs fewer."""
 MAX_GPUS = 128
 TARGET_LOADS = (0.85, 0.7, 1.0, 0.6, 0.95, 0.75, 0.9, 0.5)
-"""Mean GPU loads that the networks are told of, besides the true one."""
+"""Mean GPU loads that the networks get as input, besides the true one."""
 
 
 def plan_inss(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
-    """Plan with InSS's two-stage scheduler. Raises PlanningError if there is no plan, or the networks do not fit."""
+    """Plan with InSS's two-stage scheduler; the time limit is not used. Raises PlanningError if there is no plan."""
     return plan_by(_shipped("inss"), problem, interference=True, progress=progress)
 
 
 def plan_inss_ni(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
-    """Plan with InSS-ni, whose networks and batch sizes ignore interference; the predicted latency includes it."""
+    """Plan with InSS-ni: networks and batch sizes ignore interference, the predicted latency includes it.
+
+    Raises PlanningError if there is no plan; the time limit is not used.
+    """
     return plan_by(_shipped("inss-ni"), problem, interference=False, progress=progress)
 
 
 def plan_by(
     networks: Actors, problem: ShareProblem, *, interference: bool, progress: Progress, tried: int = MAX_DECISIONS
 ) -> SharePlan:
-    """Return the plan of these networks: the preferred decision, or a better one among `tried`."""
+    """Return the plan of these networks: the preferred decision, or a better one among `tried`.
+
+    `interference`: False for InSS-ni, which ignores neighbors. Raises PlanningError if no model has a share or the GPU
+    has too few units.
+    """
     predictor = Predictor(problem)
     gpus = len(problem.devices)
     if problem.units_per_gpu < MAX_MODELS_PER_GPU:
@@ -63,11 +72,11 @@ def plan_by(
 def best_of(
     networks: Actors, problem: ShareProblem, predictor: Predictor, *, interference: bool, tried: int
 ) -> tuple[list[AssignedShare], list[int]]:
-    """The shares of the best of so many decisions, and the models that have none.
+    """Return the shares of the best of `tried` decisions, and the numbers of models without a share.
 
-    The first is what the networks like best for the rates as they are. The others are told of rates at which GPUs have
-    more to do, or less, which is where spare capacity should go; every other one draws where models go, as likely as
-    the networks like it. Which is best, the problem's objective says.
+    The first decision is the networks' preference for the true rates. The others get scaled rates as input, which
+    distributes spare capacity differently; every other one draws placements with the networks' probabilities. The
+    problem's objective selects the best. `interference`: False for InSS-ni, which ignores neighbors.
     """
     catalog = catalog_of(problem, predictor.tables, interference=interference)
     models, rates = np.arange(len(problem.models)), np.array([model.rate_rps for model in problem.models])

@@ -1,4 +1,6 @@
-"""Both stages, over any number of GPUs: groups of four, groups of four of these, and so on, from the top down."""
+"""Scheduling in both stages over any number of GPUs: groups of four, groups of four of these, and so on, from
+the top.
+"""
 
 from dataclasses import dataclass
 
@@ -22,17 +24,17 @@ from tidegate_inss.tables import Floats
 
 @dataclass(frozen=True)
 class Decision:
-    """Placement and shares of copies. GPUs of the problems follow each other."""
+    """Placement and shares of copies. GPUs of several problems are numbered consecutively."""
 
     gpu: Ints
-    """The GPU of each copy; NOWHERE: none has memory for it."""
+    """GPU of each copy; NOWHERE: none has memory for it."""
     slots: GpuSlots
     shares: SlotShares
     placements: tuple[Placement, ...]
     states: Floats32
-    """Inputs of stage 2 for each GPU."""
+    """Inputs of stage 2, shape (GPUs, SHARING_STATE)."""
     actions: Floats32
-    """Outputs of stage 2 for each GPU."""
+    """Outputs of stage 2, shape (GPUs, SHARING_ACTION)."""
 
 
 def schedule(loads: Loads, memory_mib: Floats, placer: Placer, sharer: Sharer) -> Decision:

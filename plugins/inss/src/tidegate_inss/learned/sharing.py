@@ -1,4 +1,4 @@
-"""Stage 2: each GPU by itself is divided among its models, all of it, and each gets its batch size."""
+"""Stage 2: divides each GPU completely among its models, and sets their batch sizes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ SLOT_FEATURES = FEATURE_COUNT + 2
 SHARING_STATE = MAX_MODELS_PER_GPU * SLOT_FEATURES + 2
 SHARING_ACTION = 2 * MAX_MODELS_PER_GPU
 MAX_LOG_SHARE_STEP = 0.7
-"""How far an action of 1 moves a share from what the model needs: by this, as a logarithm."""
+"""Change of a share's logarithm, relative to the model's need, for an action of 1."""
 
 Sharer = Callable[[Floats32], Floats32]
-"""From states of shape (GPUs, SHARING_STATE) to actions of shape (GPUs, SHARING_ACTION), each within -1 and 1."""
+"""Function from states, shape (GPUs, SHARING_STATE), to actions in [-1, 1], shape (GPUs, SHARING_ACTION)."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class GpuSlots:
 
     @classmethod
     def of(cls, loads: Loads, gpu: Ints, gpus: int) -> "GpuSlots":
-        """Create the slots of copies with known GPUs; copies at NO_CHILD have none."""
+        """Create the slots of copies with known GPUs; copies at NO_CHILD have none. `gpus`: number of GPUs."""
         placed = np.flatnonzero(gpu != NO_CHILD)
         order = placed[np.lexsort((-loads.need[placed], gpu[placed]))]
         counts = np.bincount(gpu[order], minlength=gpus)
@@ -52,7 +52,7 @@ class SlotShares:
 
 
 def observe(loads: Loads, slots: GpuSlots, memory_mib: Floats) -> Floats32:
-    """Return the network's input for each GPU, shape (GPUs, SHARING_STATE)."""
+    """Return the network's input for each GPU, shape (GPUs, SHARING_STATE); `memory_mib`: memory of each GPU in MiB."""
     taken = slots.taken[..., None]
     need = np.where(slots.taken, loads.need[slots.load], 0.0)
     part = need / np.maximum(need.sum(axis=1, keepdims=True), 1e-9)
@@ -64,10 +64,11 @@ def observe(loads: Loads, slots: GpuSlots, memory_mib: Floats) -> Floats32:
 
 
 def decide(loads: Loads, slots: GpuSlots, actions: Floats32, memory_mib: Floats) -> SlotShares:
-    """Shares and batch sizes. Shares are a softmax over what is needed and what the network says: no fragments.
+    """Return shares and batch sizes for actions of stage 2.
 
-    Batch sizes begin at the largest that is on time alone, which the network makes smaller; then what neighbors and
-    memory leave.
+    Shares are a softmax over need and action, so a GPU is used completely. Batch sizes start at the largest that is on
+    time alone, times the action, and are reduced to what neighbors and memory allow. `memory_mib`: memory of each GPU
+    in MiB.
     """
     catalog = loads.catalog
     actions = actions.astype(np.float64)
@@ -103,7 +104,7 @@ def slowdowns(loads: Loads, slots: GpuSlots, shares: SlotShares) -> Floats:
 
 
 def softmax(logits: Floats, taken: Bools) -> Floats:
-    """Return shares that add up to 1 on each used GPU, 0 for empty slots."""
+    """Return shares that add up to 1 on each used GPU, 0 for empty slots; `taken`: slots in use."""
     highest = np.where(taken, logits, -np.inf).max(axis=1, keepdims=True, initial=-1e9)
     weights = np.where(taken, np.exp(np.minimum(logits - highest, 0.0)), 0.0)
     shares: Floats = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-12)
@@ -111,7 +112,7 @@ def softmax(logits: Floats, taken: Bools) -> Floats:
 
 
 def rounded(shares: Floats, taken: Bools, units: int) -> Ints:
-    """Return shares in whole units: at least one each, all units of used GPUs."""
+    """Return shares in whole units: at least one each, and all `units` of every used GPU; `taken`: slots in use."""
     each = taken.astype(np.int64)
     spare = units - each.sum(axis=1, keepdims=True)
     exact = shares * spare

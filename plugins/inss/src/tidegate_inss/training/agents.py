@@ -1,4 +1,4 @@
-"""The two agents with their memories: SAC-Discrete places, TD3 (Stable-Baselines3's) shares and sizes batches."""
+"""Learners of both stages with their replay buffers: SAC-Discrete places, TD3 (Stable-Baselines3) sets shares."""
 
 from typing import Any
 
@@ -16,13 +16,16 @@ from tidegate_inss.training.sac_discrete import HIDDEN_UNITS, SacDiscrete
 from tidegate_inss.training.transitions import Arrays
 
 PLACING_BATCH, SHARING_BATCH = 64, 256
-"""How many transitions a step learns from. Placing learns faster, on one core, from more steps on fewer than InSS's."""
+"""Number of transitions in a step of each stage.
+
+Stage 1 learns faster on one core with more steps on fewer than InSS's.
+"""
 SHARING_EVERY = 3
-"""Stage 2 takes a step after so many of stage 1."""
+"""Number of steps of stage 1 for each step of stage 2."""
 REPLAY_BUFFER_STEPS = 100_000
 EXPLORE_NOISE = 0.1
 REWARD_SCALE = 0.5
-"""Rewards are learned at this scale: critics begin with values near 0."""
+"""Scale of rewards in learning: critics start with values near 0."""
 
 
 class Agents:
@@ -40,16 +43,22 @@ class Agents:
         self.sharings: ReplayBuffer = self.td3.replay_buffer
 
     def place(self, states: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return actions of stage 1 with exploration."""
+        """Return actions of stage 1 with exploration: ranks by group.
+
+        `states`: shape (groups, PLACING_STATE); `masks`: children with memory, shape (groups, GROUP_SIZE).
+        """
         return self.sac.act(states, masks)
 
     def place_anywhere(self, states: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return random actions of stage 1: any child with memory."""
+        """Return random actions of stage 1: ranks of children with memory.
+
+        `states`: not used; `masks`: shape (groups, GROUP_SIZE).
+        """
         chosen: NDArray[np.int64] = np.where(masks, self.rng.random(masks.shape), -1.0).argmax(axis=1)
         return chosen
 
     def share(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return actions of stage 2 with noise."""
+        """Return actions of stage 2 with noise, shape (GPUs, SHARING_ACTION); `states`: shape (GPUs, SHARING_STATE)."""
         noise = self.rng.normal(0.0, EXPLORE_NOISE, (len(states), SHARING_ACTION))
         with torch.no_grad():
             actions = self.td3.actor(torch.from_numpy(states)).numpy()
@@ -57,7 +66,7 @@ class Agents:
         return noisy
 
     def share_anyhow(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return random actions of stage 2."""
+        """Return random actions of stage 2, shape (GPUs, SHARING_ACTION)."""
         return self.rng.uniform(-1, 1, (len(states), SHARING_ACTION)).astype(np.float32)
 
     def share_best(self, states: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -67,17 +76,17 @@ class Agents:
         return actions
 
     def remember_placing(self, transitions: Arrays) -> None:
-        """Store transitions of stage 1."""
+        """Store transitions of stage 1, as `placing_transitions` returns them."""
         for state, action, reward, following, ended in zip(*transitions, strict=True):
             self.placings.add(state, following, action, reward * REWARD_SCALE, ended, [{}])
 
     def remember_sharing(self, transitions: Arrays) -> None:
-        """Keep what `sharing_transitions` gave. Each ends its episode: what a GPU does next, placements say."""
+        """Store transitions of stage 2, as `sharing_transitions` returns them; each ends its episode."""
         for state, action, reward in zip(*transitions, strict=True):
             self.sharings.add(state, state, action, reward * REWARD_SCALE, np.ones(1), [{}])
 
     def learn(self, steps: int) -> None:
-        """Run steps of stage 1 and the related steps of stage 2, once there is enough data."""
+        """Run `steps` steps of stage 1 and the corresponding ones of stage 2, once there is enough data."""
         if self.placings.size() >= PLACING_BATCH:
             for _ in range(steps):
                 drawn = self.placings.sample(PLACING_BATCH)
@@ -99,7 +108,7 @@ class Agents:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state."""
+        """Restore the state that `state_dict` returned."""
         td3 = self.td3
         self.sac.load_state_dict(state["sac"])
         td3.policy.load_state_dict(state["td3"])

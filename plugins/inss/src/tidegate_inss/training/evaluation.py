@@ -1,4 +1,4 @@
-"""How good ways to decide are, by the latency model: networks while they learn, and what they are compared with."""
+"""Evaluation of decisions by the latency model: networks during training, and the heuristics."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,10 @@ Point = dict[str, float]
 
 
 def judge(workloads: Sequence[Workload], placer: Placer, sharer: Sharer) -> Point:
-    """Return means over all models: reward, normalized throughput, late fraction, fraction without a share."""
+    """Return means over all models: reward, normalized throughput, late fraction, fraction without a share.
+
+    `placer`, `sharer`: decide stages 1 and 2.
+    """
     outcomes = []
     for workload in workloads:
         loads = workload.loads

@@ -1,4 +1,4 @@
-"""The actors as ONNX files, layer by layer: two linear layers with ReLU and a third one are all that they are."""
+"""Export of the actors as ONNX files: two linear layers with ReLU and a third one."""
 
 from pathlib import Path
 
@@ -12,12 +12,12 @@ from tidegate_inss.learned.sharing import SHARING_ACTION, SHARING_STATE
 from tidegate_inss.training.agents import Agents
 
 OPSET, IR_VERSION = 17, 8
-"""Old enough for every onnxruntime that the plugin takes."""
+"""ONNX versions, old enough for every onnxruntime that the plugin accepts."""
 ONNX_OPERATORS = {nn.ReLU: "Relu", nn.Tanh: "Tanh"}
 
 
 def export(agents: Agents, folder: Path) -> None:
-    """Write the networks of both stages. Raises OSError."""
+    """Write the networks of both stages into a folder. Raises OSError."""
     placing = network(agents.sac.served, PLACING_STATE, GROUP_SIZE)
     sharing = network(agents.td3.actor_target.mu, SHARING_STATE, SHARING_ACTION)
     for name, model in ((PLACING, placing), (SHARING, sharing)):
@@ -26,7 +26,10 @@ def export(agents: Agents, folder: Path) -> None:
 
 
 def network(layers: nn.Sequential, inputs: int, outputs: int) -> onnx.ModelProto:
-    """Return the ONNX graph from `states` to `actions`, for any number of rows."""
+    """Return the ONNX graph from `states` to `actions`, for any number of rows.
+
+    `layers`: the network; `inputs`, `outputs`: numbers of features.
+    """
     nodes, constants, current = [], [], "states"
     for number, layer in enumerate(layers):
         following = "actions" if number == len(layers) - 1 else f"layer_{number}"

@@ -1,4 +1,4 @@
-"""The learning curve as a page."""
+"""The learning curve as an HTML page."""
 
 from importlib.metadata import version
 
@@ -12,7 +12,7 @@ HELD_OUT_TITLE = "On the workloads that are kept apart, of which nothing is lear
 
 
 def page(record: TrainingRecord, date: str) -> str:
-    """Return the learning curve as an HTML page. `date`: printed at its end."""
+    """Return the learning curve as an HTML page. `date`: text at its end."""
     colors = Colors((), (NETWORKS, RULES))
     legend = [LegendEntry(name, colors.of_contender(name), colors.dash_of(name), "line") for name in (NETWORKS, RULES)]
     learning = LineMark(_over(record, "training_reward"), "other", LEARNING_LABEL)

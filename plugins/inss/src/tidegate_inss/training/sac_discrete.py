@@ -1,7 +1,7 @@
-"""SAC for discrete actions (Christodoulou, 2019), with masks: what is not in the safe action space has no probability.
+"""SAC for discrete actions (Christodoulou, 2019) with masks: masked actions have probability 0.
 
-Two critics, of which the lower one counts, answer with the value of every action, so that expectations over the policy
-are sums. Numbers are those of InSS's table 2 but for the learning rate, three times as high, and the temperature.
+Two critics, of which the lower value counts, return the value of every action, so expectations over the policy are
+sums. Hyperparameters are those of InSS's table 2, except a learning rate three times as high, and the temperature.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ SOFT_FACTOR = 0.01
 SERVED_FACTOR = 0.002
 FIRST_TEMPERATURE, TEMPERATURE_RATE = 0.03, 1e-3
 MAX_ENTROPY = 0.15
-"""The entropy is kept at this part of the largest that the mask allows. (InSS does not say what its iota is.)"""
+"""Target entropy as a fraction of the largest that the mask allows. (InSS does not give its iota.)"""
 MASKED_LOGIT = -1e8
 
 
@@ -40,7 +40,7 @@ class SacDiscrete:
     """Networks of stage 1, and their learning rule (discrete SAC)."""
 
     def __init__(self, generator: torch.Generator) -> None:
-        """`generator`: what actions are drawn by."""
+        """Create the networks with random weights. `generator`: draws actions."""
         self._generator = generator
         self.actor = mlp(PLACING_STATE, GROUP_SIZE)
         self.served = mlp(PLACING_STATE, GROUP_SIZE)
@@ -57,7 +57,10 @@ class SacDiscrete:
         }
 
     def act(self, states: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return a random action for each state."""
+        """Return a random action for each state by the policy's probabilities.
+
+        `states`: shape (n, PLACING_STATE); `masks`: shape (n, GROUP_SIZE), not used because states contain them.
+        """
         with torch.no_grad():
             chances, _ = self._policy(torch.from_numpy(states))
             drawn = torch.multinomial(chances, 1, generator=self._generator)
@@ -65,7 +68,10 @@ class SacDiscrete:
         return actions
 
     def best(self, states: NDArray[np.float32], masks: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return the most likely action for each state."""
+        """Return the most likely action for each state.
+
+        `states`: shape (n, PLACING_STATE); `masks`: shape (n, GROUP_SIZE).
+        """
         with torch.no_grad():
             logits = torch.where(torch.from_numpy(masks), self.served(torch.from_numpy(states)), MASKED_LOGIT)
         actions: NDArray[np.int64] = logits.argmax(dim=1).numpy()
@@ -79,7 +85,10 @@ class SacDiscrete:
         following: torch.Tensor,
         ended: torch.Tensor,
     ) -> None:
-        """Make one step of each optimizer. Shapes (n, PLACING_STATE), and (n, 1) for actions, rewards and `ended`."""
+        """Run one step of each optimizer on n transitions.
+
+        `states`, `following`: shape (n, PLACING_STATE); `actions`, `rewards`, `ended`: shape (n, 1).
+        """
         temperature = self.log_temperature.exp().detach()
         with torch.no_grad():
             chances, logs = self._policy(following)
@@ -104,7 +113,7 @@ class SacDiscrete:
                 mine.lerp_(theirs, SERVED_FACTOR)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state to resume from."""
+        """Return the state of networks and optimizers, to resume from."""
         return {
             "actor": self.actor.state_dict(),
             "served": self.served.state_dict(),
@@ -115,7 +124,7 @@ class SacDiscrete:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state."""
+        """Restore the state that `state_dict` returned."""
         self.actor.load_state_dict(state["actor"])
         self.served.load_state_dict(state["served"])
         self.critics.load_state_dict(state["critics"])

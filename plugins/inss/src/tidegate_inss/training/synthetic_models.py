@@ -1,8 +1,8 @@
-"""Models made up for training, over the ranges in which measured ones lie: networks depend on no one table.
+"""Random models for training, over the range of measured ones, so that networks do not depend on one table.
 
-The ranges cover what iGniter published of a V100 (AlexNet, ResNet50, VGG19, SSD: one row takes 0.8 to 4.6 ms there, 32
-take 5 to 93, on a tenth of the GPU six times as long) and what InSS's tables 3 and 4 say of networks that hardly mind
-how large their share is (MnasNet, EfficientNet).
+The range covers iGniter's measurements of a V100 (AlexNet, ResNet50, VGG19, SSD: one row takes 0.8 to 4.6 ms there, 32
+take 5 to 93, on a tenth of the GPU six times as long) and networks of InSS's tables 3 and 4 that hardly depend on the
+size of their share (MnasNet, EfficientNet).
 """
 
 import numpy as np
@@ -14,11 +14,14 @@ from tidegate_inss.problem import GpuPool, ShareProblem, SharingTenant
 PROFILED_ROWS = (1, 2, 4, 8, 16, 32)
 PROFILED_PERCENTS = (10, 15, 20, 30, 40, 50, 60, 80, 100)
 GPU_UNITS = (28, 40, 54, 66)
-"""A30, V100, A100, H100."""
+"""MPS units of A30, V100, A100 and H100."""
 
 
 def drawn_problem(rng: np.random.Generator, models: int, units: int) -> ShareProblem:
-    """Return a problem with random models on a GPU of `units` units; rates are drawn for each workload."""
+    """Return a problem with `models` random models on a GPU of `units` units; rates are drawn for each workload.
+
+    `rng`: random generator.
+    """
     names = [f"model_{number}" for number in range(models)]
     measured = {name: drawn_model(rng) for name in names}
     tenants = tuple(_tenant(rng, name, model) for name, model in measured.items())
@@ -29,7 +32,10 @@ def drawn_problem(rng: np.random.Generator, models: int, units: int) -> SharePro
 
 
 def drawn_model(rng: np.random.Generator) -> SharingModel:
-    """Return a random model: launch time independent of the share, compute time inversely proportional to it."""
+    """Return a random model: launch time independent of the share, compute time inversely proportional to it.
+
+    `rng`: random generator.
+    """
     launch_ms = _log_uniform(rng, 0.1, 6.0)
     row_ms = _log_uniform(rng, 0.05, 3.5)
     batch_ms = row_ms * _log_uniform(rng, 0.1, 3.0)

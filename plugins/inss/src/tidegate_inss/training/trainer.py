@@ -1,4 +1,4 @@
-"""Training: rounds of workloads that are decided, judged by the latency model, and learned from."""
+"""Training: rounds of random workloads that are decided, evaluated by the latency model, and learned from."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ from tidegate_inss.training.transitions import placing_transitions, sharing_tran
 from tidegate_inss.training.workloads import MODELS_PER_GPU_SIZE, PROBLEMS_PER_ROUND, Workload, Workloads
 
 WARM_UP = 20
-"""Rounds in which everything is drawn, so that there is something to learn from."""
+"""Number of first rounds with random decisions, which fill the replay buffers."""
 JUDGED_BY = 10**9
-"""The seed of the workloads that all networks are judged by; their models are others than those learned from."""
+"""Seed of the evaluation workloads, common to all networks; their models differ from those of training."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class TrainingSettings:
     seed: int = 0
     rounds: int = 2000
     interference: bool = True
-    """False: InSS-ni, which knows of no neighbors."""
+    """Whether networks get interference as input; False: InSS-ni."""
     updates: int = 12
-    """Steps of stage 1's optimizers in a round; stage 2 takes a third of them, on larger minibatches."""
+    """Steps of stage 1's optimizers in a round; stage 2 takes a third as many, on larger minibatches."""
     replayed: int = 100_000
     judged_every: int = 100
     pool: int = MODELS_PER_GPU_SIZE
@@ -44,7 +44,7 @@ class Training:
     settings: TrainingSettings
     round: int = 0
     seconds: float = 0.0
-    """How long it took so far, as the one who has a clock says."""
+    """Duration so far in seconds, set by the caller, which has a clock."""
     curve: list[Point] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -58,11 +58,11 @@ class Training:
 
     @property
     def ruled(self) -> Point:
-        """Return the results of the heuristics on the evaluation workloads."""
+        """Results of the heuristics on the evaluation workloads."""
         return judge(self._judged, to_the_least_busy, by_need)
 
     def run(self) -> Iterator[Point | None]:
-        """Run all remaining rounds; yields each new point of the learning curve."""
+        """Run all remaining rounds; yield each new point of the learning curve, None after other rounds."""
         while self.round < self.settings.rounds:
             self._learn_from(self._drawn())
             self.round += 1
@@ -85,7 +85,10 @@ class Training:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state. Raises ValueError if other settings than the number of rounds differ."""
+        """Restore the state that `state_dict` returned.
+
+        Raises ValueError if settings other than the number of rounds differ.
+        """
         kept, mine = ({**each, "rounds": 0} for each in (state["settings"], vars(self.settings)))
         if other := sorted(name for name in mine if kept.get(name) != mine[name]):
             values = ", ".join(f"{name} is {kept.get(name)!r} there and {mine[name]!r} here" for name in other)
@@ -96,7 +99,7 @@ class Training:
         self._workloads.rng.bit_generator.state = state["workloads"]
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint; a run that is killed meanwhile keeps the one before it."""
+        """Write a checkpoint file atomically: a run that is killed meanwhile keeps the previous one."""
         new = path.with_name(path.name + ".new")
         torch.save(self.state_dict(), new)
         new.replace(path)

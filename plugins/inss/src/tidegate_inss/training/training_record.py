@@ -1,4 +1,4 @@
-"""The training record, which stands beside the networks: what made them, how well that went, and how to do it again."""
+"""Training record beside the networks: the command, the settings and the results."""
 
 from hashlib import sha256
 from importlib.metadata import version
@@ -25,18 +25,19 @@ class TrainingRecord(VersionedDocument):
     settings: dict[str, Any]
     problems_per_round: int
     seconds: float
-    """How long it took, with whatever else the machine did."""
+    """Duration of the training in seconds."""
     libraries: dict[str, str]
     networks_sha256: dict[str, str]
     rules: Point
-    """How good rules of thumb are on the workloads kept apart."""
+    """Results of the heuristics on held-out workloads."""
     curve: list[Point]
-    """Points: after which round; mean reward of the rounds since the last point; on workloads kept apart the mean
-    reward of a model, its normalized throughput, the share of late requests, the share of models without any."""
+    """Points of the learning curve: round; mean reward of the rounds since the last point; on held-out workloads mean
+    reward of a model, its normalized throughput, fraction of late requests, fraction of models without a share.
+    """
 
     @property
     def last(self) -> Point:
-        """Results of the networks on held-out workloads."""
+        """Results of the networks on held-out workloads at the end of training."""
         return self.curve[-1]
 
 

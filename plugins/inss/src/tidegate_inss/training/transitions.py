@@ -1,7 +1,7 @@
-"""Transitions to learn from: decisions and their rewards in both stages.
+"""Transitions to learn from: decisions of both stages with their rewards.
 
-Rewards are InSS's less what rules of thumb earn on the same workload. What is best remains so, but workloads differ
-much more by what anybody can earn on them than decisions do, and that would have to be learned first.
+Rewards are InSS's minus those of the heuristics on the same workload. This does not change which decisions are best,
+and removes the differences between workloads, which are much larger than those between decisions.
 """
 
 from typing import Any
@@ -22,10 +22,10 @@ Arrays = tuple[NDArray[Any], ...]
 
 
 def placing_transitions(workload: Workload, loads: Loads, decision: Decision, outcome: DecisionOutcome) -> Arrays:
-    """States, actions, rewards, following states and ends of all steps of stage 1, group by group, each by row.
+    """Return states, actions, rewards, following states and ends of all steps of stage 1, group by group, one row each.
 
-    Each step of a group earns an equal part of the group's mean reward: where a model goes matters for its neighbors,
-    those that were placed before it included, and that is known only when all are placed.
+    Each step of a group gets an equal part of the group's mean reward, because a placement also affects models placed
+    before it and its effect is known only when all are placed.
     """
     ruled = schedule(loads, workload.memory_mib, to_the_least_busy, by_need)
     earned = outcome_of(loads, ruled.slots, ruled.shares).reward
@@ -38,7 +38,7 @@ def placing_transitions(workload: Workload, loads: Loads, decision: Decision, ou
 
 
 def sharing_transitions(workload: Workload, loads: Loads, decision: Decision, outcome: DecisionOutcome) -> Arrays:
-    """Return states, actions and rewards of GPUs with models; the reward is the mean of their models'."""
+    """Return states, actions and rewards of GPUs with models; the reward is the mean of their models' rewards."""
     slots = decision.slots
     ruled = decide(loads, slots, by_need(decision.states), workload.memory_mib.reshape(-1))
     better = _of_gpus(slots, outcome.reward - outcome_of(loads, slots, ruled).reward)

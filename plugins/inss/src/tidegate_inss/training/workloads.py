@@ -1,4 +1,4 @@
-"""Workloads to train on and to judge by: which models, how often, on how many GPUs with how much memory."""
+"""Workloads for training and evaluation: models, rates, number of GPUs and their memory."""
 
 from dataclasses import dataclass
 
@@ -13,9 +13,9 @@ MEMORY_MIB = (8_000, 16_000, 40_000, 80_000)
 LEAST_LOAD, MOST_LOAD = 0.3, 0.9
 """Range of the total load of all models relative to the GPUs, without interference."""
 PROBLEMS_PER_ROUND = 32
-"""Problems of four GPUs that are decided in a round of training; of more GPUs, fewer."""
+"""Number of problems with four GPUs in a round of training; with more GPUs, fewer."""
 MODELS_PER_GPU_SIZE = 192
-"""How many models there are for each size of GPU."""
+"""Number of random models for each size of GPU."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Workload:
 
     catalog: Catalog
     problems: tuple[tuple[Ints, Floats], ...]
-    """The numbers of a problem's models in the catalogue, and their rates."""
+    """Model numbers in the catalog, and rates in requests per second, of each problem."""
     memory_mib: Floats
-    """Shape (problems, GPUs)."""
+    """Memory of the GPUs in MiB, shape (problems, GPUs)."""
 
     @property
     def loads(self) -> Loads:
-        """Return the loads to place."""
+        """Copies of all models, to place."""
         return Loads.of(self.catalog, self.problems, gpus=self.memory_mib.shape[1])
 
 
@@ -44,7 +44,7 @@ class Workloads:
         self.rng = np.random.default_rng((seed, 1))
 
     def draw(self, problems: int, gpus: int) -> Workload:
-        """Return problems with two to four models per GPU on average."""
+        """Return `problems` random problems of `gpus` GPUs, with two to four models per GPU on average."""
         rng = self.rng
         catalog = self._catalogs[rng.integers(len(self._catalogs))]
         drawn = [drawn_rates(catalog, gpus, rng) for _ in range(problems)]
@@ -53,7 +53,7 @@ class Workloads:
 
 
 def drawn_rates(catalog: Catalog, gpus: int, rng: np.random.Generator) -> tuple[Ints, Floats]:
-    """Return one to four models of the catalog for each GPU, with random rates."""
+    """Return one to four models of the catalog for each GPU, and their random rates in requests per second."""
     number = max(1, round(gpus * rng.uniform(1.0, 4.0)))
     models = rng.integers(len(catalog.slo_ms), size=number)
     weights = rng.gamma(rng.uniform(0.7, 4.0), size=number) + 0.02

@@ -35,8 +35,7 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Return the result of `work`, or raise its exception, from a thread of its own; cancellation abandons the
-    thread."""
+    """Run `work` in a thread of its own; return its result or raise its exception. Cancellation abandons the thread."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
 

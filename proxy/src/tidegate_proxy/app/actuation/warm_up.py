@@ -35,9 +35,10 @@ class NotWarm(Exception):
 
 
 async def warm(backend: Backend, model: LoadedModel, within_s: float) -> None:
-    """Run one row of zeros, unless Triton itself has warmed up the model (`model_warmup`). Raises NotWarm.
+    """Run one row of zeros, unless Triton itself has warmed up the model (`model_warmup`).
 
-    Dynamic dimensions are 1, which may not suit the model: then an error that it returns is only logged.
+    `within_s`: time limit in seconds. Raises NotWarm. Dynamic dimensions are 1, which may not suit the model; an error
+    response is then only logged.
     """
     config = model.config
     if config.model_warmup:

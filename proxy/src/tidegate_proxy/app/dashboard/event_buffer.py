@@ -12,10 +12,7 @@ from tidegate.observation import AnyEffect, AnyStimulus, ClockAdvanced, LogEntry
 _TELLING: Final = frozenset({RequestArrived, RequestCancelled, TimerFired})
 """Events that a timeline needs even if the policy returned no command."""
 MAX_TOLD: Final = 10_000
-"""Number of policy notifications kept per stimulus, the latest: a policy that replaces another is notified of the whole
-
-queue.
-"""
+"""Maximum number of policy notifications kept per stimulus, the latest; a new policy is notified of the whole queue."""
 
 
 class BufferedEvent(msgspec.Struct, frozen=True, gc=False):

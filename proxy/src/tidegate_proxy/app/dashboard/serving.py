@@ -19,10 +19,10 @@ from tidegate_proxy.transport.ports import bind
 
 
 async def show(log: Path, port: int, *, told: Callable[[str], None], browser: bool) -> None:
-    """Serve the dashboard for a log until cancelled; `told` is called with its address.
+    """Serve the dashboard for an event log until cancelled; `told` is called with its address.
 
-    Raises OSError, and ValueError for a file that is no event log. `port`: 0 picks a free one; `browser`: whether to
-    open one.
+    `port`: 0 picks a free one; `browser`: whether to open one. Raises OSError, and ValueError for a file that is no
+    event log.
     """
     token = secrets.token_urlsafe(16)
     expected = f"Bearer {token}".encode()

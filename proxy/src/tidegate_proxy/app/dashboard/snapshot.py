@@ -95,7 +95,7 @@ class DecisionRow(msgspec.Struct, frozen=True):
 
 
 class BadRequestRow(msgspec.Struct, frozen=True):
-    """Request with a bad outcome, or nearly so."""
+    """Request that ended badly or nearly did, for the dashboard's list."""
 
     id: int
     model: str

@@ -18,7 +18,7 @@ Outcome = Literal["answered", "dropped", "failed", "cancelled"]
 _STAGE: Final = ("sort", "started_ns", "ended_ns", "upper_ns", "requests", "batch", "request")
 _END: Final = ("sort", "request", "arrival_ns", "deadline_ns", "ended_ns")
 STAGE_DTYPE: Final = np.dtype([(name, np.int64) for name in _STAGE])
-"""Record of an ended stage: index of its sort in the notes, ..., id of one of its requests."""
+"""Record of an ended stage; its first field is the index of its `StageSort` in the notes."""
 END_DTYPE: Final = np.dtype([(name, np.int64) for name in _END])
 """Record of an ended request; its deadline may be `NEVER_NS`."""
 _stage: Final = Struct(f"{len(_STAGE)}q").pack
@@ -73,7 +73,7 @@ class TickBuffer(OutcomeListener):
         self._stage_sorts, self._end_sorts = _Places(), _Places()
 
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
-        """Note the end of a stage."""
+        """Note the end of a stage of a batch."""
         batch = effect.batch
         stage, request_ids = batch.stages[effect.stage], batch.request_ids
         sort = batch.model, stage.partition, effect.shape, stage.worker_id, effect.rows, effect.stage  # as StageSort

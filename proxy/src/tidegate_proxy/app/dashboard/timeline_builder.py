@@ -25,9 +25,10 @@ def build_timeline_steps(
     workers: Sequence[Worker],
     ms: Callable[[int], float],
 ) -> Iterator[LatencyExplanation | None]:
-    """Work a little with each step; the last item is the timeline, or None if no stimulus contains the arrival.
+    """Build a timeline in small steps; the last item is the timeline, or None if no stimulus contains the arrival.
 
-    `models`, `workers`: those of the engine; `ms`: converts instants to dashboard time.
+    `request_id`: the request; `moments`: buffered stimuli. `models`, `workers`: those of the engine; `ms`: converts
+    instants to dashboard time.
     """
     arrival = None
     for number in range(len(moments) - 1, -1, -1):

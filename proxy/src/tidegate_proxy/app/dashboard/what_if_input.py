@@ -14,8 +14,9 @@ MAX_REQUESTS: Final = 5_000
 """Number of requests, the latest: more would take longer than users wait."""
 MAX_FACTORS: Final = 2_000
 MAX_LATENCY_RATIO: Final = 20.0
-"""Maximum ratio of a stage's duration to its expected latency; longer ones count as this, since the machine stood
-still."""
+"""Maximum ratio of a stage's duration to its expected latency; longer stages (a stalled machine) count as this
+ratio.
+"""
 
 
 class WhatIfInput(OutcomeListener):

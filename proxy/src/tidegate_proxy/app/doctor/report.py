@@ -16,7 +16,7 @@ from tidegate_proxy.tritons.batching_mode import delay_us, lines_of, mode_that_s
 MODE_WORDS = {"batched": "batched", "unbatched": "unbatched", "bypass": "bypassed"}
 _COLORS: dict[Severity, str] = {"error": "red", "warning": "yellow", "advice": "cyan"}
 AS_WIDE_AS_NEEDED = 100_000
-"""Width in columns of a table that goes to no terminal: a line for each model, however long."""
+"""Width in columns of a table that is not printed on a terminal: one line for each model, however long."""
 
 
 def print_models(console: Console, facts: DoctorFacts) -> None:

@@ -487,7 +487,10 @@ class HttpConnection(HttpToolsProtocol):
         self.scope[NAMES_EXTENSION] = self._names  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
-        """Handle the end of a head: pass the request to the application."""
+        """Handle the end of a head: pass the request to the application.
+
+        Raises HttpParserError for a transfer encoding other than `chunked`.
+        """
         self._in_head, self._in_body = False, True
         self._connections.awaits_body(self)
         if self.parser.should_upgrade():

@@ -41,7 +41,8 @@ class RequestBody:
     def __init__(self, receive: Receive, announced_bytes: int | None, limit: int | None, bounds: ClientBounds) -> None:
         """Create the request body.
 
-        `announced_bytes`: the Content-Length. Bytes read count in `bounds` until they are released.
+        `limit`: largest size in bytes, None: no limit. `announced_bytes`: the Content-Length. Bytes read count in
+        `bounds` until they are released.
         """
         self._receive = receive
         self._announced_bytes = announced_bytes

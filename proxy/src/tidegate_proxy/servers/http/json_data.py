@@ -239,7 +239,7 @@ def read(datatype: str, shape: list[int], data: object) -> bytes:
     """Return the raw contents of a tensor given as JSON, nested in any way, with as many elements as its shape.
 
     As in Triton, integers that do not fit the datatype wrap around. Raises NotSchedulable for input that Triton
-    rejects, and Refused for input that would crash it.
+    rejects, and Refused for input that would crash it. `data`: the parsed JSON.
     """
     if type(data) is not list:
         raise NotSchedulable("data is no array")
@@ -287,7 +287,10 @@ def _read_numbers(datatype: str, flat: list[object], kinds: set[type]) -> bytes:
 
 
 def write(name: str, datatype: str, shape: Iterable[int], contents: bytes | memoryview) -> bytes:
-    """Return a tensor's elements as the inside of a JSON array. Raises Refused where Triton returns an error."""
+    """Return a tensor's elements as the inside of a JSON array. Raises Refused where Triton returns an error.
+
+    `name`, `datatype`, `shape`: of the tensor; `contents`: its raw bytes.
+    """
     if datatype in ("FP16", "BF16"):
         raise RefusedRequest(
             400, f"sending {datatype} data via JSON is not supported. Please use the binary data format for output"

@@ -98,7 +98,10 @@ class JsonWorkerPool:
     async def translate(
         self, signature: ModelSignature, version: str, body: bytes, json_bytes: int, owner: str = ""
     ) -> tuple[bytes, ResponseForm]:
-        """Translate a request like `infer_request.translate`, in a worker process if it is large."""
+        """Translate a request like `infer_request.translate`, in a worker process if it is large.
+
+        `body`: the request's; `owner`: its client, for fair queueing.
+        """
         if json_bytes < FROM_BYTES:
             return infer_request.translate(signature, version, body, json_bytes)
         result: tuple[bytes, ResponseForm] = await self._run(
@@ -107,7 +110,10 @@ class JsonWorkerPool:
         return result
 
     async def render(self, answer: bytes, form: ResponseForm, owner: str = "") -> infer_response.ResponseBody:
-        """Render a response like `infer_response.render`, in a worker process if it is large."""
+        """Render a response like `infer_response.render`, in a worker process if it is large.
+
+        `answer`: serialized ModelInferResponse; `owner`: client, for fair queueing.
+        """
         all_binary = all(form.named.values()) if form.named else form.binary
         if len(answer) < FROM_BYTES or all_binary:
             return infer_response.render(answer, form)

@@ -87,7 +87,7 @@ async def start_server(
 ) -> HttpServer:
     """Listen on a bound socket. `served`: key under which its connections are counted in `bounds`.
 
-    `limits`, `bounds`: limits on clients; None: no limits.
+    `listener`: the socket. `limits`, `bounds`: limits on clients; None: no limits.
     """
     limits = limits or HttpLimits()
     connections = HttpConnections(limits, bounds or ClientBounds(), served)

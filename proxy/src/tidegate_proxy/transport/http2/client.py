@@ -459,7 +459,10 @@ class Channel:
         tls: TritonTls | None = None,
         keepalive_s: float | None = None,
     ) -> None:
-        """Create the channel. `keepalive_s`: as in the configuration. Raises TlsError."""
+        """Create the channel. `keepalive_s`: as in the configuration. Raises TlsError.
+
+        `address`: HOST:PORT of the server.
+        """
         self._host, self._port = host_of(address).strip("[]"), port_of(address)
         self._context = channel_context(tls, ALPN_PROTOCOLS) if tls else None
         self._server_name = tls.server_name or self._host if tls else None

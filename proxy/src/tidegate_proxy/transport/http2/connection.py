@@ -225,7 +225,10 @@ class Http2Connection(asyncio.BufferedProtocol):
         self.wake()
 
     def write(self, stream_id: int, message: bytes, *, is_last: bool = False) -> None:
-        """Write a message, to be sent with the next flush. Raises ngh2.NGH2Error."""
+        """Write a message, to be sent with the next flush. Raises ngh2.NGH2Error.
+
+        `is_last`: whether the stream ends with it.
+        """
         if len(message) <= JOINED_UP_TO:
             self.http2.send_data(stream_id, prefix(len(message)) + message, end_stream=is_last)
         else:

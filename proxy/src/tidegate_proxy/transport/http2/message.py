@@ -31,7 +31,7 @@ class MessageDecompression:
     def __init__(self, encoding: str, data: bytes, limit_bytes: int) -> None:
         """Create the message decompression. `limit_bytes`: of the whole message.
 
-        Raises MessageError if the compression of `data` is unknown.
+        Raises MessageError if the compression of `data` is unknown. `encoding`: `gzip` or `deflate`.
         """
         if encoding == "identity":
             raise MessageError(StatusCode.INTERNAL, "a message is compressed, and grpc-encoding does not say how")

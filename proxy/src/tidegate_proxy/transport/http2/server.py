@@ -254,7 +254,10 @@ class Http2Call:
         self._connection.acknowledge(self.stream_id, amount)
 
     def deliver(self) -> None:
-        """Deliver received messages to the receiver, one per request for it."""
+        """Deliver received messages to the receiver, one per request for it.
+
+        Raises MessageError for a message that is malformed or too large.
+        """
         if self._is_delivering:
             return
         self._is_delivering = True
@@ -537,7 +540,10 @@ class ServerConnection(Http2Connection):
             self._server.end_largest()
 
     def end(self, call: Http2Call, trailers: Sequence[Header], *, is_first: bool) -> None:
-        """End a call with a status."""
+        """End a call with a status.
+
+        `is_first`: whether no message was sent before.
+        """
         try:
             if is_first:
                 self.http2.send_response(call.stream_id, trailers, end_stream=True)
@@ -685,7 +691,7 @@ class Http2Server:
     ) -> None:
         """Create the HTTP/2 server. `bounds` counts what is received and sent.
 
-        `reuse_port`: other processes may listen on the port.
+        `accept`: called with each new call. `reuse_port`: other processes may listen on the port.
         """
         self.accept = accept
         self.limits = limits

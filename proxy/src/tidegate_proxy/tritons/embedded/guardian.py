@@ -54,10 +54,10 @@ def remove_environments(
     folder: Path = Path("/tmp"),  # noqa: S108 - as the Python backend has it, whatever TMPDIR says
     processes: Path = Path("/proc"),
 ) -> None:
-    """Remove the empty folders that killed Tritons have left since then.
+    """Remove the empty folders that killed Tritons have left since `since_s`, in seconds since the epoch.
 
     The Python backend creates one at its start, without a mark of its owner: one that is older than every live
-    tritonserver is unused.
+    tritonserver is unused. `folder`: where they are; `processes`: the process table.
     """
     until_s = time.time()  # first: one that begins while we look has made none before
     until_s = min([until_s, *filter(None, map(_began_s, processes.glob("[0-9]*")))])

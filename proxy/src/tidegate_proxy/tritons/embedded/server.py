@@ -57,13 +57,14 @@ class EmbeddedTriton:
     ) -> None:
         """Describe the server; nothing starts yet.
 
-        `log`: file for the server's log, overwritten; None: no file, use `log_text`. `options`: further tritonserver
-        flags, `--name=value` each; they override the defaults, except those that this class owns (ports, addresses,
-        repositories, ...), which raise ValueError. Port 0 picks a free one. `host`: numeric address to listen on.
-        `complete_config`: let Triton complete the models' config.pbtxt, which takes over a second per model, as Triton
-        runs each model's `auto_complete_config` in a process of its own. `timeout_s`: longest wait until the models are
-        ready. `grace_s`: time for requests in flight and the models' `finalize` before `stop` kills; 0 kills at once.
-        `environment`: variables added to this process's.
+        `grpc_port`, `http_port`, `metrics_port`: ports to listen on, 0: any free one. `log`: file for the server's log,
+        overwritten; None: no file, use `log_text`. `options`: further tritonserver flags, `--name=value` each; they
+        override the defaults, except those that this class owns (ports, addresses, repositories, ...), which raise
+        ValueError. Port 0 picks a free one. `host`: numeric address to listen on. `complete_config`: let Triton
+        complete the models' config.pbtxt, which takes over a second per model, as Triton runs each model's
+        `auto_complete_config` in a process of its own. `timeout_s`: longest wait until the models are ready. `grace_s`:
+        time for requests in flight and the models' `finalize` before `stop` kills; 0 kills at once. `environment`:
+        variables added to this process's.
         """
         if any(option.startswith("--allow-client-shm") for option in options):
             raise ValueError("--allow-client-shm: tritonserver 2.51 shares memory without it; leave it out")
@@ -181,7 +182,10 @@ class EmbeddedTriton:
             self._reservations.pop().close()
 
     def wait(self) -> int:
-        """Block until the server ends by itself and return its exit status (128 + number for a signal)."""
+        """Block until the server ends by itself and return its exit status (128 + number for a signal).
+
+        Raises RuntimeError if the server was not started.
+        """
         if self._guardian is None:
             raise RuntimeError("the embedded Triton is not started")
         return self._guardian.wait()
