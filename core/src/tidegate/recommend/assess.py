@@ -89,7 +89,7 @@ class Assessment:
 
     @property
     def baseline(self) -> MeasuredCandidate | None:
-        """What serves now: the current policy, else Triton's own batcher, unmodified."""
+        """Current scheduler: the current policy, otherwise Triton's own batcher, unmodified."""
         return self.current or self.unmodified
 
     @property
@@ -174,7 +174,7 @@ class Assessor:
     def max_load(self, site: HardwareSite, count: int, candidate: Candidate, result: HeldOutResult) -> float | None:
         """Return the factor of the load up to which a candidate keeps the goal of every model; None: not even of 1.
 
-        At most `max_load_factor`.
+        At most `max_load_factor`. `count`: steps of the site.
         """
         goal = site.question.goal
         if not result.keeps(goal):

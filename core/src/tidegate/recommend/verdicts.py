@@ -89,7 +89,7 @@ def _capitalized(text: str) -> str:
 
 
 def _keeps(its: HeldOutResult, goal: float) -> str:
-    """What a result keeps of all requests and of every model; the models that miss the goal by name."""
+    """Return the attainment of all requests and of the worst model as text, with the models that miss the goal."""
     said = f"{between(its.attainment)} of the requests on time"
     if len(its.models) <= 1 or its.worst_mean == 1:
         return said
@@ -219,7 +219,7 @@ def _changes(found: Recommendation) -> str:
 
 
 def _change(change: ChangedAssessment, found: Recommendation) -> str:
-    """What a change does to the answer; empty if nothing."""
+    """Return the effect of a change on the recommendation as text; empty if there is none."""
     chosen, goal = found.chosen, found.question.goal
     of_each = {"run": change.ours, "triton": change.triton, "keep": change.baseline}
     mine = of_each.pop(found.verdict)

@@ -79,7 +79,7 @@ def settings_to_paste(services: Iterable[ServedModel]) -> list[str]:
 
 
 def print_settings(console: Console, services: Iterable[ServedModel], file: str) -> None:
-    """Print what to paste into the configuration, so that models that bypass the scheduler are scheduled."""
+    """Print lines for the configuration `file` with which models that bypass the scheduler are scheduled."""
     if lines := settings_to_paste(services):
         console.print(f"\nTo schedule models that bypass the scheduler, add to {file}:", markup=False)
         for line in lines:
