@@ -200,7 +200,6 @@ SHARED = {
     "HttpListener",
     "LinkEnd",
     "QueriedTriton",
-    "RpcCall",
     "RpcServer",
     "ShardRelay",
     "_Connection",

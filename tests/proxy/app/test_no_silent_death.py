@@ -66,9 +66,9 @@ AT_ONCE = {
 }
 """Those of which every `make test` tries the places: one of each room that a request crosses."""
 
-BESIDE = ("tidegate_proxy.transport.http2.client", "tidegate_proxy.transport.http2.server")
+BESIDE = ("tidegate_proxy.transport.http2.client", "tidegate_proxy.transport.http2.server_call")
 """Beside connections there are in these what a fault of ends one call alone."""
-ONE_CALL = {"Channel", "Call"}
+ONE_CALL = {"Channel", "Http2Call"}
 
 PLACES = sorted(
     [*places(MODULES), *(place for place in places(BESIDE) if getattr(place[1], "__name__", "") in ONE_CALL)],

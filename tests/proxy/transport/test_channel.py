@@ -14,7 +14,7 @@ from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.transport import Channel, PendingCall, RpcCall
 from tidegate_proxy.transport.http2 import client
 from tidegate_proxy.transport.http2.client import PendingUnary
-from tidegate_proxy.transport.http2.server import Http2Call
+from tidegate_proxy.transport.http2.server_call import Http2Call
 
 Outcome = tuple[bytes | None, grpc.StatusCode, str]
 

@@ -20,7 +20,8 @@ from tidegate_proxy.transport import RpcCall
 from tidegate_proxy.transport.http2 import server
 from tidegate_proxy.transport.http2.connection import CALLS_PER_TURN, Http2Connection
 from tidegate_proxy.transport.http2.message import MessageDecompression, prefix
-from tidegate_proxy.transport.http2.server import INFLATED_HERE, ServerConnection
+from tidegate_proxy.transport.http2.server import ServerConnection
+from tidegate_proxy.transport.http2.server_call import INFLATED_HERE
 
 Connect = Callable[[Served], RawClient]
 

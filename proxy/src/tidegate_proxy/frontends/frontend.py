@@ -39,10 +39,10 @@ from tidegate_proxy.servers.http.interface import Receive, Scope, Send
 from tidegate_proxy.servers.http.routes import match
 from tidegate_proxy.servers.http.server import HttpServer, start_server
 from tidegate_proxy.servers.http.service import http_limits
+from tidegate_proxy.transport import RpcCall
 from tidegate_proxy.transport.client_bounds import ClientBounds, Served
 from tidegate_proxy.transport.file_watcher import WatchedFiles, credential_files
 from tidegate_proxy.transport.http2 import Http2Server
-from tidegate_proxy.transport.interface import RpcCall
 from tidegate_proxy.transport.ports import prefer_newest
 from tidegate_proxy.transport.tls import server_context
 

@@ -14,7 +14,7 @@ from tidegate_proxy.frontends.shard_connection import ShardConnection, failure_i
 from tidegate_proxy.messages.request import PassedThrough
 from tidegate_proxy.messages.wire import first_string
 from tidegate_proxy.servers.http.interface import NAMES_EXTENSION, Message, Receive, Scope, Send
-from tidegate_proxy.transport.interface import RpcCall
+from tidegate_proxy.transport import RpcCall
 
 if TYPE_CHECKING:
     from tidegate_proxy.frontends.frontend import Frontend

@@ -22,7 +22,7 @@ from tidegate_proxy.transport.tls import server_context
 
 if TYPE_CHECKING:
     from tidegate_proxy.servers.http.interface import Application
-    from tidegate_proxy.transport.interface import RpcCall
+    from tidegate_proxy.transport import RpcCall
 
 
 _POLL_S: Final = 0.01

@@ -22,8 +22,8 @@ from tidegate_proxy.servers.http.interface import HttpAnswer, Receive, Scope, Se
 from tidegate_proxy.servers.http.routes import Route, is_dashboard_path
 from tidegate_proxy.service.control import HEALTH, STATISTICS_METHOD
 from tidegate_proxy.service.fan_out import CONTROL_VERBS, ControlCall, FanOut, GrpcAnswers
+from tidegate_proxy.transport import RpcCall
 from tidegate_proxy.transport.client_bounds import TOO_MUCH, ClientBounds, TooMuchInFlight
-from tidegate_proxy.transport.interface import RpcCall
 from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, SERVICE_PREFIX
 
 OF_ONE_MODEL: Final = frozenset(

@@ -12,8 +12,8 @@ from tidegate_proxy.base.outcome import own_fault
 from tidegate_proxy.frontends import frames
 from tidegate_proxy.frontends.frames import CallOpening, FrameType, HttpOpening
 from tidegate_proxy.servers.http.interface import NAMES_EXTENSION, Application, Message, Scope
+from tidegate_proxy.transport import RpcCall
 from tidegate_proxy.transport.client_bounds import TOO_MUCH
-from tidegate_proxy.transport.interface import Metadata
 
 if TYPE_CHECKING:
     from tidegate_proxy.frontends.shard import FrontendLink
@@ -22,25 +22,20 @@ if TYPE_CHECKING:
 _OK: Final = grpc.StatusCode.OK
 
 
-class RemoteCall:
-    """gRPC call of a frontend's client; a `transport.Call`. The frontend enforces deadline and message limits."""
+class RemoteCall(RpcCall):
+    """gRPC call of a frontend's client; the frontend enforces deadline and message limits."""
 
     __slots__ = (
         "_comes",
         "_deadline_s",
-        "_ended",
         "_held",
         "_line",
         "_messages",
         "_number",
-        "_opening",
+        "_peer",
         "_receiver",
         "_sent",
         "_sent_all",
-        "_then_gone",
-        "gone",
-        "method",
-        "owner",
     )
 
     def __init__(
@@ -50,17 +45,10 @@ class RemoteCall:
 
         `number`: of the call on the link; `remaining_s`: seconds until the client's deadline, None: none.
         """
-        self.method = opening.method
-        """Full method name, such as `/inference.GRPCInferenceService/ModelInfer`."""
-        self.gone = False
-        """Whether the client cancelled, its connection broke or its deadline passed before the call ended."""
-        self._then_gone: Callable[[], None] | None = None
-        """Called once the client is gone."""
-        self.owner = ""
-        """Client that the call belongs to."""
+        super().__init__(opening.method, opening.metadata)
+        self._peer = opening.peer
         self._line = line
         self._number = number
-        self._opening = opening
         self._deadline_s = None if remaining_s is None else line.now_s() + remaining_s
         self._comes = comes
         """Whether its next message is on its way."""
@@ -70,29 +58,16 @@ class RemoteCall:
         self._receiver: Callable[[bytes | None], None] | None = None
         self._sent: Callable[[object], None] | None = None
         self._held = 0
-        self._ended = False
-
-    @property
-    def metadata(self) -> Metadata:
-        """Metadata of the client, keys in lower case."""
-        return self._opening.metadata
-
-    def add_disconnect_callback(self, then: Callable[[], None]) -> None:
-        """Call `then` once the client is gone, at once if it is; never after the call has ended."""
-        if self.gone:
-            then()
-        elif not self._ended:
-            self._then_gone = then
 
     def peer(self) -> str:
         """Address of the client, as gRPC writes it."""
-        return self._opening.peer
+        return self._peer
 
     def remaining_s(self) -> float | None:
         """Return the seconds until the client's deadline, at least 0; None without a deadline."""
         return None if self._deadline_s is None else max(0.0, self._deadline_s - self._line.now_s())
 
-    def receive(self, then: Callable[[bytes | None], None], _within_s: float | None = None) -> None:
+    def receive(self, then: Callable[[bytes | None], None], within_s: float | None = None) -> None:
         """Call `then` with the next message, or with None when the client sends no more. One at a time."""
         self._receiver = then
         if self._messages or self._sent_all:
@@ -168,12 +143,6 @@ class RemoteCall:
             return
         self._end()
         self._leave()
-
-    def _leave(self) -> None:
-        self.gone = True
-        if self._then_gone:
-            self._then_gone()
-        self._then_gone = None
 
     def _deliver(self) -> None:
         if self._receiver and (self._messages or self._sent_all):

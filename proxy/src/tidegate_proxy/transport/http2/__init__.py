@@ -2,7 +2,8 @@
 
 Everything runs in one thread: handing data between threads was most of the cost of a hop.
 
-    server.py       server side: listener, a client's connection and its limits, one call
+    server.py       server side: listener, a client's connection and its limits
+    server_call.py  one call of a client
     client.py       client side: channel to a Triton, its connection, one call, unary or a stream
     connection.py   common part: reading, writing, flow control, keepalive
     headers.py      headers as metadata and back, statuses; long ones are truncated for libnghttp2
