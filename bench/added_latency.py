@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from bench.closed_loop import closed_loop
 from bench.no_op import no_op_models
 from bench.perf_analyzer import perf_analyzer
 from bench.proxy_process import ProxyProcess, proxy_process
-from demo.processes import TIDEGATE, run_load
+from demo.processes import TIDEGATE
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 ROUNDS = 5
@@ -165,17 +166,7 @@ def _served(triton: EmbeddedTriton) -> int:
 
 
 def _own_load(address: str, floats: int, callers: int, _flags: Sequence[str]) -> Figures:
-    report = run_load(
-        address,
-        "noop",
-        concurrency=callers,
-        duration_s=DURATION_S,
-        warmup_s=WARMUP_S,
-        slo_ms=1000,
-        shape=f"INPUT:{floats}",
-    )
-    summary = report["summary"]
-    return {"rps": summary["throughput_rps"], "p50_ms": summary["p50_ms"], "p99_ms": summary["p99_ms"]}
+    return closed_loop(address, "noop", callers, DURATION_S, f"INPUT:{floats}", warmup_s=WARMUP_S)
 
 
 def _perf_analyzer_load(program: Path, address: str, floats: int, callers: int, flags: Sequence[str]) -> Figures:

@@ -20,9 +20,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from bench.closed_loop import closed_loop
 from bench.perf_analyzer import perf_analyzer
 from bench.proxy_process import proxy_process
-from demo.processes import TIDEGATE, run_load
+from demo.processes import TIDEGATE
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_triton_models import model_source
 
@@ -134,9 +135,7 @@ def _busy_ns(triton: EmbeddedTriton, model: str) -> int:
 
 def _load(program: Path | None, address: str, model: str, callers: int) -> Figures:
     if program is None:
-        report = run_load(address, model, concurrency=callers, duration_s=DURATION_S, warmup_s=WARMUP_S, slo_ms=1000)
-        summary = report["summary"]
-        return {"rps": summary["throughput_rps"], "p50_ms": summary["p50_ms"], "p99_ms": summary["p99_ms"]}
+        return closed_loop(address, model, callers, DURATION_S, warmup_s=WARMUP_S)
     windows = ("-p", str(round(DURATION_S * 500)), "-r", "4")  # two after two to warm up
     return perf_analyzer(program, address, model, callers, *windows)
 

@@ -1,13 +1,11 @@
 """Run the real commands, as a user would in a second terminal, and stop them again."""
 
-import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 TIDEGATE = str(Path(sys.executable).with_name("tidegate"))
 
@@ -40,14 +38,3 @@ def tidegate_serve(*arguments: str, log: Path) -> Iterator[str]:
     finally:
         process.terminate()
         process.communicate(timeout=30)
-
-
-def run_load(target: str, model: str, **options: float | str) -> dict[str, Any]:
-    """The load generator in a process of its own; its report. Options as its command line has them, `_` for `-`."""
-    flags = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    command = [sys.executable, "-m", "tidegate_loadtest", "--target", target, "--model", model, *flags, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"the load generator failed:\n{done.stderr}")
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report

@@ -7,6 +7,7 @@ import numpy as np
 import uvloop
 from tritonclient.grpc import service_pb2 as pb
 
+from bench.closed_loop import closed_loop
 from tidegate_loadtest.connection import Connection, LoadTestError
 from tidegate_loadtest.model_inputs import infer_request
 from tidegate_loadtest.open_loop import Progress, RequestFactory, run_open_loop
@@ -112,3 +113,10 @@ def test_a_window_without_arrivals_is_refused(triton: "FakeTriton") -> None:
         assert "no request was due" in str(error)
     else:
         raise AssertionError("a run that measured nothing gave a result")
+
+
+def test_the_callers_of_the_benches_each_ask_again_after_their_answer(triton: "FakeTriton") -> None:
+    figures = closed_loop(triton.target, "echo", 4, 0.2, "X:4", warmup_s=0.1)
+    assert 1 <= triton.most_in_flight <= 4
+    assert 0 < figures["rps"] * 0.2 <= len(triton.requests)
+    assert 0 < figures["p50_ms"] <= figures["p99_ms"]

@@ -1,0 +1,77 @@
+"""Closed loop in a process of its own: callers that ask one model, each again after its answer.
+
+It shares no interpreter with a benchmark or a server: `closed_loop` starts `python -m bench.closed_loop`.
+"""
+
+import argparse
+import asyncio
+import gc
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import uvloop
+
+from tidegate_loadtest.connection import Connection
+from tidegate_loadtest.model_inputs import RandomRequests
+from tidegate_loadtest.shapes import parse_shapes
+
+
+def closed_loop(
+    target: str, model: str, callers: int, duration_s: float, *shapes: str, warmup_s: float
+) -> dict[str, float]:
+    """Responses per second as rps, and latencies in ms as p50_ms and p99_ms, of random tensors of these shapes."""
+    command = [sys.executable, "-m", "bench.closed_loop", target, model, *shapes]
+    numbers = {"--callers": callers, "--seconds": duration_s, "--warmup": warmup_s}
+    flags = [str(word) for pair in numbers.items() for word in pair]
+    done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"the load generator failed:\n{done.stderr}")
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures
+
+
+async def _run(options: argparse.Namespace) -> dict[str, float]:
+    latencies_s: list[float] = []
+    ended_s: list[float] = []
+    async with Connection(options.target) as connection:
+        request_of = await RandomRequests.for_model(
+            connection, options.model, rows=1, shapes=parse_shapes(options.shape), seed=0
+        )
+        (stub,) = connection.stubs
+        gc.collect()
+        gc.freeze()
+        begin_s = time.monotonic() + options.warmup
+        end_s = begin_s + options.seconds
+
+        async def call(next_number: Callable[[], int]) -> None:
+            while (issued_s := time.monotonic()) < end_s:
+                await stub.ModelInfer(request_of(next_number()))
+                if issued_s >= begin_s:
+                    ended_s.append(now_s := time.monotonic())
+                    latencies_s.append(now_s - issued_s)
+
+        numbers = iter(range(sys.maxsize))
+        await asyncio.gather(*(call(numbers.__next__) for _ in range(options.callers)))
+    p50_ms, p99_ms = (1e3 * np.percentile(latencies_s, [50, 99])).tolist()
+    rps = sum(at_s <= end_s for at_s in ended_s) / options.seconds
+    return {"rps": rps, "p50_ms": p50_ms, "p99_ms": p99_ms}
+
+
+def main() -> None:
+    """Ask, and print the figures as JSON."""
+    parser = argparse.ArgumentParser(prog="python -m bench.closed_loop", description=__doc__.partition("\n")[0])
+    parser.add_argument("target", help="HOST:PORT of the server's gRPC")
+    parser.add_argument("model")
+    parser.add_argument("shape", nargs="*", help="NAME:3,48,320: an input's dimensions without rows")
+    parser.add_argument("--callers", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--warmup", type=float, default=1.0, help="seconds before, not counted")
+    print(json.dumps(uvloop.run(_run(parser.parse_args()))))
+
+
+if __name__ == "__main__":
+    main()
