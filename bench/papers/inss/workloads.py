@@ -14,9 +14,8 @@ from random import Random
 import numpy as np
 
 from tidegate.schemas import InterferenceModel, NonDecreasingLine, SharingModel
-from tidegate_inss.capacity import borne_rps
+from tidegate_inss.prediction import borne_rps, tables_of
 from tidegate_inss.problem import GpuPool, ShareProblem, SharingTenant
-from tidegate_inss.tables import tables_of
 from tidegate_loadtest.interference.fit import fit, with_compute
 from tidegate_loadtest.interference.runs import read_co_runs, read_compute, read_solo
 

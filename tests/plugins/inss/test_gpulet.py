@@ -6,9 +6,8 @@
 import pytest
 
 from tests.plugins.inss.problems import problem, tenant
-from tidegate_inss.assignment import AssignedShare
 from tidegate_inss.gpulet import Gpulets, plan_gpulets, regression
-from tidegate_inss.prediction import Predictor
+from tidegate_inss.prediction import AssignedShare, Predictor
 
 
 def test_a_little_load_gets_the_smallest_part_in_which_it_is_on_time() -> None:

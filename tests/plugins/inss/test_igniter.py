@@ -3,9 +3,8 @@
 import pytest
 
 from tests.plugins.inss.problems import problem, tenant
-from tidegate_inss.assignment import AssignedShare
 from tidegate_inss.igniter import Igniter, fit, plan_igniter
-from tidegate_inss.prediction import Predictor
+from tidegate_inss.prediction import AssignedShare, Predictor
 
 
 def test_the_closed_form_is_found_where_the_truth_is_one() -> None:

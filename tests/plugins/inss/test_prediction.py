@@ -6,8 +6,7 @@ import pytest
 
 from tests.plugins.inss.problems import INTERFERENCE, problem, tenant
 from tidegate.schemas import Tenant
-from tidegate_inss.assignment import AssignedShare
-from tidegate_inss.prediction import Predictor
+from tidegate_inss.prediction import AssignedShare, Predictor
 
 ALL = problem(tenant("quick", 100, 20), tenant("slow", 10, 200, max_batch=8), tenant("calm", 50, 60))
 

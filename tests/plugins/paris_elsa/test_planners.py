@@ -22,8 +22,7 @@ from tidegate_paris_elsa.layout import layout_of
 from tidegate_paris_elsa.plan import MigPlan
 from tidegate_paris_elsa.planners import plan_homogeneous, plan_max, plan_paris, plan_random
 from tidegate_paris_elsa.problem import GpuPool, MigModel, MigProblem, SliceProfile
-from tidegate_paris_elsa.slice_demand import work_s
-from tidegate_paris_elsa.slices import offers_of
+from tidegate_paris_elsa.slices import offers_of, work_s
 
 
 def planned(run: object, given_problem: MigProblem) -> MigPlan:

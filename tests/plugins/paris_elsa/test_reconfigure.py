@@ -14,8 +14,7 @@ from tidegate.api.device import Device, Mig, Mps, Slice, WholeDevice
 from tidegate.api.mig import MIG_GEOMETRIES
 from tidegate.schemas import Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker
 from tidegate_paris_elsa.capacity import rates_borne
-from tidegate_paris_elsa.change_plan import Reconfiguration
-from tidegate_paris_elsa.change_problem import ReconfigurationProblem
+from tidegate_paris_elsa.change_plan import Reconfiguration, ReconfigurationProblem
 from tidegate_paris_elsa.instances import gpu_of, gpus_of
 from tidegate_paris_elsa.layout import layout_of
 from tidegate_paris_elsa.ordering import CapacityChange, least_kept, waves_of

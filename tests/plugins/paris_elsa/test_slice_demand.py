@@ -3,10 +3,9 @@
 import pytest
 
 from tests.plugins.paris_elsa.problems import problem, unhurried
-from tidegate_paris_elsa.knees import knee_of, segments_of
 from tidegate_paris_elsa.planners import plan_paris
 from tidegate_paris_elsa.problem import MigModel, SliceProfile
-from tidegate_paris_elsa.slice_demand import instances, work_s
+from tidegate_paris_elsa.slices import instances, knee_of, segments_of, work_s
 
 FIGURE_8 = {1: 0.2, 2: 0.2, 3: 0.4, 4: 0.2}
 """The shares of the sizes."""

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api import NEVER_NS
-from tidegate_paris_elsa.tournament import Tournament
+from tidegate_paris_elsa.worker_queue import Tournament
 
 numbers = st.integers(0, 12) | st.just(NEVER_NS)
 

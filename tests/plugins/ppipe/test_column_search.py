@@ -5,10 +5,9 @@ import pytest
 from tests.plugins.ppipe.a2 import A2
 from tests.plugins.ppipe.problems import Ticks, random_problem, two_classes
 from tidegate.api import PlanningError
-from tidegate_ppipe.column_search import worth_it
+from tidegate_ppipe.column_search import price, worth_it
 from tidegate_ppipe.columns import Column, LatencyTables, columns_of
 from tidegate_ppipe.planners import plan_ppipe
-from tidegate_ppipe.prices import price
 from tidegate_ppipe.problem import PpipeProblem
 from tidegate_ppipe.rounding import gpus_of, rates_of, rounded
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.plugins.ppipe.problems import Ticks, random_problem, three_models
 from tests.plugins.ppipe.test_planners import check
+from tidegate_ppipe.column_search import price
 from tidegate_ppipe.columns import Column, LatencyTables, columns_of
 from tidegate_ppipe.division import GpuDivision, divide, units_of
 from tidegate_ppipe.planners import plan_ppipe
-from tidegate_ppipe.prices import price
 from tidegate_ppipe.problem import PpipeProblem
 from tidegate_ppipe.program import Program
 from tidegate_ppipe.rounding import fits, gpus_of, rates_of

@@ -1,10 +1,8 @@
 """InSS: places models on MPS shares of GPUs, with a model of their interference (Han et al., TPDS 2024).
 
-problem              GPUs, models, rates, SLOs and the interference file; problem_from_demand: made from a demand
-assignment           the planners' decisions: which model has which share of which GPU, and its batch size
-tables               latency of every model alone, on all shares and at all batch sizes
-prediction           latency of batches beside the other models of the GPU
-capacity             the rate that a share serves within the SLO
+problem              GPUs, models, rates, SLOs and the interference file; also made from a demand
+prediction           latency of models alone, on all shares and at all batch sizes, and beside the others of the GPU;
+                     the rate that a share serves within the SLO; the shares that planners assign
 plan                 the document, made by `build_plan`; layout: the layout of a plan
 gpu_partition        divides one GPU into shares; search: decides which model is on which GPU
 gpulet               the baseline gpulet; gslice: GSLICE's feedback loop; igniter: iGniter's closed form

@@ -5,10 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tidegate.api import PlanningError
-from tidegate_inss.assignment import AssignedShare, by_gpu, why_not
-from tidegate_inss.capacity import borne_rps
 from tidegate_inss.plan import PlannedGpu, PlannedModel, PlannedShare, SharePlan
-from tidegate_inss.prediction import Predictor
+from tidegate_inss.prediction import AssignedShare, Predictor, borne_rps, by_gpu, why_not
 
 
 def borne_by(predictor: Predictor, shares: Sequence[AssignedShare]) -> list[float]:

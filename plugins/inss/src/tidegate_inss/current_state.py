@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from tidegate.control.rates import check_models
 from tidegate.schemas import Layout, Mps
-from tidegate_inss.assignment import AssignedShare
+from tidegate_inss.prediction import AssignedShare
 from tidegate_inss.problem import ShareProblem
 
 MIN_RATE_FRACTION = 0.02

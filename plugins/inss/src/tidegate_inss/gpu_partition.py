@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tidegate_inss.capacity import borne_rps
-from tidegate_inss.prediction import Predictor
+from tidegate_inss.prediction import Predictor, borne_rps
 
 SLOWDOWN_STEP = 0.01
 """Step to which slowdowns are rounded up, so that shares are computed once for each."""

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tidegate_inss.assignment import AssignedShare
-from tidegate_inss.prediction import Predictor
-from tidegate_inss.tables import Floats, LatencyTables
+from tidegate_inss.prediction import AssignedShare, Floats, LatencyTables, Predictor
 
 SHARE_PERCENTS = (20, 40, 50, 60, 80, 100)
 LATENCY_MARGIN_FACTOR = 1.1

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from math import ceil
 
 from tidegate.schemas import Layout
-from tidegate_inss.assignment import AssignedShare, by_gpu
 from tidegate_inss.build_plan import build_plan
 from tidegate_inss.current_state import shares_of
 from tidegate_inss.layout import layout_of
-from tidegate_inss.prediction import Predictor
+from tidegate_inss.prediction import AssignedShare, Predictor, by_gpu
 from tidegate_inss.problem import ShareProblem
 
 FIRST_BATCH, FIRST_SHARE = 1, 0.3

@@ -11,8 +11,7 @@ from math import ceil
 
 import numpy as np
 
-from tidegate_inss.assignment import AssignedShare
-from tidegate_inss.prediction import Predictor
+from tidegate_inss.prediction import AssignedShare, Predictor
 
 FOR_RUNNING = 0.5
 """Maximum latency of a batch as a fraction of the SLO; the rest is for waiting."""

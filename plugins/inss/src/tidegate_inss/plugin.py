@@ -7,8 +7,7 @@ from tidegate_inss.controllers import GsliceLoop, ShareReplanning
 from tidegate_inss.layout import layout_of
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.planner_registry import PLANNER_ENTRIES, share_planner
-from tidegate_inss.problem import ShareProblem
-from tidegate_inss.problem_from_demand import problem_of
+from tidegate_inss.problem import ShareProblem, problem_of
 
 
 @hookimpl

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tidegate.api import PlanningError, VersionedDocument
-from tidegate.schemas import Device, DocumentError, InterferenceModel, Tenant, read_document
+from tidegate.schemas import Demand, Device, DocumentError, InterferenceModel, Tenant, read_document
 
 Positive = Annotated[float, Field(gt=0, lt=1e9)]
 Memory = Annotated[float, Field(ge=0, lt=1e9)]
@@ -154,3 +154,35 @@ class ShareProblem(VersionedDocument):
                 f"models: {len(self.models)} of them on {len(self.devices)} GPUs of {units} units each: the share "
                 "of a model would round to nothing: give more GPUs, or fewer models"
             )
+
+
+def problem_of(demand: Demand) -> ShareProblem:
+    """Return the problem with every GPU of the measured product and every model of the demand.
+
+    Raises PlanningError for missing profiles or a missing interference file.
+    """
+    measured = demand.interference
+    if measured is None:
+        raise PlanningError(
+            "how models slow each other down on one GPU was not measured: fit that with `tidegate fit-interference` "
+            "and give --interference FILE"
+        )
+    if others := [product for product in demand.gpus if product != measured.gpu]:
+        raise PlanningError(
+            f"interference was measured on {measured.gpu!r}, and there are {others[0]!r}: measure it there, too"
+        )
+    if lacking := measured.lacks(model.name for model in demand.models):
+        raise PlanningError(
+            f"the interference file knows nothing of {lacking[0]!r}: measure it with `tidegate profile-shares`"
+        )
+    tenants = []
+    for model in demand.models:
+        if model.slo_ms is None:
+            raise PlanningError(f"{model.name!r} has no SLO: give it slo_ms")
+        tenants.append(
+            SharingTenant(
+                name=model.name, rate_rps=model.rate_rps, slo_ms=model.slo_ms, max_batch=min(model.max_batch, 1024)
+            )
+        )
+    pools = (GpuPool(product=product, count=count, per_node=demand.per_node) for product, count in demand.gpus.items())
+    return ShareProblem(gpus=tuple(pools), interference=measured, models=tuple(tenants))

@@ -7,14 +7,13 @@ again. Only otherwise the search, starting from the current placement, moves mod
 from collections.abc import Sequence
 
 from tidegate.schemas import Layout
-from tidegate_inss.assignment import AssignedShare, by_gpu, why_not
 from tidegate_inss.build_plan import borne_by, build_plan
 from tidegate_inss.current_state import shares_of, steady_batches
 from tidegate_inss.gpu_partition import ModelPiece
 from tidegate_inss.layout import layout_of
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.planner_registry import share_planner
-from tidegate_inss.prediction import Predictor
+from tidegate_inss.prediction import AssignedShare, Predictor, by_gpu, why_not
 from tidegate_inss.problem import ShareProblem
 from tidegate_inss.search import Placement, PlacementSearch
 

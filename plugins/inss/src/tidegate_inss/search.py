@@ -10,9 +10,8 @@ from math import ceil
 from random import Random
 
 from tidegate.api import Progress
-from tidegate_inss.assignment import AssignedShare
 from tidegate_inss.gpu_partition import GpuPartition, GpuPartitioner, ModelPiece
-from tidegate_inss.prediction import Predictor
+from tidegate_inss.prediction import AssignedShare, Predictor
 
 EXCHANGE_PARTNERS = 8
 """Number of GPUs with which the one with the least capacity tries to exchange: those with the most capacity."""

@@ -1,17 +1,16 @@
 """PARIS and ELSA: MIG layouts for the batch sizes of requests, and a policy for them (Kim et al., DAC 2022).
 
 The planners, in the order in which a plan is made:
-problem   GPUs, models, sizes of requests; slices: the profiles of the GPUs, and the latency of each model there
-problem_from_demand  such a problem, made from a demand
-knees     the batch size at which a slice is saturated
-slice_demand  the number of slices of each size that PARIS wants (fractional)
+problem   GPUs, models, sizes of requests; also made from a demand
+slices    the profiles of the GPUs, the latency of each model there, the batch size at which a slice is saturated,
+          its knee, and the number of slices of each size that PARIS wants (fractional)
 budget    the possible MIG partitions of a GPU, and the GPCs that they use
 program   the integer program: whole slices on whole GPUs; planners: paris and its baselines
 capacity  the rate that a layout's slices serve
 placement every slice at its start slot; plan: the document; layout: the layout of a plan
 
 From one layout to another:
-change_problem  the current and the target layout; change_plan: the steps
+change_plan     the current and the target layout, and the steps
 instances       the MIG instances of a GPU; matching: which GPU becomes which planned one; repartitioning: other
                 partitions with as many slices
 steps           which instances of a GPU stay, and how the others change; ordering: their order and parallelism
@@ -19,6 +18,6 @@ reconfigure     the planner
 
 The policy:
 policy       ELSA; slice_sizes: which slices are smaller than others
-worker_queue the batch that a worker runs, and those that wait for it
-pool         equal workers, and which has the least work; tournament: finds that in logarithmic time
+worker_queue the batch that a worker runs, and those that wait for it; the least of many, in logarithmic time
+pool         equal workers, and which has the least work
 """

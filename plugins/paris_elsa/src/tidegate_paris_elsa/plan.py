@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tidegate.api import Plan
 from tidegate.schemas.struct_field import DeviceField
-from tidegate_paris_elsa.knees import KneeSource
+from tidegate_paris_elsa.slices import KneeSource
 
 Amount = Annotated[float, Field(ge=0)]
 

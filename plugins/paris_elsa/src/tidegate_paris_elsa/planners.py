@@ -6,13 +6,21 @@ from random import Random
 
 from tidegate.api import PlanningError, Progress
 from tidegate_paris_elsa.budget import Budget
-from tidegate_paris_elsa.knees import KneeSource, knee_of, segments_of
 from tidegate_paris_elsa.placement import place
 from tidegate_paris_elsa.plan import MigPlan, PlannedModel, PlannedSegment
 from tidegate_paris_elsa.problem import MigModel, MigProblem, Size
 from tidegate_paris_elsa.program import SizeDemand, SliceCounts, share_out, solve
-from tidegate_paris_elsa.slice_demand import instances, work_s
-from tidegate_paris_elsa.slices import SliceKind, SliceOffers, SliceSpeed, offers_of
+from tidegate_paris_elsa.slices import (
+    KneeSource,
+    SliceKind,
+    SliceOffers,
+    SliceSpeed,
+    instances,
+    knee_of,
+    offers_of,
+    segments_of,
+    work_s,
+)
 
 HOMOGENEOUS_GPCS: tuple[Size, ...] = (1, 2, 3, 7)
 """Sizes of equal slices, in GPCs, that `homogeneous-max` tries, as in the paper."""

@@ -6,13 +6,11 @@ from typing import Any, cast
 from tidegate.api import PlannerSpec, PolicySpec, hookimpl
 from tidegate.api.late_import import imported_late
 from tidegate.schemas import Layout
-from tidegate_paris_elsa.change_plan import Reconfiguration
-from tidegate_paris_elsa.change_problem import ReconfigurationProblem
+from tidegate_paris_elsa.change_plan import Reconfiguration, ReconfigurationProblem
 from tidegate_paris_elsa.layout import layout_of
 from tidegate_paris_elsa.plan import MigPlan
 from tidegate_paris_elsa.policy import Elsa
-from tidegate_paris_elsa.problem import MigProblem
-from tidegate_paris_elsa.problem_from_demand import problem_of
+from tidegate_paris_elsa.problem import MigProblem, problem_of
 
 
 @hookimpl

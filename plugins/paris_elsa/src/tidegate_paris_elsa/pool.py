@@ -3,8 +3,7 @@
 from heapq import heappop, heappush
 
 from tidegate.api import NEVER_NS, Worker
-from tidegate_paris_elsa.tournament import Tournament
-from tidegate_paris_elsa.worker_queue import WorkerQueue
+from tidegate_paris_elsa.worker_queue import Tournament, WorkerQueue
 
 
 class WorkerPool:

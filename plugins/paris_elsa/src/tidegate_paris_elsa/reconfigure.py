@@ -11,8 +11,7 @@ from tidegate.api.device import Device
 from tidegate.api.mig import MigGeometry, mig_geometries
 from tidegate.schemas import Layout, LayoutWorker, field_errors
 from tidegate_paris_elsa.capacity import rates_borne
-from tidegate_paris_elsa.change_plan import ChangeCost, PlannedStep, Reconfiguration
-from tidegate_paris_elsa.change_problem import ReconfigurationProblem
+from tidegate_paris_elsa.change_plan import ChangeCost, PlannedStep, Reconfiguration, ReconfigurationProblem
 from tidegate_paris_elsa.instances import (
     Capacities,
     Gpu,
@@ -89,7 +88,6 @@ class _Changes:
         self._model_of = {part.name: part.model for layout in problem.layouts for part in layout.partitions}
         self._now = {device: gpu_of(instances) for device, instances in gpus_of(self._before).items()}
         self._then = {device: gpu_of(instances) for device, instances in gpus_of(self._after).items()}
-        self._geometries: dict[tuple[str, int | None], MigGeometry | None] = {}
         self.present = self._sum(self._now)
         """Rows per second of each partition that the present layout does."""
         self._planned = self._sum(self._then)

@@ -1,10 +1,9 @@
 """PPipe: pooled pipelines over GPUs of several classes.
 
-problem          the input: classes of GPUs, models with their block profiles, the objective; problem_from_demand: made
-                 from a demand
+problem          the input: classes of GPUs, models with their block profiles, the objective; also made from a demand
 columns          every pipeline that meets the SLO and is not dominated by another one
-prices           the dual: a bound on the rate, and which columns enter the integer program
-column_search    the number of GPUs of each column: `rounding` finds a start, `program` is the integer program
+column_search    the number of GPUs of each column: the dual bounds the rate and chooses columns, `rounding` finds a
+                 start, `program` is the integer program
 division         the same by dynamic programming, for few classes of GPUs (`knapsack`)
 plan             the document, made by `build_plan`; layout: the layout of a plan
 planners         ppipe, and its baselines np (whole models) and dart-r (pairs of GPUs); infeasibility: why there is no

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tidegate.api import PlanningError
+from tidegate_ppipe.column_search import price
 from tidegate_ppipe.columns import Column, LatencyTables, times_us
-from tidegate_ppipe.prices import price
 from tidegate_ppipe.problem import PlannedModel, PpipeProblem
 from tidegate_ppipe.rounding import gpus_of
 

@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 
 from tidegate.api import PlanningError, Progress
 from tidegate_ppipe.build_plan import build_plan
-from tidegate_ppipe.column_search import Infeasible, solve
+from tidegate_ppipe.column_search import Infeasible, price, solve
 from tidegate_ppipe.columns import Column, LatencyTables, columns_of
 from tidegate_ppipe.division import can_divide
 from tidegate_ppipe.infeasibility import check_columns, check_measured, no_room, too_high
 from tidegate_ppipe.plan import PpipePlan
-from tidegate_ppipe.prices import price
 from tidegate_ppipe.problem import PpipeProblem
 from tidegate_ppipe.rounding import rates_of
 

@@ -6,8 +6,7 @@ from tidegate.control import ControllerSpec
 from tidegate_ppipe.layout import layout_of
 from tidegate_ppipe.plan import PpipePlan
 from tidegate_ppipe.policy import Ppipe
-from tidegate_ppipe.problem import PpipeProblem
-from tidegate_ppipe.problem_from_demand import problem_of
+from tidegate_ppipe.problem import PpipeProblem, problem_of
 from tidegate_ppipe.reactive import Reactive
 from tidegate_ppipe.replanning import Replanning
 

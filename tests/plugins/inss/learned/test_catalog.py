@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plugins.inss.learned.made_up import MODELS, workload
-from tidegate_inss.learned.catalog import BEARS_NOTHING, DESCRIPTION_LENGTH
-from tidegate_inss.learned.loads import MAX_SINGLE_COPY_SHARE, Loads
+from tidegate_inss.learned.catalog import BEARS_NOTHING, DESCRIPTION_LENGTH, MAX_SINGLE_COPY_SHARE, Loads
 
 SEEDS = st.integers(0, 10**6)
 

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plugins.inss.learned.made_up import MODELS, Randomly, workload
-from tidegate_inss.learned.catalog import Ints
+from tidegate_inss.learned.catalog import FEATURE_COUNT, Ints, Loads
 from tidegate_inss.learned.heuristics import to_the_least_busy
-from tidegate_inss.learned.loads import FEATURE_COUNT, Loads
 from tidegate_inss.learned.placement import (
     CHILD_FEATURES,
     GROUP_SIZE,
@@ -20,7 +19,7 @@ from tidegate_inss.learned.placement import (
     masks_in,
     place,
 )
-from tidegate_inss.tables import Floats
+from tidegate_inss.prediction import Floats
 
 SEEDS = st.integers(0, 10**6)
 

@@ -13,10 +13,8 @@ from tidegate_inss.learned.networks import RECORD_FILE, SHIPPED_FOLDER, Networks
 from tidegate_inss.learned.planner import plan_by, plan_inss, plan_inss_ni
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.problem import GpuPool, ShareProblem
-from tidegate_inss.training.evaluation import judge
-from tidegate_inss.training.synthetic_models import drawn_problem
-from tidegate_inss.training.training_record import TrainingRecord
-from tidegate_inss.training.workloads import Workloads
+from tidegate_inss.training.training_record import TrainingRecord, judge
+from tidegate_inss.training.workloads import Workloads, drawn_problem
 
 NAMES = ["inss", "inss-ni"]
 

@@ -7,11 +7,8 @@ from hypothesis.extra.numpy import arrays
 
 from tests.plugins.inss.learned.made_up import Randomly, workload
 from tidegate.schemas import InterferenceModel, Tenant
-from tidegate_inss.assignment import AssignedShare
-from tidegate_inss.capacity import MIN_BATCHES_PER_SLO
-from tidegate_inss.learned.catalog import catalog_of
+from tidegate_inss.learned.catalog import Loads, catalog_of
 from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
-from tidegate_inss.learned.loads import Loads
 from tidegate_inss.learned.outcome import outcome_of
 from tidegate_inss.learned.placement import MAX_MODELS_PER_GPU, Bools
 from tidegate_inss.learned.scheduling import schedule
@@ -25,9 +22,8 @@ from tidegate_inss.learned.sharing import (
     slowdowns,
     softmax,
 )
-from tidegate_inss.prediction import Predictor
-from tidegate_inss.tables import Floats
-from tidegate_inss.training.synthetic_models import drawn_problem
+from tidegate_inss.prediction import MIN_BATCHES_PER_SLO, AssignedShare, Floats, Predictor
+from tidegate_inss.training.workloads import drawn_problem
 
 SEEDS = st.integers(0, 10**6)
 LOGITS = arrays(np.float64, (5, MAX_MODELS_PER_GPU), elements=st.floats(-30, 30))

@@ -16,14 +16,14 @@ pytest.importorskip("stable_baselines3", reason="training needs stable-baselines
 import torch
 
 from tidegate_inss.commands.train_inss import train_inss
-from tidegate_inss.learned.loads import FEATURE_COUNT
+from tidegate_inss.learned.catalog import FEATURE_COUNT
 from tidegate_inss.learned.networks import PLACING, RECORD_FILE, SHARING, Networks
 from tidegate_inss.learned.placement import CHILD_FEATURES, GROUP_SIZE, PLACING_STATE
 from tidegate_inss.learned.sharing import SHARING_STATE
-from tidegate_inss.training.evaluation import judge
 from tidegate_inss.training.export import export
 from tidegate_inss.training.sac_discrete import SacDiscrete
 from tidegate_inss.training.trainer import Training, TrainingSettings
+from tidegate_inss.training.training_record import judge
 from tidegate_inss.training.workloads import Workloads
 
 SMALL: dict[str, Any] = {"replayed": 4_000, "pool": 12, "judged_every": 20}

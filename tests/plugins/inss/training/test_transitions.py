@@ -9,9 +9,8 @@ from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
 from tidegate_inss.learned.outcome import outcome_of
 from tidegate_inss.learned.placement import GROUP_SIZE, NO_CHILD, PLACING_STATE
 from tidegate_inss.learned.scheduling import schedule
-from tidegate_inss.training.synthetic_models import drawn_model
 from tidegate_inss.training.transitions import placing_transitions, sharing_transitions
-from tidegate_inss.training.workloads import Workloads
+from tidegate_inss.training.workloads import Workloads, drawn_model
 
 SEEDS = st.integers(0, 10**6)
 

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidegate_inss.capacity import borne_rps
-from tidegate_inss.learned.loads import Loads
+from tidegate_inss.learned.catalog import Loads
 from tidegate_inss.learned.sharing import GpuSlots, SlotShares, slowdowns
-from tidegate_inss.tables import Floats
+from tidegate_inss.prediction import Floats, borne_rps
 
 VIOLATION_PENALTY = 40.0
 """InSS's omega: cost of a violation rate of 1, in normalized throughput."""

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate_inss.learned.catalog import Ints
-from tidegate_inss.learned.loads import FEATURE_COUNT, Loads
-from tidegate_inss.tables import Floats
+from tidegate_inss.learned.catalog import FEATURE_COUNT, Ints, Loads
+from tidegate_inss.prediction import Floats
 
 GROUP_SIZE = 4
 """Number of GPUs in a group, and of groups in a larger group: the size that the networks are made for."""

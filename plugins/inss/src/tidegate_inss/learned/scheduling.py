@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidegate_inss.learned.catalog import Ints
-from tidegate_inss.learned.loads import Loads
+from tidegate_inss.learned.catalog import Ints, Loads
 from tidegate_inss.learned.placement import (
     GROUP_SIZE,
     MAX_MODELS_PER_GPU,
@@ -19,7 +18,7 @@ from tidegate_inss.learned.placement import (
     place,
 )
 from tidegate_inss.learned.sharing import GpuSlots, Sharer, SlotShares, decide, observe
-from tidegate_inss.tables import Floats
+from tidegate_inss.prediction import Floats
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidegate_inss.capacity import MIN_BATCHES_PER_SLO
-from tidegate_inss.learned.catalog import Ints
-from tidegate_inss.learned.loads import FEATURE_COUNT, Loads
+from tidegate_inss.learned.catalog import FEATURE_COUNT, Ints, Loads
 from tidegate_inss.learned.placement import MAX_MODELS_PER_GPU, NO_CHILD, Bools, Floats32
-from tidegate_inss.tables import Floats
+from tidegate_inss.prediction import MIN_BATCHES_PER_SLO, Floats
 
 SLOT_FEATURES = FEATURE_COUNT + 2
 SHARING_STATE = MAX_MODELS_PER_GPU * SLOT_FEATURES + 2

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from tidegate_inss.learned.loads import FEATURE_COUNT
+from tidegate_inss.learned.catalog import FEATURE_COUNT
 from tidegate_inss.learned.placement import CHILD_FEATURES, GROUP_SIZE, PLACING_STATE
 
 HIDDEN_UNITS = 256

@@ -12,7 +12,7 @@ from tidegate_inss.learned.outcome import outcome_of
 from tidegate_inss.learned.placement import GROUP_SIZE
 from tidegate_inss.learned.scheduling import schedule
 from tidegate_inss.training.agents import Agents
-from tidegate_inss.training.evaluation import Point, judge
+from tidegate_inss.training.training_record import Point, judge
 from tidegate_inss.training.transitions import placing_transitions, sharing_transitions
 from tidegate_inss.training.workloads import MODELS_PER_GPU_SIZE, PROBLEMS_PER_ROUND, Workload, Workloads
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tidegate_inss.learned.catalog import Loads
 from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
-from tidegate_inss.learned.loads import Loads
 from tidegate_inss.learned.outcome import DecisionOutcome, outcome_of
 from tidegate_inss.learned.placement import Placement
 from tidegate_inss.learned.scheduling import Decision, schedule
 from tidegate_inss.learned.sharing import GpuSlots, decide
-from tidegate_inss.tables import Floats
+from tidegate_inss.prediction import Floats
 from tidegate_inss.training.workloads import Workload
 
 Arrays = tuple[NDArray[Any], ...]
