@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from tests.command_line import invoke
+from tests.pages import verdicts
+from tidegate.workload import read_scenario
+from tidegate_loadtest import server_slos
 
 if TYPE_CHECKING:
     from tests.loadtest.conftest import FakeTriton
@@ -39,15 +43,49 @@ def test_live_and_simulated_have_the_same_columns(triton: "FakeTriton", tmp_path
     files = ("--json", live, "--html", page)
     done = invoke("loadtest", path, "--target", triton.target, "--policy", "fifs", "--seed", 3, "--seed", 4, *files)
     assert done.exit_code == 0, done.output
-    assert invoke("simulate", path, "--policy", "fifs", "--seed", 3, "--seed", 4, "--json", simulated).exit_code == 0
+    simulation = invoke("simulate", path, "--policy", "fifs", "--seed", 3, "--seed", 4, "--json", simulated)
+    assert simulation.exit_code == 0
     rows, others = read(live)["rows"], read(simulated)["rows"]
     assert [list(row) for row in rows] == [list(row) for row in others]
     same = ("policy", "seed", "model", "rate_rps", "accepted", "offered_rps", "answered")
     assert [[row[name] for name in same] for row in rows] == [[row[name] for name in same] for row in others]
     assert all(row["lateness_p99_ms"] is not None for row in rows)
     assert len(triton.requests) == 2 * 50
-    assert "generator late p50, p99 ms" in done.stdout
+    assert _headings(done.stdout) == [*_headings(simulation.stdout), "late p99 ms"]
     assert "generator late p50, p99 ms" in page.read_text()
+
+
+def _headings(output: str) -> list[str]:
+    (line,) = (line for line in output.splitlines() if line.startswith("┃ policy"))
+    return [heading.strip() for heading in line.strip("┃").split("┃")]
+
+
+def test_a_target_needs_neither_workers_nor_profiles(triton: "FakeTriton", tmp_path: Path) -> None:
+    """What a server has of its own is not written into the results, either."""
+    whole = yaml.safe_load(SCENARIO.format(model="echo"))
+    plain = {**whole, "models": [{"name": "echo", "slo_ms": 1000}]}
+    del plain["workers"]
+    path = tmp_path / "plain.yaml"
+    path.write_text(yaml.safe_dump(plain))
+    done = invoke("loadtest", path, "--target", f"t={triton.target}", "--json", tmp_path / "live.json")
+    assert done.exit_code == 0, done.output
+    document = read(tmp_path / "live.json")
+    assert document["scenario"]["workers"] == []
+    assert document["scenario"]["models"] == [{"name": "echo", "slo_ms": 1000}]
+    assert document["rows"][0]["answered"] == 40, "those of the window"
+    refused = invoke("simulate", path, "--policy", "fifs")
+    assert "give profile" in refused.output, "the simulator needs them"
+
+
+def test_a_server_with_another_slo_than_the_scenario_is_a_warning(
+    triton: "FakeTriton", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_slos, "_server_slos_ms", lambda _target: {"echo": 25.0})
+    done = invoke("loadtest", scenario(tmp_path), "--target", triton.target)
+    (slo_ms,) = (model.slo_ms for model in read_scenario(tmp_path / "scenario.yaml").models)
+    assert f"warning: echo: the server goes by an SLO of 25 ms, the scenario by an SLO of {slo_ms:g} ms" in done.stdout
+    monkeypatch.setattr(server_slos, "_server_slos_ms", lambda _target: {"echo": slo_ms})
+    assert "warning" not in invoke("loadtest", scenario(tmp_path), "--target", triton.target).stdout
 
 
 def test_a_target_is_called_by_its_address_unless_it_is_named(triton: "FakeTriton", tmp_path: Path) -> None:
@@ -60,10 +98,12 @@ def test_a_generator_that_fell_behind_is_no_measurement(triton: "FakeTriton", tm
     files = ("--json", tmp_path / "live.json", "--html", tmp_path / "live.html")
     limit = ("--lateness-limit-ms", 0)
     done = invoke("loadtest", scenario(tmp_path), "--target", triton.target, "--policy", "triton", *limit, *files)
-    says = "triton, seed 0: the generator fell behind its schedule: this run does not measure the server"
-    assert says in done.stdout
-    assert says in (tmp_path / "live.html").read_text()
-    assert read(tmp_path / "live.json")["fell_behind"] == [{"policy": "triton", "seed": 0}]
+    (run,) = read(tmp_path / "live.json")["not_measured"]
+    assert (run["policy"], run["seed"]) == ("triton", 0)
+    assert run["reason"].startswith("the load generator fell behind its schedule (p99 ")
+    headline = f"triton, seed 0: not measured: {run['reason']}."
+    assert done.stdout.splitlines()[-3] == headline, "followed by the names of the files"
+    assert verdicts((tmp_path / "live.html").read_text()) == [headline]
 
 
 def test_the_first_message_of_each_failure_is_shown(triton: "FakeTriton", tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def test_usage_is_the_difference_of_two_snapshots() -> None:
         busy_share=0.5,
         busy_ns=100 * MS,
         executions_of={3: 8, 8: 2},
+        instances=2,
     )
 
 
@@ -72,6 +73,7 @@ def test_a_model_that_did_not_run_has_no_batch_size() -> None:
         busy_share=0.0,
         busy_ns=0,
         executions_of={},
+        instances=1,
     )
 
 

@@ -34,7 +34,10 @@ class RateSweep:
         """Return a curve for each policy or server: all measured rates, and the highest within the limit."""
         curves = []
         for policy in dict.fromkeys(live.run.policy.title for live in self.lives):
-            rows = [(live.run.seed, live.result.total) for live in self.lives if live.run.policy.title == policy]
+            own = [live for live in self.lives if live.run.policy.title == policy and not live.not_measured]
+            if not own:
+                continue
+            rows = [(live.run.seed, live.result.total) for live in own]
             tried = [LoadPoint(row.rate_rps, 1 - row.worst_bad_rate, seed, row.p99_ms) for seed, row in rows]
             curves.append(LoadCurve(policy, tried, highest_within(tried, self.limit)))
         return curves
@@ -108,12 +111,13 @@ def _target(run: LiveRun) -> Iterator[str]:
 
 def load_verdicts(sweep: RateSweep) -> list[str]:
     """Return sentences, the best first: the rate that each server sustains, and the rate at which it fails."""
-    said = []
+    said = [f"{live.run.name}: not measured: {live.not_measured}." for live in sweep.lives if live.not_measured]
     for curve in sorted(sweep.curves(), key=lambda each: -(each.found_rps or 0)):
         kept = f"{number_format.limit(1 - sweep.limit)} of every model's requests on time"
-        above = [rate_rps for rate_rps in sweep.rates_rps if rate_rps > (curve.found_rps or 0) + 1e-6]
+        measured = sorted({point.rate_rps for point in curve.tried})
+        above = [rate_rps for rate_rps in measured if rate_rps > (curve.found_rps or 0) * (1 + 1e-6)]
         if curve.found_rps is None:
-            said.append(f"{curve.name} keeps {kept} not even at {number_format.rate(sweep.rates_rps[0])} requests/s.")
+            said.append(f"{curve.name} keeps {kept} not even at {number_format.rate(measured[0])} requests/s.")
         elif above:
             said.append(
                 f"{curve.name} keeps {kept} up to {number_format.rate(curve.found_rps)} requests/s, and not at "
@@ -122,6 +126,6 @@ def load_verdicts(sweep: RateSweep) -> list[str]:
         else:
             said.append(
                 f"{curve.name} keeps {kept} at all rates, up to {number_format.rate(curve.found_rps)} requests/s: "
-                "more was not tried."
+                f"more was not {'tried' if len(measured) == len(sweep.rates_rps) else 'measured'}."
             )
     return said

@@ -1,7 +1,5 @@
 """HTML page of a rate sweep."""
 
-from collections.abc import Sequence
-
 from tidegate.report import Chart, Colors, Page, PageOrigin, PageSection, number_format
 from tidegate.sim import charts
 from tidegate.sim.document import Document, rows_csv
@@ -17,7 +15,6 @@ def rate_sweep_page(
     origin: PageOrigin,
     *,
     target: str | None,
-    warnings: Sequence[str] = (),
 ) -> str:
     """Return the page of `tidegate loadtest --rates`. `target`: address of the server; None: emulated clusters.
 
@@ -29,8 +26,7 @@ def rate_sweep_page(
     highest = sweep.rates_rps[-1]
     at_highest = [result for result in results if abs(result.total.rate_rps - highest) < 1e-3 * highest]
     parts: list[Chart | PageSection] = [
-        over_load(curves, sweep.limit, colors),
-        latency_over_load(curves, colors),
+        *([over_load(curves, sweep.limit, colors), latency_over_load(curves, colors)] if curves else []),
         PageSection("The figures at each rate", figures_table(results, by_rate=True)),
     ]
     if at_highest:
@@ -52,6 +48,6 @@ def rate_sweep_page(
         facts,
         document["scenario"],
         parts,
-        warnings,
+        (),
         downloads(document, rows_csv(rows)),
     ).html()

@@ -31,8 +31,8 @@ def print_report(console: Console, summary: Summary, usage: ServerUsage | None, 
     console.print(table)
     for status, message in messages.items():
         console.print(f"first {status}: {message}", markup=False, highlight=False)
-    if summary.fell_behind:
-        console.print("The generator fell behind its schedule: this run does not measure the server.", style="bold red")
+    if summary.not_measured:
+        console.print(f"Not measured: {summary.not_measured}.", style="bold red")
 
 
 def _ms(value_ms: float | None) -> str:

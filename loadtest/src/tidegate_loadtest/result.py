@@ -1,5 +1,6 @@
 """Result of a run: one row per request, and the summary."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -13,13 +14,25 @@ OK_STATUS = "OK"
 """Status of an answered request; others are gRPC's names of failures, CLIENT_TIMEOUT, and DROP_STATUSES."""
 CLIENT_TIMEOUT = "CLIENT_TIMEOUT"
 """Status of a request without a response within the client's timeout."""
+CONNECTION_LOST = "CONNECTION_LOST"
+"""Status of a request whose connection broke before a response."""
+_BROKEN_CONNECTION = re.compile(
+    "Stream removed|Socket closed|Broken pipe|[Cc]onnection reset|[Cc]onnection refused|failed to connect|GOAWAY"
+)
+LOST_STATUSES = (CLIENT_TIMEOUT, CONNECTION_LOST)
+MAX_LOST_FRACTION = 0.01
+"""Fraction of lost answers from which a p99 is unknown."""
 DROP_STATUSES = {"Request timeout expired": "timeout", "Exceeds maximum queue size": "queue full"}
 """Messages with which Triton or Tidegate drops a request, and the status that each becomes."""
 
 
 def status_of(message: str, otherwise: str) -> str:
-    """Return the status of a request that was rejected with this message: one of DROP_STATUSES, else `otherwise`."""
-    return next((drop for words, drop in DROP_STATUSES.items() if words in message), otherwise)
+    """Return the status of a request that failed with this message: one of DROP_STATUSES, CONNECTION_LOST, or else
+    `otherwise`."""
+    found = next((drop for words, drop in DROP_STATUSES.items() if words in message), None)
+    if found is None and otherwise == "UNAVAILABLE" and _BROKEN_CONNECTION.search(message):
+        found = CONNECTION_LOST
+    return found or otherwise
 
 
 @dataclass(frozen=True)
@@ -49,7 +62,9 @@ class Summary:
     """Median delay of the generator itself, from scheduled to sent, in ms."""
     lateness_p99_ms: float
     fell_behind: bool
-    """Whether the generator was late too often, so that the run measures the client rather than the server."""
+    """Whether the generator was late too often."""
+    not_measured: str
+    """Why the run measures the client rather than the server; "": it measures the server."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +106,17 @@ class RunResult:
         return self.issued_ns - self.scheduled_ns
 
     @property
+    def not_measured(self) -> str:
+        """Return why the run does not measure the server; "": it does."""
+        if self.fell_behind:
+            late_ms = float(np.percentile(self.lateness_ns, 99)) / NS_PER_MS
+            return f"the load generator fell behind its schedule (p99 {late_ms:.1f} ms late)"
+        lost = int(np.count_nonzero(np.isin(self.status, LOST_STATUSES)))
+        if lost > MAX_LOST_FRACTION * len(self.status):
+            return f"{lost:,} of {len(self.status):,} answers were lost"
+        return ""
+
+    @property
     def fell_behind(self) -> bool:
         """Whether the run measures the generator rather than the server."""
         return float(np.percentile(self.lateness_ns, 99)) > self.lateness_limit_ms * NS_PER_MS
@@ -120,4 +146,5 @@ class RunResult:
             lateness_p50_ms=lateness_p50_ms,
             lateness_p99_ms=lateness_p99_ms,
             fell_behind=self.fell_behind,
+            not_measured=self.not_measured,
         )

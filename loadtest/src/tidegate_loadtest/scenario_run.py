@@ -13,7 +13,9 @@ from tidegate.sim.build import setup_of
 from tidegate.sim.document import simulate_document
 from tidegate.sim.result import RunResult
 from tidegate.sim.run import choose_policies
+from tidegate.sim.verdicts import simulate_verdicts
 from tidegate.workload import PolicyChoice, Scenario, draw_requests, layout_of, mean_rate_rps
+from tidegate.workload.scenario_file import without_placeholders
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.live import LiveObservations, SendingOptions, send_scenario
 from tidegate_loadtest.open_loop import Progress
@@ -54,6 +56,11 @@ class LiveResult:
     def fell_behind(self) -> bool:
         """Whether the run measures the generator rather than the server."""
         return self.seen.run.fell_behind
+
+    @property
+    def not_measured(self) -> str:
+        """Return why the run does not measure the server; "": it does."""
+        return self.seen.run.not_measured
 
 
 def plan_runs(
@@ -134,7 +141,20 @@ def run_live(
 
 
 def live_document(scenario: Scenario, lives: Sequence[LiveResult]) -> dict[str, Any]:
-    """Return the document of `tidegate simulate`, with the runs that measure the generator rather than the server."""
+    """Return the document of `tidegate simulate`, with the runs that do not measure the server."""
     results = [live.result for live in lives]
-    behind = [{"policy": live.run.policy.title, "seed": live.run.seed} for live in lives if live.fell_behind]
-    return {**simulate_document(scenario, results), "command": "loadtest", "fell_behind": behind}
+    excluded = [
+        {"policy": live.run.policy.title, "seed": live.run.seed, "reason": live.not_measured}
+        for live in lives
+        if live.not_measured
+    ]
+    document = simulate_document(scenario, results)
+    own = {"scenario": without_placeholders(document["scenario"]), "command": "loadtest", "not_measured": excluded}
+    return {**document, **own}
+
+
+def live_verdicts(scenario: Scenario, lives: Sequence[LiveResult], *, workers: int | None) -> list[str]:
+    """Return sentences on live runs: those that do not measure the server first. `workers`: as in a simulation."""
+    excluded = [f"{live.run.name}: not measured: {live.not_measured}." for live in lives if live.not_measured]
+    measured = [live.result for live in lives if not live.not_measured]
+    return excluded + (simulate_verdicts(scenario, measured, workers=workers) if measured else [])

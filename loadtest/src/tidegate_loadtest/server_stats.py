@@ -51,11 +51,13 @@ class ServerUsage:
     mean_executing_ms: float | None
     """Mean duration in ms of the execution that a request was part of."""
     busy_share: float
-    """Utilization: compute time / (elapsed time * instances)."""
+    """Utilization: compute time / (elapsed time * instances), at most 1: an execution counts when it ends."""
     busy_ns: int
     """Compute time in ns."""
     executions_of: Mapping[int, int]
     """Number of executions by their rows, for the sizes that occurred."""
+    instances: int
+    """Number of concurrent executions of the model."""
 
     @classmethod
     def between(cls, before: StatsSnapshot, after: StatsSnapshot, *, instances: int) -> "ServerUsage":
@@ -69,9 +71,10 @@ class ServerUsage:
             mean_requests=requests / executions if executions else None,
             mean_request_ms=(after.requests_ns - before.requests_ns) / NS_PER_MS / requests if requests else None,
             mean_executing_ms=(after.executing_ns - before.executing_ns) / NS_PER_MS / requests if requests else None,
-            busy_share=(after.busy_ns - before.busy_ns) / ((after.at_ns - before.at_ns) * instances),
+            busy_share=min(1.0, (after.busy_ns - before.busy_ns) / ((after.at_ns - before.at_ns) * instances)),
             busy_ns=after.busy_ns - before.busy_ns,
             executions_of={rows: count for rows, count in sorted(grown.items()) if count},
+            instances=instances,
         )
 
 

@@ -16,6 +16,7 @@ from tidegate.sim.record import ANSWERED, LATE, RunRecord
 from tidegate.sim.result import ALL_MODELS, FIGURE_DECIMALS, ResultRow
 from tidegate.workload import RequestSequence, Scenario, layout_of, mean_rate_rps
 from tidegate.workload.arrivals import NS_PER_S
+from tidegate.workload.scenario_file import SERVERS_OWN
 from tidegate_loadtest.live import LiveObservations
 from tidegate_loadtest.result import CLIENT_TIMEOUT, DROP_STATUSES, OK_STATUS
 from tidegate_loadtest.server_stats import ServerUsage
@@ -59,7 +60,8 @@ def judge(
     )
     rows = [_with_lateness(row, requests, seen) for row in result.rows]
     if event_log is None:
-        workers = len(layout_of(scenario).workers)
+        is_known = all(pool.gpu != SERVERS_OWN for pool in scenario.workers)
+        workers = len(layout_of(scenario).workers) if is_known else None
         rows = [_with_usage(row, requests, seen, workers, scenario.duration_s) for row in rows]
     return replace(result, rows=rows)
 
@@ -128,9 +130,11 @@ def _with_lateness(row: ResultRow, requests: RequestSequence, seen: LiveObservat
 
 
 def _with_usage(
-    row: ResultRow, requests: RequestSequence, seen: LiveObservations, workers: int, window_s: float
+    row: ResultRow, requests: RequestSequence, seen: LiveObservations, workers: int | None, window_s: float
 ) -> ResultRow:
-    """The batches as the server counted them; its busy share is that of the scenario's workers together.
+    """Return the row with the batches as the server counted them, and the busy share of all workers together.
+
+    `workers`: their number; None: the instances of the models.
 
     What its requests did not execute they waited, or were on their way.
     """
@@ -140,7 +144,8 @@ def _with_usage(
     if not len(sizes):
         return replace(row, busy_shares={}, touched_workers=None)
     busy_ns = sum(usage.busy_ns for usage in usages)
-    share = round(busy_ns / NS_PER_S / window_s / workers, FIGURE_DECIMALS)
+    instances = workers or sum(usage.instances for usage in usages)
+    share = min(1.0, round(busy_ns / NS_PER_S / window_s / instances, FIGURE_DECIMALS))
     found, counts = (x.tolist() for x in np.unique(sizes, return_counts=True))
     return replace(
         row,

@@ -1,6 +1,7 @@
 """Student's t by known values, and what must hold whatever was measured."""
 
 import math
+from statistics import stdev
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tidegate_loadtest.comparison.intervals import ConfidenceInterval, differenc
 
 numbers = st.floats(min_value=-1e6, max_value=1e6)
 positive = st.floats(min_value=1e-3, max_value=1e6)
-pairs_of_positive = st.lists(st.tuples(positive, positive), min_size=2, max_size=8)
+pairs_of_positive = st.lists(st.tuples(positive, positive), min_size=3, max_size=8)
 
 
 def ends(interval: ConfidenceInterval | None) -> tuple[float, float, float]:
@@ -24,9 +25,9 @@ def ends(interval: ConfidenceInterval | None) -> tuple[float, float, float]:
 @pytest.mark.parametrize(
     ("values", "mean", "half"),
     [
-        # quantiles of the tables: t(0.975, 4) = 2.7764, t(0.975, 1) = 12.7062, t(0.975, 9) = 2.2622
+        # quantiles of the tables: t(0.975, 4) = 2.7764, t(0.975, 2) = 4.3027, t(0.975, 9) = 2.2622
         ([1, 2, 3, 4, 5], 3, 2.7764451 * math.sqrt(2.5 / 5)),
-        ([10, 12], 11, 12.7062047 * math.sqrt(2 / 2)),
+        ([10, 12, 11], 11, 4.3026527 * math.sqrt(1 / 3)),
         (list(range(10)), 4.5, 2.2621572 * math.sqrt((82.5 / 9) / 10)),
         ([7, 7, 7], 7, 0),
     ],
@@ -36,8 +37,9 @@ def test_the_interval_is_that_of_student(values: list[float], mean: float, half:
     assert found == pytest.approx((mean, mean - half, mean + half), rel=1e-6)
 
 
-def test_one_value_has_no_interval_and_none_has_no_mean() -> None:
+def test_two_values_have_no_interval_and_none_has_no_mean() -> None:
     assert mean_of([3.0]) == ConfidenceInterval(3.0, None, None, 1)
+    assert mean_of([3.0, 5.0]) == ConfidenceInterval(4.0, None, None, 2)
     assert mean_of([]) is None
     assert difference_of([]) is None
     assert ratio_of([]) is None
@@ -53,9 +55,9 @@ def test_pairs_take_out_what_the_rounds_have_in_common() -> None:
 
 
 def test_a_ratio_is_the_geometric_mean_and_its_interval() -> None:
-    mean, low, high = ends(ratio_of([(110, 100), (121, 100)]))
-    assert mean == pytest.approx(math.sqrt(1.1 * 1.21))
-    half = 12.7062047 * abs(math.log(1.21) - math.log(1.1)) / 2
+    mean, low, high = ends(ratio_of([(110, 100), (121, 100), (110, 100)]))
+    assert mean == pytest.approx((1.1 * 1.21 * 1.1) ** (1 / 3))
+    half = 4.3026527 * stdev(map(math.log, (1.1, 1.21, 1.1))) / math.sqrt(3)
     assert (low, high) == pytest.approx((mean * math.exp(-half), mean * math.exp(half)), rel=1e-6)
 
 
@@ -65,7 +67,7 @@ def test_there_is_no_ratio_where_one_is_zero(pairs: list[tuple[float, float]]) -
     assert difference_of(pairs) is not None
 
 
-@given(st.lists(numbers, min_size=2, max_size=8), numbers)
+@given(st.lists(numbers, min_size=3, max_size=8), numbers)
 def test_a_shift_shifts_the_interval(values: list[float], shift: float) -> None:
     shifted = ends(mean_of([value + shift for value in values]))
     scale = max(map(abs, (*values, shift)), default=1)
@@ -80,7 +82,7 @@ def test_who_is_the_base_decides_the_direction_only(pairs: list[tuple[float, flo
     assert back == pytest.approx((1 / mean, 1 / high, 1 / low), rel=1e-6)
 
 
-@given(st.lists(positive, min_size=2, max_size=8))
+@given(st.lists(positive, min_size=3, max_size=8))
 def test_equals_are_never_told_apart(values: list[float]) -> None:
     pairs = [(value, value) for value in values]
     for interval, same in ((difference_of(pairs), 0.0), (ratio_of(pairs), 1.0)):

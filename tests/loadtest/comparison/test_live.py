@@ -93,7 +93,7 @@ def test_a_server_that_is_killed_half_way_fails_its_requests_and_ends_the_compar
         "only 1 of 3 rounds are complete: the figures are of these",
     ]
     failures = next(line for line in said if " requests failed; " in line)
-    assert failures.startswith(f"killed: {half.failed} of {half.accepted} requests failed; first UNAVAILABLE: ")
+    assert failures.startswith(f"killed: {half.failed} of {half.accepted} requests failed; first CONNECTION_LOST: ")
 
 
 SCENARIO = """

@@ -55,13 +55,15 @@ def test_the_page_stands_alone_and_is_safe_with_names(make_comparison: "MakeComp
 
 
 def test_rounds_and_differences_are_drawn_where_they_are(make_comparison: "MakeComparison") -> None:
-    compared = make_comparison({"a": [100, 101], "b": [50, 52]}, attainment=lambda goodput: goodput / 101)
+    compared = make_comparison({"a": [100, 101, 100.5], "b": [50, 52, 51]}, attainment=lambda goodput: goodput / 101)
     page = page_of("t", compared)
     assert [said for _, said in dots(chart(page, ROUNDS))] == [
         "a, round 1: 99.0%",
         "a, round 2: 100.0%",
+        "a, round 3: 99.5%",
         "b, round 1: 49.5%",
         "b, round 2: 51.5%",
+        "b, round 3: 50.5%",
     ]
     apart = chart(page, "Is the difference to a more than chance?")
     ((mean, said),) = dots(apart)
@@ -76,11 +78,11 @@ def test_rounds_and_differences_are_drawn_where_they_are(make_comparison: "MakeC
 
 
 def test_the_table_shows_figures_differences_and_verdict(make_comparison: "MakeComparison") -> None:
-    text = printed(make_comparison({ODD: [100, 101, 102], "b": [50, 51, 50]}, lateness_ms={"b": 7}))
+    text = printed(make_comparison({ODD: [100, 101, 102], "b": [50, 51, 50], "c": [1, 2, 3]}, lateness_ms={"c": 7}))
     assert "98.5 .. 103.5" in text
     assert "Against <b>odd</b> [red], in the same rounds" in text
     assert "Means of 3 rounds" in text
-    assert "do not measure the server: b 3 of 3" in text
+    assert "c against <b>odd</b> [red]: not measured in 3 of 6 runs" in text
     assert "b has 5.0 % in time, a" not in text
     assert "b has 5.0 % in time, <b>odd</b> [red] 10.1 %: -5.1 points (" in text
 
@@ -118,4 +120,6 @@ def test_the_document_says_all(make_comparison: "MakeComparison") -> None:
     assert contrast["difference"]["mean"] == -50.5
     assert abs(contrast["ratio"]["mean"] - 0.5) < 1e-12
     assert document["failures"][0] == {"target": "b", "round": 1, "first": {"UNAVAILABLE": "said of UNAVAILABLE"}}
-    assert document["verdicts"] == ["b has 5.1 % in time, a 10.1 %: -5.1 points (-5.7 .. -4.4)."]
+    assert document["verdicts"] == [
+        "b has 5.1 % in time, a 10.1 %: -5.1 points in 2 rounds; chance is not ruled out, take 3 or more."
+    ]

@@ -35,17 +35,16 @@ def simulate(
 
     tidegate simulate scenario.yaml --policy symphony --html report.html
     """
-    from rich.table import Table
-
     from tidegate.commands.common import (
         console_for_tables,
         errors_explained,
-        in_ms,
         origin,
         title_of,
         with_progress,
         write_results,
     )
+    from tidegate.commands.fitting_table import print_table
+    from tidegate.commands.result_columns import result_columns
 
     console = console_for_tables()
     with errors_explained():
@@ -54,7 +53,8 @@ def simulate(
         from tidegate.sim.report import simulate_page
         from tidegate.sim.run import RunSpec, choose_policies
         from tidegate.sim.run import simulate as simulate_run
-        from tidegate.workload import read_scenario
+        from tidegate.sim.verdicts import simulate_verdicts
+        from tidegate.workload import layout_of, read_scenario
 
         document = read_scenario(scenario)
         gantt_s = 2.0 if html_file else 0.0
@@ -65,27 +65,9 @@ def simulate(
         ]
         outcomes = run_parallel(simulate_run, runs, jobs=jobs, backend=backend, address=address)
         results = with_progress(console, "simulating", outcomes, len(runs))
-        table = Table(
-            "policy", "seed", "bad", "worst model", "goodput /s", "p50 ms", "p99 ms", "median batch", "busy", "advice"
-        )
-        table.title = title_of(document)
-        for column in table.columns[1:]:
-            column.justify = "right"
-        for result in results:
-            row = result.total
-            table.add_row(
-                row.policy,
-                str(row.seed),
-                f"{row.bad_rate:.2%}",
-                f"{row.worst_bad_rate:.2%}",
-                f"{row.goodput_rps:,.0f}",
-                in_ms(row.p50_ms),
-                in_ms(row.p99_ms),
-                "-" if row.median_batch_rows is None else f"{row.median_batch_rows:g}",
-                f"{row.busy_share:.0%}",
-                f"{result.advice[-1].workers:+d}" if result.advice else "-",
-            )
-        console.print(table)
+        print_table(console, result_columns(results), results, title_of(document))
+        for verdict in simulate_verdicts(document, results, workers=len(layout_of(document).workers)):
+            console.print(verdict, style="bold", markup=False)
         for result in results:
             for change in result.changes:
                 console.print(f"{result.total.policy}, seed {result.total.seed}: {_in_words(change)}", markup=False)

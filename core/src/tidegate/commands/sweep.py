@@ -1,12 +1,18 @@
 """`tidegate sweep`: simulates a scenario for a grid of changes."""
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidegate.commands.clusters import AddressOption, BackendOption
 from tidegate.parallel_backend import Backend
+
+if TYPE_CHECKING:
+    from tidegate.commands.fitting_table import TableColumn
+    from tidegate.sim.result import RunResult
+    from tidegate.sim.run import RunSpec
 
 
 def sweep(
@@ -38,17 +44,16 @@ def sweep(
 
     tidegate sweep scenario.yaml --set arrivals.rate_rps=4000,5000,6000 --set workers.0.count=8,9
     """
-    from rich.table import Table
-
     from tidegate.commands.common import (
         console_for_tables,
         errors_explained,
-        in_ms,
         origin,
         title_of,
         with_progress,
         write_results,
     )
+    from tidegate.commands.fitting_table import TableColumn, print_table
+    from tidegate.commands.result_columns import result_columns
 
     console = console_for_tables()
     with errors_explained():
@@ -64,22 +69,11 @@ def sweep(
         document = read_scenario(scenario)
         outcomes = run_parallel(simulate, runs, jobs=jobs, backend=backend, address=address)
         results = with_progress(console, "simulating", outcomes, len(runs))
-        figures = ("bad", "worst model", "goodput /s", "p99 ms", "busy", "workers used")
-        table = Table(*grid, "policy", "seed", *figures, title=title_of(document))
-        for run, result in zip(runs, results, strict=True):
-            row = result.total
-            table.add_row(
-                *map(str, run.changes.values()),
-                row.policy,
-                str(row.seed),
-                f"{row.bad_rate:.2%}",
-                f"{row.worst_bad_rate:.2%}",
-                f"{row.goodput_rps:,.0f}",
-                in_ms(row.p99_ms),
-                f"{row.busy_share:.1%}",
-                str(row.touched_workers),
-            )
-        console.print(table)
+        columns = [TableColumn(path, partial(_change, path)) for path in grid]
+        columns += [
+            TableColumn(column.heading, partial(_figure, column), column.priority) for column in result_columns(results)
+        ]
+        print_table(console, columns, list(zip(runs, results, strict=True)), title_of(document))
         written = sweep_document(document, runs, results)
         write_results(
             console,
@@ -88,3 +82,11 @@ def sweep(
             html_file,
             lambda: sweep_page(title_of(document), runs, results, written, origin()),
         )
+
+
+def _change(path: str, pair: "tuple[RunSpec, RunResult]") -> str:
+    return str(pair[0].changes[path])
+
+
+def _figure(column: "TableColumn", pair: "tuple[RunSpec, RunResult]") -> str:
+    return column.cell(pair[1])

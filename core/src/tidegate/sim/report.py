@@ -20,13 +20,14 @@ def simulate_page(
     origin: PageOrigin,
     *,
     target: str | None = None,
-    warnings: Sequence[str] = (),
+    verdicts: Sequence[str] | None = None,
     facts: Mapping[str, str] | None = None,
 ) -> str:
     """Return the page of `tidegate simulate` or `tidegate loadtest`.
 
     `document`: results as JSON, for download. `target`: server that was measured; None: workers were simulated or
-    emulated. `warnings`: text above the charts. `facts`: further lines at the end of the page.
+    emulated. `verdicts`: sentences at the top; None: those of a simulation. `facts`: further lines at
+    the end of the page.
     """
     colors = Colors((model.name for model in scenario.models), (result.total.policy for result in results))
     slos_ms = {model.name: model.slo_ms for model in scenario.models}
@@ -45,7 +46,9 @@ def simulate_page(
     ]
     return Page(
         title,
-        simulate_verdicts(scenario, results, workers=None if target else len(layout_of(scenario).workers)),
+        simulate_verdicts(scenario, results, workers=None if target else len(layout_of(scenario).workers))
+        if verdicts is None
+        else verdicts,
         origin,
         {
             "Policies": ", ".join(several) if target is None else "as the server has it",
@@ -55,6 +58,6 @@ def simulate_page(
         },
         document["scenario"],
         [each for each in found if each],
-        warnings,
+        (),
         downloads(document, rows_csv([row for result in results for row in result.rows])),
     ).html()

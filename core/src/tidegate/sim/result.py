@@ -258,7 +258,7 @@ class _Books:
             np.searchsorted(ids, self._stage_worker[mine]), weights=ran_ns[mine], minlength=len(ids)
         ).tolist()
         shares = {
-            name: round(busy / NS_PER_S / window_s, FIGURE_DECIMALS)
+            name: min(1.0, round(busy / NS_PER_S / window_s, FIGURE_DECIMALS))
             for name, busy in zip(self._workers.values(), busy_ns, strict=True)
         }
         return {
@@ -267,7 +267,7 @@ class _Books:
             "median_batch_rows": float(np.median(rows)) if len(rows) else None,
             "mean_batch_rows": _rounded(float(np.mean(rows))) if len(rows) else None,
             "busy_shares": shares,
-            "busy_share": round(sum(busy_ns) / NS_PER_S / window_s / self.mean_workers, FIGURE_DECIMALS),
+            "busy_share": min(1.0, round(sum(busy_ns) / NS_PER_S / window_s / self.mean_workers, FIGURE_DECIMALS)),
             "touched_workers": len(np.unique(self._stage_worker[mine])),
         }
 

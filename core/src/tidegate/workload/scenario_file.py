@@ -1,7 +1,7 @@
 """Scenario files: reads YAML into a checked Scenario; errors name file, field and remedy."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -16,14 +16,24 @@ class ScenarioError(Exception):
     """Error: a scenario cannot be used; the message names file, field and remedy."""
 
 
-def read_scenario(path: Path, changes: dict[str, Any] | None = None) -> Scenario:
+SERVERS_OWN: Final = "the server's own"
+"""GPU of the placeholder for workers of a server."""
+_PLACEHOLDER_PROFILE: Final = {"alpha_ms": 1e-3, "beta_ms": 1e-3, "max_batch": 4096}
+"""Profile of a model of a server, which takes as long as it takes and checks the rows itself."""
+
+
+def read_scenario(path: Path, changes: dict[str, Any] | None = None, *, for_server: bool = False) -> Scenario:
     """Read and check a scenario. Raises ScenarioError.
+
+    `for_server`: it is sent to a server that has workers and models of its own: it needs neither workers nor profiles.
 
     `changes` replaces fields before the check, each named by its path, e.g. `{"models.0.slo_ms": 30}`; `*` stands for
     every entry of a list.
     """
     data = _parse(path)
     data = changed_by(path, data, changes or {})
+    if for_server:
+        _add_placeholders(data)
     if isinstance(data, dict) and not data.get("name"):
         data["name"] = path.stem
     try:
@@ -42,6 +52,27 @@ def changed_by(path: Path, data: Any, changes: dict[str, Any]) -> Any:  # noqa: 
     for field, value in changes.items():
         _change(path, data, field, value)
     return data
+
+
+def _add_placeholders(data: Any) -> None:  # noqa: ANN401 - whatever YAML can say
+    """Add workers and profiles where they are left out."""
+    if not isinstance(data, dict) or data.get("layout") is not None:
+        return
+    data.setdefault("workers", [{"count": 1, "gpu": SERVERS_OWN}])
+    models = data.get("models")
+    for model in models if isinstance(models, list) and data.get("profiles") is None else []:
+        if isinstance(model, dict) and not model.keys() & {"profile", "profiles", "pipelines"}:
+            model["profile"] = dict(_PLACEHOLDER_PROFILE)
+
+
+def without_placeholders(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a scenario as JSON types without what `read_scenario(..., for_server=True)` added."""
+    models = [
+        {key: value for key, value in model.items() if (key, value) != ("profile", _PLACEHOLDER_PROFILE)}
+        for model in document["models"]
+    ]
+    workers = [pool for pool in document.get("workers", ()) if pool.get("gpu") != SERVERS_OWN]
+    return {**document, "workers": workers, "models": models}
 
 
 def parse_value(text: str) -> Any:  # noqa: ANN401 - whatever YAML can say

@@ -108,7 +108,7 @@ def compare(
         from tidegate_loadtest.progress_bar import progress_bar
         from tidegate_loadtest.shapes import parse_shapes
 
-        document = read_scenario(scenario)
+        document = read_scenario(scenario, for_server=bool(targets or more_targets))
         sending = SendingOptions(
             parse_shapes(shape or ()),
             channels,

@@ -93,17 +93,18 @@ def loadtest(
     console = console_for_tables()
     with errors_explained(), own_errors_explained():
         from tidegate.sim.report import simulate_page
-        from tidegate.workload import read_scenario
+        from tidegate.workload import layout_of, read_scenario
         from tidegate_loadtest.connection import LoadTestError
         from tidegate_loadtest.input_files import parse_inputs
         from tidegate_loadtest.live import SendingOptions
         from tidegate_loadtest.progress_bar import progress_bar
         from tidegate_loadtest.rate_sweep import load_verdicts, parse_rates, run_rate_sweep
         from tidegate_loadtest.rate_sweep_report import rate_sweep_page
-        from tidegate_loadtest.scenario_run import live_document, plan_runs, run_live
+        from tidegate_loadtest.scenario_run import live_document, live_verdicts, plan_runs, run_live
+        from tidegate_loadtest.server_slos import slo_warnings
         from tidegate_loadtest.shapes import parse_shapes
 
-        document = read_scenario(scenario)
+        document = read_scenario(scenario, for_server=target is not None)
         sending = SendingOptions(
             parse_shapes(shape or ()),
             channels,
@@ -116,6 +117,8 @@ def loadtest(
             raise LoadTestError("--tls is for a server that runs: name it with --target")
         seeds, gantt_s = seed or [document.seed], 2.0 if html_file else 0.0
         runs = plan_runs(document, policy or (), seeds, sending, target=target, gantt_s=gantt_s)
+        for warning in slo_warnings(runs[0].target, document) if runs[0].target else ():
+            console.print(f"warning: {warning}", style="yellow", markup=False)
         each_s = document.warmup_s + document.duration_s
         where = f"live on {target or 'emulated GPUs'}"
         if rates is not None:
@@ -127,16 +130,14 @@ def loadtest(
 
                 sweep = run_rate_sweep(document, runs, tried, limit, at_rate)
             heading = f"{title_of(document, rate=False)}, {len(tried)} rates, {where}"
-            behind = print_lives(console, heading, sweep.lives)
-            for verdict in load_verdicts(sweep):
-                console.print(verdict, style="bold", markup=False)
+            print_lives(console, heading, sweep.lives, load_verdicts(sweep), by_rate=True)
             written = sweep.document()
             write_results(
                 console,
                 written,
                 json_file,
                 html_file,
-                lambda: rate_sweep_page(heading, sweep, written, origin(), target=target, warnings=behind),
+                lambda: rate_sweep_page(heading, sweep, written, origin(), target=target),
             )
             return
         lives = []
@@ -149,7 +150,8 @@ def loadtest(
 
                 lives.append(run_live(run, progress=shown))
         title = f"{title_of(document)}, {where}"
-        behind = print_lives(console, title, lives)
+        verdicts = live_verdicts(document, lives, workers=None if target else len(layout_of(document).workers))
+        print_lives(console, title, lives, verdicts)
         written = live_document(document, lives)
         write_results(
             console,
@@ -163,7 +165,7 @@ def loadtest(
                 written,
                 origin(),
                 target=target,
-                warnings=behind,
+                verdicts=verdicts,
             ),
         )
 
@@ -196,38 +198,20 @@ def own_errors_explained() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def print_lives(console: "Console", title: str, lives: "Sequence[LiveResult]") -> list[str]:
-    """Print the results, failures and warnings; return the warnings on runs that do not measure the server."""
-    from rich.table import Table
+def print_lives(
+    console: "Console", title: str, lives: "Sequence[LiveResult]", verdicts: "Sequence[str]", *, by_rate: bool = False
+) -> None:
+    """Print the results, the first message of each failure, and the verdicts. `by_rate`: with the rate of each run."""
+    from tidegate.commands.fitting_table import TableColumn, print_table
+    from tidegate.commands.result_columns import result_columns
 
-    from tidegate.commands.common import in_ms
-
-    heads = ("policy", "seed", "offered /s", "goodput /s", "attainment", "p50 ms", "p99 ms", "median batch", "busy")
-    table = Table(*heads, "generator late p50, p99 ms", title=title)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for live in lives:
-        row = live.result.total
-        table.add_row(
-            row.policy,
-            str(row.seed),
-            f"{row.offered_rps:,.0f}",
-            f"{row.goodput_rps:,.0f}",
-            f"{row.attainment:.2%}",
-            in_ms(row.p50_ms),
-            in_ms(row.p99_ms),
-            "-" if row.median_batch_rows is None else f"{row.median_batch_rows:g}",
-            f"{row.busy_share:.0%}" if row.busy_shares else "-",
-            f"{row.lateness_p50_ms:.2f}, {row.lateness_p99_ms:.2f}",
-        )
-    console.print(table)
-    behind = []
+    results = [live.result for live in lives]
+    columns = result_columns(results)
+    if by_rate:
+        columns.insert(1, TableColumn("rate /s", lambda result: f"{result.total.rate_rps:,.4g}"))
+    print_table(console, columns, results, title)
     for live in lives:
         for status, message in live.seen.run.messages.items():
             console.print(f"{live.run.name}: first {status}: {message}", markup=False)
-        if live.fell_behind:
-            behind.append(
-                f"{live.run.name}: the generator fell behind its schedule: this run does not measure the server"
-            )
-            console.print(behind[-1], style="bold red", markup=False)
-    return behind
+    for verdict in verdicts:
+        console.print(verdict, style="bold red" if "not measured" in verdict else "bold", markup=False)

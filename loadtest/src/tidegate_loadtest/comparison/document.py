@@ -44,10 +44,10 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
             for live in comparison.lives
             for row in live.result.rows
         ],
-        "fell_behind": [
-            {"target": live.run.policy.title, "round": of_seed[live.run.seed]}
+        "not_measured": [
+            {"target": live.run.policy.title, "round": of_seed[live.run.seed], "reason": live.not_measured}
             for live in comparison.lives
-            if live.fell_behind
+            if live.not_measured
         ],
         "failures": [
             {"target": live.run.policy.title, "round": of_seed[live.run.seed], "first": dict(live.seen.run.messages)}

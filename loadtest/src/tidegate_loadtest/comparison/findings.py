@@ -7,7 +7,13 @@ from statistics import fmean
 
 from tidegate.report.number_format import share
 from tidegate.sim.result import ResultRow
-from tidegate_loadtest.comparison.intervals import ConfidenceInterval, difference_of, mean_of, ratio_of
+from tidegate_loadtest.comparison.intervals import (
+    MIN_VALUES_FOR_INTERVAL,
+    ConfidenceInterval,
+    difference_of,
+    mean_of,
+    ratio_of,
+)
 from tidegate_loadtest.comparison.runs import Comparison
 from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.live import LiveObservations
@@ -54,8 +60,7 @@ COMPARED_FIGURES = (
     _number("p99_ms", "p99 ms", lambda row: row.p99_ms, 1, " ms"),
     _number("mean_batch_rows", "mean batch", lambda row: row.mean_batch_rows, 2, " rows"),
     replace(
-        _share("busy_share", "busy", lambda row: row.busy_share if row.busy_shares else None),
-        most=lambda row: max(1.0, row.busy_share),  # what began within the window may end behind it
+        _share("busy_share", "busy", lambda row: row.busy_share if row.busy_shares else None), most=lambda row: 1.0
     ),
 )
 
@@ -117,7 +122,8 @@ def verdict_of(contrast: TargetContrast, of_target: ConfidenceInterval, of_base:
     name, base, interval = contrast.target.name, contrast.base.name, contrast.difference
     both = f"{name} has {share(of_target.mean)} in time, {base} {share(of_base.mean)}"
     if interval.low is None:
-        return f"{both}: {contrast} in one round; chance is not ruled out, ask for more."
+        rounds = "one round" if interval.count == 1 else f"{interval.count} rounds"
+        return f"{both}: {contrast} in {rounds}; chance is not ruled out, take {MIN_VALUES_FOR_INTERVAL} or more."
     if interval.excludes(0.0):
         return f"{both}: {contrast}."
     return f"{both}: no difference that {interval.count} rounds show, {contrast}."
@@ -128,6 +134,17 @@ def verdicts(comparison: Comparison) -> list[str]:
     base, *others = comparison.targets
     said = []
     for target in others:
+        if reasons := [
+            f"{each.name}: {live.not_measured}"
+            for each in (base, target)
+            for live in comparison.of(each)
+            if live.not_measured
+        ]:
+            said.append(
+                f"{target.name} against {base.name}: not measured in {len(reasons)} of {2 * len(comparison.complete)} "
+                f"runs, first {reasons[0]}."
+            )
+            continue
         contrast = contrast_of(comparison, target, base, ATTAINMENT_FIGURE)
         own, of_base = (interval_of(comparison, each, ATTAINMENT_FIGURE) for each in (target, base))
         if contrast and own and of_base:
@@ -140,19 +157,13 @@ def warnings(comparison: Comparison) -> list[str]:
     said = [f"ended early: {comparison.stopped}"] if comparison.stopped else []
     if comparison.stopped and (complete := len(comparison.complete)) < len(comparison.seeds):
         said.append(f"only {complete} of {len(comparison.seeds)} rounds are complete: the figures are of these")
-    late, failures = [], []
+    failures = []
     for target in comparison.targets:
         lives = [live for live in comparison.lives if live.run.policy.title == target.name]
-        if behind := sum(live.fell_behind for live in lives):
-            late.append(f"{target.name} {behind} of {len(lives)}")
         if failed := sum(live.result.total.failed + live.result.total.stranded for live in lives):
             sent = sum(live.result.total.accepted for live in lives)
             messages = _first_messages([live.seen for live in lives])
             failures.append(f"{target.name}: {failed:,} of {sent:,} requests failed{messages}")
-    if late:
-        said.append(
-            f"the generator fell behind its schedule in some rounds, which do not measure the server: {', '.join(late)}"
-        )
     return said + failures
 
 

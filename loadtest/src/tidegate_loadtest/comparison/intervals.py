@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 CONFIDENCE_LEVEL = 0.95
+MIN_VALUES_FOR_INTERVAL = 3
+"""Two values have an interval of 13 times their spread, which says nothing."""
 
 
 @dataclass(frozen=True)
@@ -14,7 +16,7 @@ class ConfidenceInterval:
 
     mean: float
     low: float | None
-    """Lower bound; None, as `high`, for a single value."""
+    """Lower bound; None, as `high`, for fewer than MIN_VALUES_FOR_INTERVAL values."""
     high: float | None
     count: int
     """Number of values."""
@@ -27,7 +29,7 @@ class ConfidenceInterval:
         return ConfidenceInterval(self.mean, low, high, self.count)
 
     def excludes(self, value: float) -> bool:
-        """Return whether the rounds show that the mean is not `value`; False for a single round."""
+        """Return whether the rounds show that the mean is not `value`; False without an interval."""
         return self.low is not None and self.high is not None and not self.low <= value <= self.high
 
 
@@ -39,8 +41,8 @@ def mean_of(values: Sequence[float]) -> ConfidenceInterval | None:
     if not values:
         return None
     mean = fmean(values)
-    if len(values) == 1:
-        return ConfidenceInterval(mean, None, None, 1)
+    if len(values) < MIN_VALUES_FOR_INTERVAL:
+        return ConfidenceInterval(mean, None, None, len(values))
     from scipy.special import stdtrit  # noqa: PLC0415 - slow to import
 
     t = float(stdtrit(len(values) - 1, (1 + CONFIDENCE_LEVEL) / 2))

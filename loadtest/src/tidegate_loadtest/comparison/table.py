@@ -1,11 +1,13 @@
 """Terminal output of a comparison."""
 
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tidegate.commands.fitting_table import TableColumn, print_table
 from tidegate_loadtest.comparison.findings import (
     COMPARED_FIGURES,
     ComparedFigure,
@@ -15,12 +17,15 @@ from tidegate_loadtest.comparison.findings import (
     verdicts,
     warnings,
 )
-from tidegate_loadtest.comparison.intervals import CONFIDENCE_LEVEL, ConfidenceInterval
+from tidegate_loadtest.comparison.intervals import CONFIDENCE_LEVEL, MIN_VALUES_FOR_INTERVAL, ConfidenceInterval
 from tidegate_loadtest.comparison.runs import Comparison
 from tidegate_loadtest.comparison.targets import Target
 
 SHOWN_DIFFERENCES = ("goodput_rps", "attainment", "p50_ms", "p99_ms", "mean_batch_rows")
 """Figures whose differences the terminal shows; document and page have all."""
+MAX_PRIORITY = 5
+FIGURE_PRIORITIES = {"target": 0, "attainment": 0, "p99 ms": 1, "goodput /s": 2, "late p99 ms": 3, "p50 ms": 4}
+"""Columns that a narrow terminal drops last."""
 
 
 def print_comparison(console: Console, comparison: Comparison, title: str) -> None:
@@ -37,16 +42,25 @@ def print_figures(console: Console, comparison: Comparison, title: str, names: C
     figures = [figure for figure in COMPARED_FIGURES if names is None or figure.name in names]
     rounds = len(comparison.complete)
     if rounds:
-        table = Table("", *(figure.heading for figure in figures), "late p99 ms", title=escape(title))
-        for column in table.columns[1:]:
-            column.justify = "right"
-        for cells in figure_cells(comparison, figures):
-            table.add_row(*map(escape, cells))
-        console.print(table)
-    if rounds > 1:
+        headings = ["target", *(figure.heading for figure in figures), "late p99 ms"]
+        priorities = [FIGURE_PRIORITIES.get(heading, MAX_PRIORITY) for heading in headings]
+        columns = [
+            TableColumn(heading, partial(_cell, number), priority)
+            for number, (heading, priority) in enumerate(zip(headings, priorities, strict=True))
+        ]
+        print_table(console, columns, figure_cells(comparison, figures), escape(title))
+    if 1 < rounds < MIN_VALUES_FOR_INTERVAL:
+        console.print(
+            f"Means of {rounds} rounds; {MIN_VALUES_FOR_INTERVAL} or more have confidence intervals.", style="dim"
+        )
+    elif rounds > 1:
         console.print(f"Means of {rounds} rounds, and their {CONFIDENCE_LEVEL:.0%} confidence intervals.", style="dim")
     for warning in warnings(comparison):
         console.print(warning, style="bold red", markup=False)
+
+
+def _cell(number: int, cells: Sequence[str]) -> str:
+    return escape(cells[number])
 
 
 def figure_cells(comparison: Comparison, figures: Sequence[ComparedFigure] = COMPARED_FIGURES) -> list[list[str]]:

@@ -22,7 +22,7 @@ from tidegate_loadtest.locust.coordinator import Column, Coordinator
 from tidegate_loadtest.locust.load import Load
 from tidegate_loadtest.report import print_report
 from tidegate_loadtest.result import RunResult
-from tidegate_loadtest.scenario_run import LiveResult, live_document, plan_runs
+from tidegate_loadtest.scenario_run import LiveResult, live_document, live_verdicts, plan_runs
 from tidegate_loadtest.slo_evaluation import judge
 
 UNREPORTED_STATUS = "UNREPORTED"
@@ -127,7 +127,8 @@ def report(conductor: Coordinator, console: Console) -> None:
     )
     live = LiveResult(planned, result, seen)
     title = f"{title_of(scenario)}, live on {conductor.target}"
-    behind = print_lives(console, title, [live])
+    verdicts = live_verdicts(scenario, [live], workers=None)
+    print_lives(console, title, [live], verdicts)
     written = live_document(scenario, [live])
     write_results(
         console,
@@ -135,7 +136,7 @@ def report(conductor: Coordinator, console: Console) -> None:
         _path(options.results_json),
         _path(options.results_html),
         lambda: simulate_page(
-            title, scenario, [live.result], written, origin(), target=conductor.target, warnings=behind
+            title, scenario, [live.result], written, origin(), target=conductor.target, verdicts=verdicts
         ),
     )
 
@@ -210,5 +211,5 @@ def _line(model: str, slo_ms: float | None, run: RunResult) -> dict[str, Any]:
         "p50": "-" if summary.p50_ms is None else f"{summary.p50_ms:.1f}",
         "p99": "-" if summary.p99_ms is None else f"{summary.p99_ms:.1f}",
         "late": f"{summary.lateness_p50_ms:.2f}, {summary.lateness_p99_ms:.2f}",
-        "verdict": "fell behind: does not measure the server" if summary.fell_behind else "kept up",
+        "verdict": f"not measured: {summary.not_measured}" if summary.not_measured else "kept up",
     }
