@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import bars, chart, check_alone, document, dots, downloads, facets, headings, lines, verdicts
+from tests.pages import bars, chart, check_alone, document, dots, downloads, facets, headings, lines, text_of, verdicts
 from tidegate.report import Colors, PageOrigin
 from tidegate.report.number_format import rate, share
 from tidegate.sim.chart_data import CURVE_POINTS
@@ -249,9 +249,8 @@ def test_advice_is_a_table_of_each_run_in_page_and_document(make_scenario: MakeS
     (heading,) = [each for each in headings(page) if each.startswith("Advice")]
     assert heading == "Advice on the number of workers: <i>advised</i>, seed 1"
     for each in said:
-        assert (
-            f'<td>{each["at_s"]:.3f}</td><td>{each["workers"]:+d}</td><td class="words">{each["reason"]}</td>' in page
-        )
+        cells = (f"{each['at_s']:.3f}", f"{each['workers']:+d}", str(each["reason"]))
+        assert "".join(cells) in text_of(page)
 
 
 def test_of_much_advice_the_page_shows_the_first(make_scenario: MakeScenario) -> None:
@@ -259,7 +258,7 @@ def test_of_much_advice_the_page_shows_the_first(make_scenario: MakeScenario) ->
     result = simulate(RunSpec(scenario, ODD, 1))
     result.advice.extend(WorkerAdvice(number / 1000, 1, "more") for number in range(MAX_ADVICE + 1234))
     page = page_of(scenario, [result])
-    assert page.count('<td class="words">more</td>') == MAX_ADVICE
+    assert page.count(">more</td>") == MAX_ADVICE
     assert "and 1,234 more" in page
 
 
@@ -349,19 +348,41 @@ def sweep_shown(path: Path, *grid: str) -> tuple[list[RunSpec], list[RunResult],
     return runs, results, sweep_page("small", runs, results, sweep_document(read_scenario(path), runs, results), ORIGIN)
 
 
-def test_a_sweep_draws_a_curve_for_every_other_combination(scenario_file: Path) -> None:
-    runs, results, page = sweep_shown(scenario_file, "arrivals.rate_rps=50,100", "workers.0.count=1,2", "duration_s=1")
-    check_alone(page)
+def test_a_sweep_of_one_field_draws_a_curve(scenario_file: Path) -> None:
+    runs, results, page = sweep_shown(scenario_file, "arrivals.rate_rps=50,100", "duration_s=1")
     title = "How does goodput change with arrivals.rate_rps?"
     drawn = lines(chart(page, title))
-    assert set(drawn) == {f"fifs workers.0.count={count}" for count in (1, 2)}, "what is the same in all names none"
-    by_point = {(run.changes["workers.0.count"], run.changes["arrivals.rate_rps"]): result.total.goodput_rps
-                for run, result in zip(runs, results, strict=True)}  # fmt: skip
     top = float(re.findall(r'x="-8"[^>]*>([\d.,]+)<', chart(page, title))[-1])
-    for count in (1, 2):
-        assert [up * top for _, up in drawn[f"fifs workers.0.count={count}"]] == pytest.approx(
-            [by_point[count, 50], by_point[count, 100]], rel=0.01
+    (curve,) = drawn.values()
+    assert [run.changes["arrivals.rate_rps"] for run in runs] == [50, 100]
+    assert [up * top for _, up in curve] == pytest.approx([result.total.goodput_rps for result in results], rel=0.01)
+
+
+def test_a_sweep_of_two_fields_draws_heat_maps(scenario_file: Path) -> None:
+    runs, results, page = sweep_shown(scenario_file, "arrivals.rate_rps=50,900", "workers.0.count=1,2", "duration_s=1")
+    check_alone(page)
+    drawn = chart(page, "How does the worst model's attainment change with arrivals.rate_rps and workers.0.count?")
+    cells = {
+        tuple(map(int, found[:2])): found[2:]
+        for found in re.findall(
+            r'<td( class="kept")? style="background:([^"]*)" title="fifs, arrivals.rate_rps=(\d+), '
+            r'workers.0.count=(\d+): [^"]*">([^<]*)</td>',
+            drawn,
         )
+        for found in [(found[2], found[3], found[0], found[1], found[4])]
+    }
+    attained = {
+        (run.changes["arrivals.rate_rps"], run.changes["workers.0.count"]): 1 - result.total.worst_bad_rate
+        for run, result in zip(runs, results, strict=True)
+    }
+    assert len(cells) == len(attained) == 4
+    for at, value in attained.items():
+        kept, _, shown = cells[at]
+        assert shown == share(value)
+        assert bool(kept) == (value >= 0.99), "what keeps the limit is marked without color, too"
+    worst, best = min(attained, key=attained.__getitem__), max(attained, key=attained.__getitem__)
+    assert "--heat-high) 100%" in cells[best][1]
+    assert "--heat-middle) 0%" in cells[worst][1]
     head, *rows = downloads(page)["sweep.csv"].splitlines()
     assert head.startswith("arrivals.rate_rps,workers.0.count,duration_s,policy,seed,model")
     assert len(rows) == len(runs) * 3

@@ -7,6 +7,8 @@ marks     lines, points, rules, bars
 axis      scales, and ticks at round numbers
 bars      horizontal stacked bars: outcomes, queue and execution
 gantt     a Gantt chart with arrivals, deadlines and drops, which can be zoomed
+heat_map  a figure over two fields
+names     names that keep their end where they are shortened
 colors   the meaning of each color
 picture   a chart as an SVG file
 number_format  numbers formatted for sentences
@@ -19,6 +21,7 @@ from tidegate.report.bars import BarSegment, StackedBar, stacked_bars
 from tidegate.report.chart import Chart, LegendEntry, chart_of, facets
 from tidegate.report.colors import OUTCOME_COLORS, Colors
 from tidegate.report.gantt import GanttLane, GanttSpan, GanttStrip, gantt
+from tidegate.report.heat_map import HeatCell, heat_map
 from tidegate.report.marks import ColumnMarks, LineMark, PointMarks, RuleMark
 from tidegate.report.page import Download, Page, PageOrigin, PageSection, table
 from tidegate.report.picture import picture
@@ -34,6 +37,7 @@ __all__ = [
     "GanttLane",
     "GanttSpan",
     "GanttStrip",
+    "HeatCell",
     "LegendEntry",
     "LineMark",
     "Page",
@@ -47,6 +51,7 @@ __all__ = [
     "chart_of",
     "facets",
     "gantt",
+    "heat_map",
     "picture",
     "stacked_bars",
     "table",

@@ -7,6 +7,7 @@ from html import escape
 from tidegate.report.axis import PlotAxis
 from tidegate.report.colors import css
 from tidegate.report.marks import percent
+from tidegate.report.names import named
 
 THICK, LINE = 16, 24
 """Height of a bar, and distance from one bar to the next, in pixels."""
@@ -36,7 +37,7 @@ class StackedBar:
 def stacked_bars(bars: Sequence[StackedBar], axis: PlotAxis, label: str) -> str:
     """Return bars over one axis as HTML; `label`: text for screen readers."""
     rows = "".join(
-        f'<tr><th scope="row" title="{escape(bar.name)}">{escape(bar.name)}</th>'
+        f'<tr><th scope="row">{named(bar.name)}</th>'
         f'<td class="bar">{_drawn(bar, axis)}</td><td>{escape(bar.says)}</td></tr>'
         for bar in bars
     )

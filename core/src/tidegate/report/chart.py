@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from html import escape
 
 from tidegate.report.colors import css
+from tidegate.report.names import named
 from tidegate.report.plot import Plot
 
 
@@ -67,7 +68,7 @@ def facets(
     drawn = [(name, part if isinstance(part, str) else part.html(f"{title} {name}")) for name, part in parts]
     if len(drawn) == 1:
         return Chart(title, drawn[0][1], legend, note)
-    inner = "".join(f"<div><h3>{escape(name)}</h3>{body}</div>" for name, body in drawn)
+    inner = "".join(f"<div><h3>{named(name)}</h3>{body}</div>" for name, body in drawn)
     kind = "facets small" if small else "facets"
     return Chart(title, f'<div class="{kind}">{inner}</div>', legend, note, wide)
 
@@ -76,7 +77,7 @@ def legend(entries: Sequence[LegendEntry]) -> str:
     """Return the legend as HTML; empty if there is only one color."""
     if not entries:
         return ""
-    items = "".join(f"<li>{_key(entry)}{escape(entry.name)}</li>" for entry in dict.fromkeys(entries))
+    items = "".join(f"<li>{_key(entry)}{named(entry.name)}</li>" for entry in dict.fromkeys(entries))
     return f'<ul class="legend">{items}</ul>'
 
 

@@ -7,11 +7,12 @@ from html import escape
 from tidegate.report.axis import PlotAxis
 from tidegate.report.colors import css
 from tidegate.report.marks import CHARACTER, percent
+from tidegate.report.names import shortened
 
 LANE, BAR, STRIP = 20, 14, 16
 """Height in pixels of a lane, of a bar in it, and of a strip."""
 NS_PER_US, US_PER_MS = 1000, 1000
-MAX_NAME = 16
+MAX_NAME = 18
 ZOOM_BUTTONS = (
     ("in", "+", "closer"),
     ("out", "-", "further away"),
@@ -92,8 +93,8 @@ def gantt(label: str, strips: Sequence[GanttStrip], lanes: Sequence[GanttLane], 
 
 
 def _name(name: str, at: float) -> str:
-    shown = name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
-    return f'<text x="-8" y="{at}" text-anchor="end">{escape(shown)}<title>{escape(name)}</title></text>'
+    shown = escape(shortened(name, MAX_NAME))
+    return f'<text x="-8" y="{at}" text-anchor="end">{shown}<title>{escape(name)}</title></text>'
 
 
 def _ticks(until_us: float) -> str:

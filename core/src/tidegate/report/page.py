@@ -103,16 +103,19 @@ class Page:
 
 
 def table(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
-    """Return a table with escaped cells; it scrolls if it is wider than the page."""
+    """Return a table with escaped cells; on a phone each line becomes a card, and elsewhere a wide one scrolls."""
     classes = [
         ' class="word"' if name in WORD_COLUMNS else ' class="words"' if name in TEXT_COLUMNS else "" for name in head
     ]
 
-    def row(cells: Sequence[str], kind: str) -> str:
-        return "".join(f"<{kind}{its}>{cell}</{kind}>" for cell, its in zip(cells, classes, strict=True))
-
     # Names of fields, `models.0.slo_ms`, break after dots: they are longer than what stands below them.
     heads = [escape(name).replace(".", ".<wbr>") for name in head]
-    rows = "".join(f"<tr>{row([escape(str(cell)) for cell in line], 'td')}</tr>" for line in lines)
-    body = f"<thead><tr>{row(heads, 'th')}</tr></thead><tbody>{rows}</tbody>"
+    top = "".join(f"<th{its}>{cell}</th>" for cell, its in zip(heads, classes, strict=True))
+    cells = [f'<td{its} data-what="{escape(name)}">' for name, its in zip(head, classes, strict=True)]
+
+    def row(line: Sequence[object]) -> str:
+        return "".join(f"{cell}{escape(str(value))}</td>" for cell, value in zip(cells, line, strict=True))
+
+    rows = "".join(f"<tr>{row(line)}</tr>" for line in lines)
+    body = f"<thead><tr>{top}</tr></thead><tbody>{rows}</tbody>"
     return f'<div class="scroll"><table class="figures">{body}</table></div>'
