@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tidegate.api import NEVER_NS, NS_PER_MS, Model, Profile, Request, Setup, Worker
 from tidegate.host import Plugins
 from tidegate.observation import EngineSettings
-from tidegate.sim.what_if import AS_IT_IS, WhatIfAlternative, WhatIfQuestion, answer, usual_alternatives
+from tidegate.sim.what_if import AS_IT_IS, WhatIfAlternative, WhatIfQuestion, answer, answers, usual_alternatives
 
 PLUGINS = Plugins.installed()
 MS = NS_PER_MS
@@ -69,11 +69,35 @@ def test_what_cannot_be_said_has_a_reason() -> None:
 @pytest.mark.parametrize("policy", ["symphony", "eager"])
 def test_the_usual_ones(policy: str) -> None:
     names = [each.name for each in usual_alternatives(question(policy=policy), PLUGINS)]
-    assert names[:4] == [
+    assert names[:5] == [
         "as it is",
+        "with Triton's own batcher",
         "without worker w1",  # all that it hosts is on the other, too
         "with another worker like w1",
         "with a tenth more requests",
     ]
     assert f"with policy {policy}" not in names
     assert "with policy fifs" in names
+
+
+def test_tritons_own_batcher_has_the_settings_of_the_tritons() -> None:
+    refusing = {"models": {"m": {"max_queue_size": 1}}}
+    crowd = question()
+    crowd = replace(crowd, requests=[replace(each, arrival_ns=crowd.requests[0].arrival_ns) for each in crowd.requests])
+    own, refused = (usual_alternatives(replace(crowd, batcher=batcher), PLUGINS)[1] for batcher in ({}, refusing))
+    assert own.policy == refused.policy == "triton"
+    assert share(crowd, policy=refused.policy, options=refused.options) < share(crowd, policy=own.policy)
+    already = usual_alternatives(question(policy="triton"), PLUGINS)
+    assert "with Triton's own batcher" not in [each.name for each in already]
+
+
+def test_each_change_is_compared_with_none_over_the_same_requests() -> None:
+    changes = [WhatIfAlternative(AS_IT_IS), WhatIfAlternative("less", without=(1,)), WhatIfAlternative("same")]
+    none, less, same = answers(question(), changes, PLUGINS)
+    assert none.gain is None
+    assert none.share is not None
+    assert less.share is not None
+    assert less.gain is not None
+    assert less.gain[0] <= less.share - none.share <= less.gain[1] < 0
+    assert same.gain == (0.0, 0.0)
+    assert [each.gain for each in answers(question(count=50), changes, PLUGINS)] == [None, None, None]

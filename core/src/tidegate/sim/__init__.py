@@ -13,7 +13,7 @@ goodput           searches the highest rate that meets the SLOs; sweep: runs a g
 chart_data        data of charts beyond the figures of a run
 document          the results as JSON; report, goodput_report, sweep_report: as HTML pages, made of
 verdicts          the sentences at the top; charts, gantt_charts, load_sweep: the charts; tables: the tables
-interval          means with 95 % confidence intervals
+interval          means with 95 % confidence intervals; block_bootstrap: intervals of gains
 what_if           simulates recorded requests again with one thing changed
 shadow            what a policy would have done with requests that bypassed scheduling; shadow_process: in a process of
                   its own, which the proxy talks to in shadow_messages; triton_batch_stats: batches by Triton's

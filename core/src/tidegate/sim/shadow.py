@@ -11,12 +11,12 @@ batch at once; how long its batches occupy an instance comes from its statistics
 """
 
 from collections.abc import Sequence
-from random import Random
 from typing import Final
 
 from tidegate.api import NEVER_NS
 from tidegate.engine import ResponseMargin
 from tidegate.host import Plugins
+from tidegate.sim.block_bootstrap import gain_interval
 from tidegate.sim.shadow_batcher import OwnBatcher, TunedBatcher
 from tidegate.sim.shadow_messages import (
     BypassedRequest,
@@ -45,7 +45,6 @@ MIN_REQUESTS: Final = 200
 MIN_BLOCKS: Final = 4
 MAX_CALIBRATION_ERROR: Final = 0.03
 """Maximum difference between simulated and measured attainment of Triton's batcher."""
-BOOTSTRAP_DRAWS: Final = 1000
 POLICY, PASSING, TUNED = 3, 4, 5
 """Columns of a bootstrap block."""
 
@@ -192,15 +191,9 @@ class ShadowWindow:
 
 
 def _interval(blocks: list[list[int]], column: int, error: float, measured: float) -> tuple[float, float]:
-    """95 % of the gain of the policy over a column of the blocks, which are drawn repeatedly; wider by `error`.
+    """95 % of the gain of the policy over a column of the blocks, wider by `error`.
 
     Where `measured` of the requests were on time, no more can be gained than the rest, nor more be lost than those.
     """
-    rng = Random(0)
-    gains = []
-    for _ in range(BOOTSTRAP_DRAWS):
-        drawn = rng.choices(blocks, k=len(blocks))
-        gains.append(sum(block[POLICY] - block[column] for block in drawn) / sum(block[0] for block in drawn))
-    gains.sort()
-    low, high = gains[round(0.025 * (BOOTSTRAP_DRAWS - 1))], gains[round(0.975 * (BOOTSTRAP_DRAWS - 1))]
+    low, high = gain_interval([(block[0], block[POLICY] - block[column]) for block in blocks])
     return round(max(-measured, low - error), 4), round(min(1 - measured, high + error), 4)

@@ -6,6 +6,7 @@ from observed ratios.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from random import Random
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from tidegate.api import NEVER_NS, Batch, Profile, ProfileKey, Request, RequestA
 from tidegate.engine import FIRST_LEAD_NS, Engine
 from tidegate.host import PluginError, Plugins
 from tidegate.observation import EngineSettings, OutcomeListener
+from tidegate.sim.block_bootstrap import gain_interval
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.simulation import Simulation
 from tidegate.sim.true_latency import SimulatedWorker, TrueLatency
@@ -27,6 +29,11 @@ WHAT_IF_POLICIES: Final = ("symphony", "orloj", "eager", "nexus", "fifs")
 """Policies tried for models that are not split, if installed."""
 POLICIES_OF_SPLIT: Final = ("ppipe", "reactive")
 MORE_LOAD_FACTOR: Final = 1.1
+OWN_BATCHER: Final = "triton"
+"""Policy that behaves as Triton's own dynamic batcher."""
+BLOCKS: Final = 20
+"""Number of blocks of successive requests of which the interval of a gain is computed."""
+MIN_REQUESTS_FOR_GAIN: Final = 200
 
 
 class WhatIfAlternative(msgspec.Struct, frozen=True):
@@ -34,7 +41,9 @@ class WhatIfAlternative(msgspec.Struct, frozen=True):
 
     name: str
     policy: str = ""
-    """Name of a policy with default options; empty: the recorded policy with its options."""
+    """Name of another policy; empty: the recorded policy with its options."""
+    options: dict[str, Any] = {}
+    """Options of the other policy."""
     without: tuple[int, ...] = ()
     """Ids of removed workers."""
     twice: int | None = None
@@ -55,6 +64,8 @@ class WhatIfQuestion(msgspec.Struct, frozen=True):
     """Requests in order of arrival; their ids are replaced."""
     factors: Sequence[float] = ()
     """Observed ratios of actual to expected duration, to draw from; empty: durations as expected."""
+    batcher: dict[str, Any] = {}
+    """Configuration of the Tritons' own batchers, as options of the policy `triton`."""
 
 
 class WhatIfAnswer(msgspec.Struct, frozen=True):
@@ -63,6 +74,8 @@ class WhatIfAnswer(msgspec.Struct, frozen=True):
     name: str
     share: float | None
     """Fraction of requests that would have been on time; None: unknown."""
+    gain: tuple[float, float] | None = None
+    """Bounds (95 %) of the difference of this fraction to that without a change; None: unknown."""
     models: dict[str, float] = {}
     """The same fraction by model."""
     why: str = ""
@@ -70,15 +83,18 @@ class WhatIfAnswer(msgspec.Struct, frozen=True):
 
 
 def usual_alternatives(question: WhatIfQuestion, installed: Plugins) -> list[WhatIfAlternative]:
-    """Return the usual changes: none, one worker less or more, 10 % more requests, and other policies."""
+    """Return the usual changes: none, Triton's own batcher, one worker less or more, 10 % more requests, and other
+    policies."""
     setup = question.setup
     found = [WhatIfAlternative(AS_IT_IS)]
+    is_split = any(model.pipelines for model in setup.models)
+    if OWN_BATCHER in installed.policies and question.policy != OWN_BATCHER and not is_split:
+        found.append(WhatIfAlternative("with Triton's own batcher", policy=OWN_BATCHER, options=question.batcher))
     if spare := _spare(setup):
         found.append(WhatIfAlternative(f"without worker {spare.name}", without=(spare.id,)))
     last = setup.workers[-1]
     found.append(WhatIfAlternative(f"with another worker like {last.name}", twice=last.id))
     found.append(WhatIfAlternative("with a tenth more requests", pace=MORE_LOAD_FACTOR))
-    is_split = any(model.pipelines for model in setup.models)
     names = POLICIES_OF_SPLIT if is_split else WHAT_IF_POLICIES
     others = [name for name in names if name != question.policy and name in installed.policies]
     return [*found, *(WhatIfAlternative(f"with policy {name}", policy=name) for name in others)]
@@ -89,6 +105,34 @@ def _spare(setup: Setup) -> Worker | None:
     hosts = Counter(partition for worker in setup.workers for partition in worker.hosts)
     spare = [worker for worker in setup.workers if all(hosts[each] > 1 for each in worker.hosts)]
     return spare[-1] if spare else None
+
+
+def answers(
+    question: WhatIfQuestion,
+    alternatives: Sequence[WhatIfAlternative],
+    plugins: Plugins,
+    *,
+    enough: Callable[[], bool] | None = None,
+) -> list[WhatIfAnswer]:
+    """Simulate several changes, and compare each with the first; `enough`: as for `answer`."""
+    found: list[WhatIfAnswer] = []
+    baseline: bytearray | None = None
+    for alternative in alternatives:
+        told, on_time = _simulated(question, alternative, plugins, 0, enough)
+        if baseline is None:
+            baseline = on_time
+        elif told.share is not None and baseline and len(on_time) >= MIN_REQUESTS_FOR_GAIN:
+            told = replace(told, gain=_gain(baseline, on_time))
+        found.append(told)
+    return found
+
+
+def _gain(baseline: bytearray, on_time: bytearray) -> tuple[float, float]:
+    """The interval of the gain over blocks of successive requests."""
+    ends = [round(number * len(on_time) / BLOCKS) for number in range(BLOCKS + 1)]
+    blocks = [(end - start, sum(on_time[start:end]) - sum(baseline[start:end])) for start, end in pairwise(ends)]
+    low, high = gain_interval(blocks)
+    return round(low, 4), round(high, 4)
 
 
 def answer(
@@ -103,11 +147,22 @@ def answer(
 
     `seed`: of policy and durations. `enough`: called after each event; True ends the run.
     """
+    return _simulated(question, alternative, plugins, seed, enough)[0]
+
+
+def _simulated(
+    question: WhatIfQuestion,
+    alternative: WhatIfAlternative,
+    plugins: Plugins,
+    seed: int,
+    enough: Callable[[], bool] | None,
+) -> tuple[WhatIfAnswer, bytearray]:
+    """The answer, and for each request 1 if it was answered on time; empty where there is no answer."""
     setup = _setup(question.setup, alternative)
     name = alternative.policy or question.policy
     requests = _renumbered(question.requests, alternative.pace)
     try:
-        policy = plugins.make_policy(name, setup, {} if alternative.policy else dict(question.options))
+        policy = plugins.make_policy(name, setup, dict(alternative.options if alternative.policy else question.options))
         engine = Engine(
             policy,
             name=name,
@@ -116,36 +171,40 @@ def answer(
             max_tries=question.settings.max_tries,
             first_lead_ns=FIRST_LEAD_NS if question.settings.first_lead_ns else 0,
         )
-        ends = _Ends()
+        ends = _Ends(len(requests))
         engine.reducer.add_listener(ends)
         cluster = _cluster(setup, requests, question.factors, seed)
         simulation = Simulation(engine, cluster, patience=MAX_IDLE_TIMERS, enough=enough)
         simulation.feed(RequestArrived(request.arrival_ns, request) for request in requests)
         simulation.run()
     except PluginError as wrong:
-        return WhatIfAnswer(alternative.name, None, why=str(wrong))
+        return WhatIfAnswer(alternative.name, None, why=str(wrong)), bytearray()
     except Exception as fault:  # a policy may raise anything
-        return WhatIfAnswer(alternative.name, None, why=f"the policy broke: {type(fault).__name__}: {fault}")
+        why = f"the policy broke: {type(fault).__name__}: {fault}"
+        return WhatIfAnswer(alternative.name, None, why=why), bytearray()
     if enough is not None and enough():
-        return WhatIfAnswer(alternative.name, None, why="it took too long to simulate")
+        return WhatIfAnswer(alternative.name, None, why="it took too long to simulate"), bytearray()
     came = Counter(request.model for request in requests)
-    return WhatIfAnswer(
+    well = Counter(request.model for request in requests if ends.on_time[request.id])
+    told = WhatIfAnswer(
         alternative.name,
-        ends.on_time.total() / len(requests) if requests else None,
-        {model: ends.on_time[model] / count for model, count in sorted(came.items())},
-        "" if requests else "nothing came",
+        well.total() / len(requests) if requests else None,
+        models={model: well[model] / count for model, count in sorted(came.items())},
+        why="" if requests else "nothing came",
     )
+    return told, ends.on_time
 
 
 class _Ends(OutcomeListener):
-    """How many were answered on time."""
+    """Which requests were answered on time."""
 
-    def __init__(self) -> None:
-        self.on_time: Counter[str] = Counter()
+    def __init__(self, requests: int) -> None:
+        self.on_time = bytearray(requests)
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         """A batch is answered."""
-        self.on_time[batch.model] += sum(ended_ns <= request.deadline_ns for request in requests)
+        for request in requests:
+            self.on_time[request.id] = ended_ns <= request.deadline_ns
 
 
 def _setup(setup: Setup, alternative: WhatIfAlternative) -> Setup:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from tidegate.api import Request
 from tidegate.host import Plugins
 from tidegate.sim.background_priority import step_aside
-from tidegate.sim.what_if import WhatIfAnswer, WhatIfQuestion, answer, usual_alternatives
+from tidegate.sim.what_if import WhatIfQuestion, answers, usual_alternatives
 
 WITHIN_S: Final = 45.0
 """Time limit in seconds for all alternatives together; those not done by then are left out."""
@@ -32,11 +32,8 @@ def main() -> None:
     decoder = msgspec.json.Decoder(list[Request])
     question = replace(question, requests=[request for line in lines for request in decoder.decode(line)])
     plugins = Plugins.installed()
-    answers: list[WhatIfAnswer] = [
-        answer(question, alternative, plugins, enough=lambda: time.monotonic() > give_up)
-        for alternative in usual_alternatives(question, plugins)
-    ]
-    told.write(msgspec.json.encode(answers))
+    found = answers(question, usual_alternatives(question, plugins), plugins, enough=lambda: time.monotonic() > give_up)
+    told.write(msgspec.json.encode(found))
 
 
 if __name__ == "__main__":
