@@ -15,9 +15,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from tidegate.api import NS_PER_MS
 from tidegate_proxy.access.gate import AccessControl, HttpRefusal
 from tidegate_proxy.app.actuation.actuator import Actuator
+from tidegate_proxy.app.dashboard.history import STEP_S, HistoryRing
 from tidegate_proxy.app.dashboard.live import LiveView
 from tidegate_proxy.app.dashboard.routes import LivePage
 from tidegate_proxy.app.dashboard.viewers import Viewers
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.configuration.apis import Api
 from tidegate_proxy.deployed.tritons import RunningTritons
 from tidegate_proxy.observability.metrics_registry import registry_of
@@ -86,7 +88,9 @@ class MetricsPage:
         self._trial = trial
         self._actuator = actuator
         self._processes = processes
-        live = LiveView(driver, directory, discovery, trial)
+        self._history = HistoryRing(observability.metrics)
+        self._sampling: asyncio.Task[None] | None = None
+        live = LiveView(driver, directory, discovery, trial, self._history)
         self._live_page = LivePage(live, Viewers(live), self._looks_refused)
         self._shared = SharedPage(self._rendered)
         self._server: HttpServer | None = None
@@ -103,13 +107,27 @@ class MetricsPage:
             bounds=self._bounds,
             served="metrics",
         )
+        self._sampling = asyncio.create_task(self._sample_history())
         return self._server.port
 
     async def close(self) -> None:
         """Stop serving."""
+        if self._sampling:
+            self._sampling.cancel()
+            await asyncio.gather(self._sampling, return_exceptions=True)
         await self._live_page.close()
         if self._server:
             await self._server.stop()
+
+    async def _sample_history(self) -> None:
+        """Add a point to the dashboard's history every few seconds, where there is a dashboard."""
+        while True:
+            await asyncio.sleep(STEP_S)
+            if self._gate.page_refusal() is None:
+                try:
+                    self._history.sample()
+                except Exception as error:
+                    faults.report("the dashboard's history", error)
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; an ASGI application."""

@@ -9,7 +9,7 @@ Triton counts merged batches, clients expect one success per request, so these r
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -405,6 +405,16 @@ class Metrics(OutcomeListener):
             name: (counts.on_time, counts.on_time + counts.late + counts.failed + counts.dropped.total())
             for name, counts in self._models.items()
         }
+
+    @property
+    def models(self) -> Mapping[str, ModelCounts]:
+        """Current counts by model; they change."""
+        return self._models
+
+    @property
+    def workers(self) -> Mapping[int, WorkerCounts]:
+        """Current counts by worker id; they change."""
+        return self._workers
 
     def snapshot(self) -> MetricsSnapshot:
         """Return a copy of all numbers. Call it under the lock; it takes microseconds per model and open request."""

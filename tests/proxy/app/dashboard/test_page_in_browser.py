@@ -1,6 +1,7 @@
 """The page itself, in a headless chromium: hostile names are text, and everything is done by keyboard and at 400 px."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -9,6 +10,7 @@ import pytest
 
 from tests.proxy.app.dashboard.browser import CHROMIUM, Tab, browser
 from tidegate.sim.what_if import WhatIfAnswer
+from tidegate_proxy.app.dashboard.history import History, OutcomeSeries
 from tidegate_proxy.app.dashboard.latency_explanation import (
     BatchCompanion,
     LatencyExplanation,
@@ -16,7 +18,6 @@ from tidegate_proxy.app.dashboard.latency_explanation import (
     StageFigures,
     StepLine,
 )
-from tidegate_proxy.app.dashboard.overview import Overview
 from tidegate_proxy.app.dashboard.routes import LivePage
 from tidegate_proxy.app.dashboard.snapshot import (
     BadRequestRow,
@@ -96,8 +97,14 @@ class Hostile:
     def at(self, at_ms: int) -> object:
         raise ValueError("none")
 
-    def overview(self) -> object:
-        raise ValueError("none")
+    def history(self, since: int) -> object:
+        """Three points: the second one has no answers, in the third p99 is above the SLO."""
+        nan = float("nan")
+        evil = OutcomeSeries(50.0, [10.0, 0.0, 5.0], [0.0, 0.0, 5.0], [0.0, 2.0, 0.0], [0.0] * 3, [40.0, nan, 80.0])
+        long = OutcomeSeries(None, [1.0] * 3, [0.0] * 3, [0.0] * 3, [0.0] * 3, [7.0] * 3)
+        total = OutcomeSeries(None, [11.0, 1.0, 6.0], evil.late, evil.dropped, [0.0] * 3, evil.p99_ms)
+        at_s = [1_000_000.0, 1_000_005.0, 1_000_010.0]
+        return History(0, at_s, total, {EVIL: evil, LONG: long}, 1, [0.1, 0.5, 0.9], [EVIL, LONG, EVIL], [0.1] * 3)
 
 
 class Broken(Hostile):
@@ -109,8 +116,10 @@ class Broken(Hostile):
     def at(self, at_ms: int) -> object:
         return self.tick(0)
 
-    def overview(self) -> object:
-        return Overview([], 3_000.0, done=True, error="byte 7 of the log begins no entry")
+    def history(self, since: int) -> object:
+        nothing = OutcomeSeries(None, [], [], [], [], [])
+        error = "byte 7 of the log begins no entry"
+        return History(0, [], nothing, {}, 0, [], [], [], read_ms=3_000.0, done=True, error=error)
 
 
 def in_browser(folder: Path, test: Callable[[Tab, str], Awaitable[None]], shown: Hostile | None = None) -> None:
@@ -166,8 +175,23 @@ def test_hostile_names_the_keyboard_and_a_telephone(tmp_path: Path) -> None:
         assert await tab.value("document.title") == "Tidegate, live"
         assert await tab.value("document.documentElement.scrollWidth <= 400")
         assert await tab.value(
-            "document.querySelector('canvas').getContext('2d').getImageData(0, 8, 9999, 1).data.some(Boolean)"
+            "document.querySelector('#lanes canvas').getContext('2d').getImageData(0, 8, 9999, 1).data.some(Boolean)"
         )
+        # Curves: of all models, of one that has an evil name, and where its p99 exceeds the SLO, in words, too.
+        over = "[...document.querySelectorAll('#charts .said')].map((said) => said.textContent)"
+        await tab.until(f"{over}.length === 4")
+        assert "▲ above the SLO in 33.3 % of the time" in await tab.value(over)
+        await tab.value(
+            f"by('shown-model').value = {json.dumps(EVIL)}; by('shown-model').dispatchEvent(new Event('change'))"
+        )
+        assert await tab.value("document.querySelectorAll('#charts .legend')[2].textContent") == f"{EVIL}80.0 ms"
+        drawn = "[...document.querySelectorAll('#charts canvas')].map((canvas) => canvas.getContext('2d')"
+        drawn += ".getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean))"
+        assert await tab.until(f"{drawn}.every(Boolean) && {drawn}.length") == 4
+        elsewhere = "performance.getEntriesByType('resource').filter((each) => !each.name.startsWith(location.origin))"
+        assert await tab.value(f"{elsewhere}.length") == 0
+        fits = "[...document.querySelectorAll('.scroll')].filter((box) => box.scrollWidth > box.clientWidth).length"
+        assert await tab.value(fits) == 0, "on a phone each line of a table is a card"
         dark = await tab.value("getComputedStyle(document.documentElement).backgroundColor")
         await tab.look(1200, 900, dark=False)
         assert await tab.value("getComputedStyle(document.documentElement).backgroundColor") != dark

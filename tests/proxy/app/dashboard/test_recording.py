@@ -1,10 +1,10 @@
 """A recording in the page: any instant of it, its requests, what would have been otherwise."""
 
 import asyncio
+import math
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +15,8 @@ import typer
 from tests.proxy.app.dashboard.event_buffers import MS
 from tests.proxy.app.dashboard.log_of import write_log
 from tidegate.observation import read_log
+from tidegate_proxy.app.dashboard.history import History
 from tidegate_proxy.app.dashboard.log_file import LogFile
-from tidegate_proxy.app.dashboard.overview import Overview
 from tidegate_proxy.app.dashboard.recording import RecordedRun
 from tidegate_proxy.app.dashboard.what_if import WhatIf
 from tidegate_proxy.commands.view import view
@@ -38,12 +38,11 @@ def recording(log: Path) -> Iterator[RecordedRun]:
     recording.close()
 
 
-def whole(recording: RecordedRun) -> Overview:
-    give_up = time.monotonic() + 60
-    while not (overview := recording.overview()).done:
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
-    return overview
+def whole(recording: RecordedRun) -> History:
+    recording._scan.join(60)
+    history = recording.history(0)
+    assert history.done
+    return history
 
 
 def test_instants_and_requests_are_found_as_if_the_log_were_read(log: Path) -> None:
@@ -87,9 +86,19 @@ def test_any_instant_of_it(recording: RecordedRun) -> None:
 
 
 def test_the_whole_of_it(recording: RecordedRun) -> None:
-    overview = whole(recording)
-    assert overview.error == ""
-    assert sum(each.on_time + each.late + each.dropped + each.failed for each in overview.pieces) == SECONDS * RATE
+    history = whole(recording)
+    assert history.error == ""
+    assert history.at_s == [float(second + 1) for second in range(SECONDS + 1)]
+    ended = sum(map(sum, (history.total.on_time, history.total.late, history.total.dropped, history.total.failed)))
+    assert ended == pytest.approx(SECONDS * RATE), "points cover a second each, so that rates are counts"
+    assert {name: its.slo_ms for name, its in history.models.items()} == {"m": 60.0, "n": 40.0}
+    m, n = history.models["m"], history.models["n"]
+    assert [a + b for a, b in zip(m.on_time, n.on_time, strict=True)] == pytest.approx(history.total.on_time)
+    answered = [p99_ms for p99_ms in m.p99_ms if not math.isnan(p99_ms)]
+    assert answered
+    assert all(p99_ms >= 12 for p99_ms in answered), "its fastest batch takes 12 ms"
+    assert set(history.busiest_worker) <= {"w0", "w1"}
+    assert 0 < max(history.busy) <= max(history.busiest) <= 1
 
 
 def test_timelines_and_what_if(recording: RecordedRun) -> None:

@@ -111,6 +111,37 @@ def serve(serve_here: Make, start_fake: Make) -> Make:
     return lambda **options: serve_here([fake], **{"listen": LOCAL, **options}).serving.metrics_address
 
 
+def test_its_history_is_there_when_it_opens_again(
+    serve_here: Make, triton: EmbeddedTriton, call: Make, request_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_page, "STEP_S", 0.02)
+    proxy = serve_here([triton], policy="symphony", listen=LOCAL)
+    address = proxy.serving.metrics_address
+    for _ in range(5):
+        assert call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is grpc.StatusCode.OK
+
+    def history(since: int = 0) -> dict[str, Any]:
+        status, text = ask(address, f"/dashboard/history?since={since}", **ASKS)
+        assert status == 200, text
+        told: dict[str, Any] = json.loads(text)
+        return told
+
+    give_up = time.monotonic() + 20
+    while "echo" not in (told := history())["models"] or len(told["at_s"]) < 3:
+        assert time.monotonic() < give_up, told
+    echo = told["models"]["echo"]
+    assert max(echo["on_time"]) > 0
+    assert max(p99_ms for p99_ms in echo["p99_ms"] if p99_ms is not None) > 0
+    assert {len(told["at_s"]), len(told["busiest"])} == {len(echo["on_time"])}
+    assert max(told["busiest"]) > 0
+    assert told["busiest_worker"][-1]
+    again = history(since=len(told["at_s"]) - 1)
+    assert again["first"] == len(told["at_s"]) - 1
+    assert again["at_s"][0] == told["at_s"][-1], "a page that has the others gets no more than it needs"
+    assert ask(address, "/dashboard/history")[0] == 403
+    assert ask(address, "/dashboard/history?since=x", **ASKS)[0] == 400
+
+
 def test_pages_of_other_sites_learn_nothing(serve: Make) -> None:
     address = serve()
     assert ask(address, "/dashboard/hello")[0] == 403  # what a form or a picture of another page can ask

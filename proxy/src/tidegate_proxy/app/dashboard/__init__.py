@@ -2,7 +2,7 @@
 
 routes        the HTTP routes: BEGIN HERE
   document      the page in one file: page.html, page.css and the scripts tables.js, rollout.js (shadow and canary),
-                drawing.js, timeline.js, page.js
+                charts.js (curves over time, with uplot/), drawing.js (lanes of workers), timeline.js, page.js
   source        source of the data: a process or a recorded run
   viewers       the viewers; nothing is collected while there are none
   live          shows a running Tidegate
@@ -14,5 +14,6 @@ timeline_builder     builds the timeline of one request, a little at a time
 what_if       simulates the latest requests with something changed: what_if_input collects them,
   what_if_process    a process of its own simulates
 recording     shows a recorded run: `tidegate view`; serving: serves it until interrupted
-  log_file      random access to the event log; overview: the whole run, in intervals
+  log_file      random access to the event log
+history       curves over time: the last hour of a running Tidegate, or all of a recorded run
 """

@@ -13,9 +13,18 @@ def _part(name: str, package: str = __package__) -> str:
     return files(package).joinpath(name).read_text("utf-8")
 
 
-_STYLE: Final = _part("style.css", "tidegate.report") + _part("page.css")
-"""The colors and tables of reports, and what only this page has."""
-_SCRIPT: Final = "".join(_part(name) for name in ("tables.js", "rollout.js", "drawing.js", "timeline.js", "page.js"))
+_STYLE: Final = _part("style.css", "tidegate.report") + _part("uplot/uPlot.min.css") + _part("page.css")
+"""The colors and tables of reports, the chart library's style, and what only this page has."""
+_SCRIPTS: Final = (
+    "uplot/uPlot.min.js",
+    "tables.js",
+    "rollout.js",
+    "charts.js",
+    "drawing.js",
+    "timeline.js",
+    "page.js",
+)
+_SCRIPT: Final = "".join(map(_part, _SCRIPTS))
 
 
 def _digest(text: str) -> str:

@@ -1,8 +1,6 @@
 // The lanes of the workers: what ran in the last seconds, one canvas each.
 const KEPT_MS = 10000
 let span = 5000, bars = [], lanes = new Map(), showing = null
-const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim()
-
 function takeStages(snapshot, afresh) {
   if (afresh) bars = []
   for (const [worker, name, start, took, planned, rows, requests, batch, first] of snapshot.stages) {
@@ -25,7 +23,7 @@ function laneOf(worker) {
   made.canvas.onmousemove = (event) => {
     const hit = barAt(worker.id, made.canvas, event)
     made.canvas.title = hit
-      ? `${hit.model}: batch ${hit.batch}, ${hit.requests} requests, ${hit.rows} rows, ${digits(hit.took, 2)} ms (planned ${digits(hit.planned, 2)})`
+      ? `${hit.model}: batch ${hit.batch}, ${hit.requests} requests, ${hit.rows} rows, ${digits(hit.took, 2)} ms (expected at most ${digits(hit.planned, 2)})`
       : ""
   }
   made.box.append(line, made.canvas)
@@ -43,9 +41,9 @@ function showWorkers(snapshot) {
   const wanted = []
   for (const worker of snapshot.workers) {
     const lane = laneOf(worker)
-    lane.name.textContent = worker.name
-    lane.name.title = worker.device_class
-    lane.says.textContent = `${worker.state}, ${percent(worker.busy)} busy${worker.running ? `, ${worker.running} under way` : ""}`
+    if (lane.name.textContent !== worker.name) lane.name.replaceChildren(named(worker.name))
+    lane.says.textContent = `${worker.state}, ${percent(worker.busy)} busy${worker.running ? `, ${worker.running} in flight` : ""}`
+    lane.says.title = worker.device_class
     lane.says.className = worker.state === "up" ? "" : "lost"
     const own = bars.filter((bar) => bar.worker === worker.id && bar.start + bar.took > snapshot.at_ms - span)
     lane.canvas.setAttribute("aria-label", `${worker.name}: ${own.length} batches in the last ${span / 1000} s`)
@@ -54,14 +52,14 @@ function showWorkers(snapshot) {
   const here = new Set(snapshot.workers.map((worker) => worker.id))
   for (const id of lanes.keys()) if (!here.has(id)) lanes.delete(id)
   const axis = element("div", "axis")
-  for (const label of [`${span / 1000} s before`, `${span / 2000} s`, recordedAt === null ? "now" : "then"]) axis.append(element("span", "", label))
+  for (const label of [`${span / 1000} s before`, `${span / 2000} s`, recordedAt === null ? "now" : clockOf(snapshot.at_ms)]) axis.append(element("span", "", label))
   if (snapshot.more_workers) wanted.push(element("p", "note", `${snapshot.more_workers} more are not shown`))
   by("lanes").replaceChildren(...wanted, axis)
   const models = [...new Set(bars.map((bar) => bar.model))].slice(0, MODELS + 1)
   by("legend").replaceChildren(...models.map((model) => {
     const entry = element("li"), swatch = element("span", "swatch")
     swatch.style.background = `var(${colorOf(model)})`
-    entry.append(swatch, model)
+    entry.append(swatch, named(model))
     return entry
   }))
   for (const worker of snapshot.workers) draw(worker.id, lanes.get(worker.id).canvas, snapshot.at_ms)
@@ -86,4 +84,7 @@ function draw(worker, canvas, until) {
   }
 }
 
-by("span").onchange = () => { span = 1000 * Number(by("span").value); if (showing) showWorkers(showing) }
+by("spans").append(...[1, 2, 5, 10].map((seconds) => chooser("spans", `${seconds} s`, 1000 * seconds === span, () => {
+  span = 1000 * seconds
+  if (showing) showWorkers(showing)
+})))

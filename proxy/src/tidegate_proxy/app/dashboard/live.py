@@ -13,6 +13,7 @@ from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.app.dashboard.decisions import latest_decisions
 from tidegate_proxy.app.dashboard.event_buffer import EventBuffer
 from tidegate_proxy.app.dashboard.figures import RollingFigures
+from tidegate_proxy.app.dashboard.history import History, HistoryRing
 from tidegate_proxy.app.dashboard.latency_explanation import LatencyExplanation
 from tidegate_proxy.app.dashboard.rollout_section import section_of
 from tidegate_proxy.app.dashboard.snapshot import DashboardSnapshot
@@ -21,6 +22,7 @@ from tidegate_proxy.app.dashboard.tick_buffer import TickBuffer
 from tidegate_proxy.app.dashboard.timeline_builder import build_timeline, build_timeline_steps
 from tidegate_proxy.app.dashboard.what_if import what_if
 from tidegate_proxy.rollout.mode import RolloutMode
+from tidegate_proxy.rollout.shadow import own_batching
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.tritons.catalog import CurrentCatalog
@@ -36,8 +38,16 @@ MAX_AT_A_TICK: Final = 2_000
 class LiveView:
     """Observer of one engine from `open` to `close`, without cost otherwise. Use it only in the event loop."""
 
-    def __init__(self, driver: Driver, directory: CurrentCatalog, discovery: Discovery, trial: RolloutMode) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        directory: CurrentCatalog,
+        discovery: Discovery,
+        trial: RolloutMode,
+        history: HistoryRing,
+    ) -> None:
         self._driver = driver
+        self._history = history
         self._directory = directory
         self._discovery = discovery
         self._trial = trial
@@ -133,6 +143,7 @@ class LiveView:
             options=engine.policy.options.model_dump(mode="json"),
             settings=EngineSettings(learn=True, max_tries=engine.max_tries, first_lead_ns=FIRST_LEAD_NS),
             requests=(),
+            batcher=own_batching(self._directory.catalog),
         )
         return await what_if(question, list(self._moments.latest), learned=True)
 
@@ -140,9 +151,9 @@ class LiveView:
         """Raise ValueError: a running Tidegate has no other instants."""
         raise ValueError("this one runs: only a recording has other instants")
 
-    def overview(self) -> object:
-        """Raise ValueError: a running Tidegate has no overview."""
-        raise ValueError("this one runs: only a recording has an end")
+    def history(self, since: int) -> History:
+        """Return the points of the last hour from number `since` on."""
+        return self._history.history(since)
 
     def _setup(self) -> Setup:
         """The models, workers and expectations as they are now."""

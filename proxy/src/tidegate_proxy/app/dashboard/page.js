@@ -17,7 +17,10 @@ async function ask(path, method = "GET") {
   }
 }
 
-const say = (text) => { by("state").textContent = text }
+function say(text) {
+  by("state").textContent = text
+  by("state").className = text === "live" ? "is-live" : ""
+}
 
 function show(snapshot, afresh = false) {
   latest = snapshot
@@ -99,15 +102,19 @@ async function simulate() {
   if (answer.error) { by("what-if-state").textContent = answer.error; return }
   const data = answer.data
   by("what-if-state").textContent = `${data.requests} requests of ${digits(data.seconds, 0)} s, in ${digits(data.took_s, 1)} s`
-  by("answers").replaceChildren(...data.answers.map((each) => {
-    const box = element("div", each.name === "as it is" ? "answer now" : "answer"), line = element("p"), meter = element("div", "meter"), bar = element("i")
-    line.append(element("b", "", each.name), element("span", each.share === null ? "" : grade(each.share), each.share === null ? each.why : percent(each.share)))
-    bar.style.width = `${100 * (each.share ?? 0)}%`
-    meter.append(bar)
-    box.append(line, meter)
-    return box
-  }))
-  if (data.actual !== null) by("answers").prepend(element("p", "note", `Live, ${percent(data.actual)} of those were on time.`))
+  by("answers").replaceChildren(...data.answers.map(whatIfOf))
+  if (data.actual !== null) by("answers").prepend(element("p", "note", `Measured live: ${percent(data.actual)} of them were on time. How near "${data.answers[0].name}" comes to that says how far to trust the others.`))
+}
+
+function whatIfOf(answer, place) {
+  const box = element("div", place ? "answer" : "answer now"), line = element("p"), meter = element("div", "meter"), bar = element("i")
+  const value = element("span", answer.share === null ? "note" : grade(answer.share), answer.share === null ? answer.why : percent(answer.share))
+  line.append(element("b", "", answer.name), value)
+  bar.style.width = `${100 * (answer.share ?? 0)}%`
+  meter.append(bar)
+  box.append(line, meter)
+  if (answer.gain) box.append(element("p", `note ${gainClass(answer.gain)}`, `${points(answer.gain[0])} to ${points(answer.gain[1])} points (95 %)`))
+  return box
 }
 by("what-if").onclick = simulate
 
@@ -118,36 +125,21 @@ const clockOf = (ms) => `${Math.floor(ms / 60000)}:${String(Math.floor(ms / 1000
 async function moveTo(ms) {
   recordedAt = ms
   by("at").setAttribute("aria-valuetext", clockOf(ms))
-  by("shown-at").textContent = `${clockOf(ms)} of ${clockOf(hello.length_ms)}`
+  by("at").value = String(ms)
+  by("shown-at").textContent = `The rest of the page shows ${clockOf(ms)} of ${clockOf(hello.length_ms)}. Arrows, or a click on a chart, move it.`
+  if (past) showHistory()
   const answer = await ask(`/dashboard/at?ms=${Math.round(ms)}`)
   if (recordedAt !== ms) return
   if (answer.error) say(answer.error)
   else show(answer.data, true)
 }
 
-function drawOverview(pieces, until) {
-  const svg = by("overview"), made = [], high = 60
-  svg.setAttribute("viewBox", `0 0 ${until} ${high}`)
-  const most = Math.max(1, ...pieces.map((piece) => piece.on_time + piece.late + piece.dropped + piece.failed))
-  for (const piece of pieces) {
-    let top = high
-    for (const [kind, count] of [["on-time", piece.on_time], ["late", piece.late], ["dropped", piece.dropped], ["failed", piece.failed]]) {
-      if (!count) continue
-      const bar = document.createElementNS("http://www.w3.org/2000/svg", "rect"), tall = (high * count) / most
-      top -= tall
-      for (const [name, value] of Object.entries({ x: piece.from_ms, y: top, width: piece.length_ms, height: tall })) bar.setAttribute(name, value)
-      bar.style.fill = `var(--${kind})`
-      made.push(bar)
-    }
-  }
-  svg.replaceChildren(...made)
-}
-
-async function overview() {
+// A recording is read in the background; what is shown grows until all of it is read.
+async function readHistory() {
   for (;;) {
-    const answer = await ask("/dashboard/overview")
+    const answer = await ask("/dashboard/history")
     if (answer.error) { say(answer.error); return }
-    drawOverview(answer.data.pieces, hello.length_ms)
+    takeHistory(answer.data)
     if (answer.data.error) { say(`recording, readable up to ${clockOf(answer.data.read_ms)} only: ${answer.data.error}`); return }
     if (answer.data.done) { say("recording"); return }
     say(`recording, read up to ${clockOf(answer.data.read_ms)}`)
@@ -155,8 +147,19 @@ async function overview() {
   }
 }
 
+// A running Tidegate adds a point every five seconds; a page that was reloaded gets the last hour.
+async function followHistory() {
+  for (let since = 0; ;) {
+    const answer = await ask(`/dashboard/history?since=${since}`)
+    if (answer.data && !paused) since = takeHistory(answer.data) ? 0 : past.first + past.at_s.length
+    if (since) await new Promise((resolve) => setTimeout(resolve, 5000))
+    else await new Promise((resolve) => setTimeout(resolve, 1000))
+  }
+}
+
 function openRecording() {
-  by("time").hidden = false
+  by("moments").hidden = false
+  by("ranges").hidden = true
   by("pause").hidden = true
   by("title").textContent = `${hello.name}: policy ${hello.policy}, read by Tidegate ${hello.version}`
   const at = by("at")
@@ -164,7 +167,7 @@ function openRecording() {
   at.value = String(Math.min(10000, hello.length_ms))
   at.oninput = () => moveTo(Math.min(Number(at.value), hello.length_ms))
   moveTo(Math.min(Number(at.value), hello.length_ms))
-  overview()
+  readHistory()
 }
 
 async function begin() {
@@ -182,6 +185,7 @@ async function begin() {
   if (hello.kind === "recording") return openRecording()
   by("title").textContent = `Tidegate ${hello.version}, policy ${hello.policy}`
   follow()
+  followHistory()
 }
 
 document.addEventListener("keydown", (event) => {
@@ -192,5 +196,8 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "s") simulate()
 })
 window.addEventListener("hashchange", () => { if (location.hash.startsWith("#token=")) location.reload() })
-window.addEventListener("resize", () => { if (latest) showWorkers(latest) })
+window.addEventListener("resize", () => {
+  if (latest) showWorkers(latest)
+  redraw()
+})
 begin()

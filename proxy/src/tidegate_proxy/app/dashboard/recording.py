@@ -1,4 +1,4 @@
-"""Dashboard source for a recorded run: any instant at once; the overview is read in the background."""
+"""Dashboard source for a recorded run: any instant at once; the history is read in the background."""
 
 import asyncio
 import threading
@@ -16,9 +16,9 @@ from tidegate.sim.what_if import WhatIfQuestion
 from tidegate_proxy.app.dashboard.decisions import latest_decisions
 from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent, moment_of
 from tidegate_proxy.app.dashboard.figures import NS_PER_US, SHOWN_STAGES, WINDOW_NS, FinishedStages, RollingFigures
+from tidegate_proxy.app.dashboard.history import History, HistoryReader
 from tidegate_proxy.app.dashboard.latency_explanation import LatencyExplanation, explain
 from tidegate_proxy.app.dashboard.log_file import LogFile
-from tidegate_proxy.app.dashboard.overview import Overview, OverviewReader
 from tidegate_proxy.app.dashboard.request_facts import RequestFacts, names_of
 from tidegate_proxy.app.dashboard.snapshot import DashboardSnapshot, StageBar
 from tidegate_proxy.app.dashboard.source import PageHello
@@ -44,9 +44,12 @@ class RecordedRun:
         self._name = path.name
         self._rare: list[WorkerJoined | WorkerLost | TopologyChanged] = []
         """Changes of models and workers in the part that was read."""
-        self._reader = OverviewReader(self._log.first_ns, self._log.last_ns)
+        setup: Setup = self._log.header.setup
+        slos_ns = {model.name: model.slo_ns for model in setup.models}
+        self._reader = HistoryReader(self._log.first_ns, self._log.last_ns, slos_ns)
+        self._reader.know(setup.workers)
         self._stop = threading.Event()
-        self._scan = threading.Thread(target=self._read_all, daemon=True, name="overview")
+        self._scan = threading.Thread(target=self._read_all, daemon=True, name="history")
         self._scan.start()
 
     def close(self) -> None:
@@ -60,9 +63,10 @@ class RecordedRun:
         length_ms = (self._log.last_ns - self._log.first_ns) / NS_PER_MS
         return PageHello("recording", self._log.header.policy, version("tidegate-proxy"), self._name, length_ms)
 
-    def overview(self) -> Overview:
-        """Return the outcomes of all requests in the part that was read."""
-        return self._reader.overview()
+    def history(self, since: int) -> History:
+        """Return the history of the part that was read."""
+        del since  # points that were read already may still change
+        return self._reader.history()
 
     def at(self, at_ms: int) -> DashboardSnapshot:
         """Return the snapshot at an instant, with the stages of the window before it.
@@ -180,10 +184,7 @@ class RecordedRun:
         for event in list(self._rare):
             if event.now_ns > until_ns:
                 return
-            if isinstance(event, WorkerJoined):
-                yield event.worker
-            elif isinstance(event, TopologyChanged):
-                yield from event.workers
+            yield from _workers_of(event)
 
     def _read_all(self) -> None:
         """In a thread: the whole of it once."""
@@ -193,10 +194,22 @@ class RecordedRun:
                     return
                 if isinstance(entry.event, _RARE):
                     self._rare.append(entry.event)
+                    self._reader.know(_workers_of(entry.event))
                 self._reader.take(entry)
             self._reader.end()
         except (ValueError, msgspec.MsgspecError) as error:
             self._reader.end(str(error))
+
+
+def _workers_of(event: WorkerJoined | WorkerLost | TopologyChanged) -> Iterable[Worker]:
+    """The workers that came with an event."""
+    match event:
+        case WorkerJoined():
+            return (event.worker,)
+        case TopologyChanged():
+            return event.workers
+        case _:
+            return ()
 
 
 def _together(taken: Iterable[FinishedStages], since_us: int) -> tuple[list[str], list[StageBar]]:

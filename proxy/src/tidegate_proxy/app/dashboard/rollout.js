@@ -26,6 +26,12 @@ function gainOf(gain, most) {
   return drawn
 }
 
+function heading(name) {
+  const made = element("h3")
+  made.append(named(name))
+  return made
+}
+
 function showTrial(trial) {
   by("trial").hidden = !trial
   if (!trial) return
@@ -43,7 +49,7 @@ function showTrial(trial) {
   const most = Math.max(0.01, ...trial.rows.flatMap((row) => (row.gain ?? []).map(Math.abs)))
   by("trial-rows").replaceChildren(...trial.rows.map((row) => {
     const box = element("article", "trial")
-    box.append(element("h3", "", row.model || "All with an SLO"), ...row.sides.map(sideOf))
+    box.append(heading(row.model || "All with an SLO"), ...row.sides.map(sideOf))
     if (row.gain) {
       const said = `${would} attainment by ${points(row.gain[0])} to ${points(row.gain[1])} points`
       box.append(element("b", gainClass(row.gain), `${trial.policy} ${said}`), gainOf(row.gain, most))

@@ -22,7 +22,7 @@ _DATA: Final = (
     b"/dashboard/timeline",
     b"/dashboard/what-if",
     b"/dashboard/at",
-    b"/dashboard/overview",
+    b"/dashboard/history",
 )
 _JSON: Final[Headers] = [
     (b"content-type", b"application/json"),
@@ -58,8 +58,8 @@ class DashboardSource(Protocol):
     def at(self, at_ms: int) -> object:
         """Return the snapshot at an instant of a recorded run. Raises ValueError for other sources."""
 
-    def overview(self) -> object:
-        """Return the overview of a recorded run. Raises ValueError if there is none."""
+    def history(self, since: int) -> object:
+        """Return the series over time, from point number `since` on if the source has that point."""
 
 
 Refusal = Callable[[Mapping[str, str]], HttpAnswer | None]
@@ -114,8 +114,8 @@ class LivePage:
                     told: object = self._shown.hello()
                 case b"/dashboard/at":
                     told = await asyncio.to_thread(self._shown.at, _number(query, b"ms"))
-                case b"/dashboard/overview":
-                    told = self._shown.overview()
+                case b"/dashboard/history":
+                    told = self._shown.history(_number(query, b"since") if b"since=" in query else 0)
                 case b"/dashboard/what-if":
                     told = await self._what_if(_number(query, b"ms") if b"ms=" in query else None)
                 case _:

@@ -10,6 +10,26 @@ function element(name, kind, text) {
   if (text !== undefined) made.textContent = text
   return made
 }
+// A name that keeps its end where it is shortened: similar names differ there.
+const NAME_END = 12
+function named(text) {
+  const made = element("span", "name"), end = text.length > 2 * NAME_END ? NAME_END : 0
+  made.append(element("span", "", text.slice(0, text.length - end)))
+  if (end) made.append(element("span", "", text.slice(-end)))
+  made.title = text
+  return made
+}
+// One of several buttons of which one is pressed.
+function chooser(group, name, isPressed, act) {
+  const button = element("button", "", name)
+  button.type = "button"
+  button.setAttribute("aria-pressed", String(isPressed))
+  button.onclick = () => {
+    for (const each of by(group).children) each.setAttribute("aria-pressed", String(each === button))
+    act()
+  }
+  return button
+}
 const colorOf = (model) => {
   if (!colors.has(model)) colors.set(model, colors.size < MODELS ? `--model-${colors.size}` : "--other")
   return colors.get(model)
@@ -43,21 +63,25 @@ function showModels(snapshot) {
   by("models").tBodies[0].replaceChildren(...snapshot.models.map((model) => {
     const row = element("tr"), name = cell("model", undefined, "word"), swatch = element("span", "swatch")
     swatch.style.background = `var(${colorOf(model.name)})`
-    name.append(swatch, model.name)
-    name.title = model.name
-    const sized = cell("batches", undefined, "word sized")
+    const line = element("div", "named"), isOver = isOverSlo(model)
+    line.append(swatch, named(model.name))
+    name.append(line)
+    const p99 = cell("p99 ms", `${isOver ? "▲ " : ""}${shown(model.p99_ms)}`, isOver ? "share failed" : "")
+    if (isOver) p99.title = `above the SLO of ${shown(model.slo_ms, 0)} ms`
+    const sized = cell("batch sizes", undefined, "word sized")
     sized.append(sizesOf(model.sizes))
     row.append(
-      name, cell("req/s", shown(model.rate_rps)), cell("in time", percent(model.on_time), `share ${grade(model.on_time)}`),
-      cell("p50", shown(model.p50_ms)), cell("p99", shown(model.p99_ms)), cell("SLO", shown(model.slo_ms, 0)),
-      cell("waiting", shown(model.waiting, 0)), cell("late", shown(model.on_deadline_miss, 0)),
+      name, cell("requests/s", shown(model.rate_rps)), cell("on time", percent(model.on_time), `share ${grade(model.on_time)}`),
+      cell("p50 ms", shown(model.p50_ms)), p99, cell("SLO ms", shown(model.slo_ms, 0)),
+      cell("waiting", shown(model.waiting, 0)), cell("late", shown(model.late, 0)),
       cell("dropped", shown(model.dropped, 0)), cell("failed", shown(model.failed, 0)),
-      cell("rows", shown(model.mean_rows)), sized,
+      cell("rows/batch", shown(model.mean_rows)), sized,
     )
     return row
   }))
   const more = snapshot.more_models ? `; ${snapshot.more_models} more are not shown` : ""
-  by("models-note").textContent = `Of the last ${digits(snapshot.window_s, 0)} s${more}.`
+  by("models-note").textContent = `Of the last ${digits(snapshot.window_s, 0)} s${more}. ▲ marks a p99 above the SLO.`
+  showTiles(snapshot)
   let rate = 0, good = 0, counted = 0
   for (const model of snapshot.models) {
     rate += model.rate_rps
@@ -65,22 +89,53 @@ function showModels(snapshot) {
   }
   by("verdict").textContent = counted
     ? `${digits(100 * good / counted, 1)} % of ${digits(rate, rate < 100 ? 1 : 0)} requests/s are on time`
-    : "Nothing is asked at present"
+    : "No requests at present"
+}
+
+const isOverSlo = (model) => model.slo_ms !== null && model.p99_ms !== null && model.p99_ms > model.slo_ms
+
+// The figures at a glance: a name, a value, and where or what it is.
+function showTiles(snapshot) {
+  const models = snapshot.models, total = (of) => models.reduce((sum, model) => sum + of(model), 0)
+  const rate = total((model) => model.rate_rps), counted = total((model) => (model.on_time === null ? 0 : model.rate_rps))
+  const good = counted ? total((model) => (model.on_time ?? 0) * model.rate_rps) / counted : null
+  const slowest = models.filter((model) => model.slo_ms !== null && model.p99_ms !== null)
+    .sort((one, other) => other.p99_ms / other.slo_ms - one.p99_ms / one.slo_ms)[0]
+  const busiest = snapshot.workers.reduce((most, worker) => (most === null || worker.busy > most.busy ? worker : most), null)
+  const lost = snapshot.workers.filter((worker) => worker.state !== "up").length
+  const count = snapshot.workers.length + snapshot.more_workers
+  const tiles = [
+    ["Requests/s", digits(rate, rate < 100 ? 1 : 0), `${total((model) => model.dropped + model.failed)} dropped or failed`, ""],
+    ["On time", percent(good), `in the last ${digits(snapshot.window_s, 0)} s`, grade(good)],
+    ["p99, worst model", slowest ? `${isOverSlo(slowest) ? "▲ " : ""}${shown(slowest.p99_ms)} ms` : "",
+      slowest ? `of ${shown(slowest.slo_ms, 0)} ms: ${slowest.name}` : "no model with an SLO", slowest && isOverSlo(slowest) ? "failed" : ""],
+    ["Waiting", digits(total((model) => model.waiting), 0), "requests in the queue", ""],
+    ["Busiest worker", busiest ? percent(busiest.busy) : "", busiest ? busiest.name : "", ""],
+    ["Workers up", `${count - lost} of ${count}`, lost ? "some are away or ejected" : "all", lost ? "failed" : ""],
+  ]
+  by("tiles").replaceChildren(...tiles.map(([name, value, where, grade]) => {
+    const tile = element("div", "tile"), about = element("dd", "note")
+    about.append(named(where))
+    tile.append(element("dt", "", name), element("dd", `value ${grade}`, value || "–"), about)
+    return tile
+  }))
 }
 
 function showShapes(snapshot) {
   const most = Math.max(0.001, ...snapshot.shapes.map((shape) => Math.max(shape.upper_ms, shape.took_ms)))
   by("shapes").tBodies[0].replaceChildren(...snapshot.shapes.map((shape) => {
-    const row = element("tr"), bar = element("td", "bar"), box = element("div"), took = element("i"), plan = element("u")
+    const row = element("tr"), bar = element("td", "word bar"), box = element("div"), took = element("i"), plan = element("u")
     const name = shape.partition === shape.model ? shape.model : `${shape.model}: ${shape.partition}`
     took.style.width = `${(100 * shape.took_ms) / most}%`
     if (shape.took_ms > shape.upper_ms) took.className = "over"
     plan.style.left = `${(100 * shape.upper_ms) / most}%`
     box.append(took, plan)
     bar.append(box)
+    const told = cell("model", undefined, "word")
+    told.append(named(name))
     row.append(
-      cell("model", name, "word"), cell("shape", shape.shape, "word"), cell("rows", shape.rows), cell("batches", shape.stages),
-      cell("planned", shown(shape.upper_ms, 2)), cell("took", shown(shape.took_ms, 2)), cell("longer", percent(shape.over)), bar,
+      told, cell("shape", shape.shape, "word"), cell("rows", shape.rows), cell("batches", shape.stages),
+      cell("p95 ms", shown(shape.upper_ms, 2)), cell("took ms", shown(shape.took_ms, 2)), cell("longer", percent(shape.over)), bar,
     )
     row.title = shape.device_class
     return row

@@ -13,7 +13,7 @@ function showWorst(snapshot) {
     line.setAttribute("aria-selected", String(bad.id === chosen))
     line.dataset.request = bad.id
     const late = bad.late_ms === null ? bad.reason : bad.late_ms > 0 ? `${digits(bad.late_ms, 1)} ms late` : `${digits(-bad.late_ms, 1)} ms early`
-    line.append(element("b", "", bad.model), how, element("span", "", `#${bad.id}, ${late}`), element("span", "", `${digits(bad.latency_ms, 1)} ms`))
+    line.append(named(bad.model), how, element("span", "", `#${bad.id}, ${late}`), element("span", "", `${digits(bad.latency_ms, 1)} ms`))
     line.onclick = () => { choose(line); tell(bad.id) }
     return line
   }))
@@ -31,7 +31,7 @@ function choose(line) {
 
 worst.onkeydown = (event) => {
   const lines = [...worst.children], now = lines.findIndex((line) => Number(line.dataset.request) === chosen)
-  const to = { ArrowDown: Math.min(now + 1, lines.length - 1), ArrowUp: Math.max(now - 1, 0), Shard: 0, End: lines.length - 1 }[event.key]
+  const to = { ArrowDown: Math.min(now + 1, lines.length - 1), ArrowUp: Math.max(now - 1, 0), Home: 0, End: lines.length - 1 }[event.key]
   if (to !== undefined) { event.preventDefault(); choose(lines[to]) }
   else if ((event.key === "Enter" || event.key === " ") && now >= 0) { event.preventDefault(); tell(chosen) }
 }
