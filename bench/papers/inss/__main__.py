@@ -5,12 +5,8 @@
 DIR holds iGniter's measurements (docs/results/inss.md says which, and where they come from); none of it is a part of
 this project. An hour on two cores, so no part of `make bench`; `--only`, `--seeds` and `--seconds` try a part.
 
-told         how much more than what comes planners are best told, on mixes that nothing else is judged by
 rates        4 GPUs, 10 models: violations at fixed rates
 scale        the same: at how many times its rates a mix has violations of no more than 1 %
-throughput   the paper's: rows per second in full batches at fixed rates
-many         64 GPUs, 160 models: violations, and how long a decision takes
-changing     2 GPUs, 5 models, rates that change every 30 s: one plan for their means, and controllers
 """
 
 import argparse
@@ -28,26 +24,18 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import t as students
 
-from bench.papers.inss.changing import CHANGES_S, CONTROLLERS, NAMES, Hour, follow
 from bench.papers.inss.outcomes import Load, Outcome, Way, known, largest_scale, outcome
 from bench.papers.inss.workloads import TEN
 from tidegate.sim.parallel import run_parallel
 
-PARTS = ("told", "rates", "scale", "throughput", "many", "changing")
+PARTS = ("rates", "scale")
 BASELINES = ("gpulet", "gslice", "igniter")
 PLANNERS = (*BASELINES, "shares", "shares-ni", "inss", "inss-ni")
-TRIED = (1.0, 1.15, 1.3, 1.5, 1.75, 2.0)
 TOLD = {"gpulet": 1.0, "gslice": 1.75, "igniter": 1.5}
-"""Found by the part `told`."""
-TUNING_SEEDS = (100, 101, 102)
+"""Best on mixes that nothing else is judged by."""
 SCALES = (0.3, 0.5, 0.7)
 LIMIT, PRECISION = 0.01, 0.02
 GPUS = 4
-MANY_GPUS, MANY_SCALES, MANY_SEEDS = 64, (0.5, 0.7), 3
-MANY_SECONDS = 1.0
-CHANGING_GPUS, CHANGING_SCALE, CHANGING_SEEDS = 2, 0.7, 3
-CHANGING_STRETCH = 20.0
-"""All takes so many times as long: an hour has a twentieth of its requests."""
 CONFIDENCE = 0.95
 
 
@@ -63,7 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--policy", default="symphony", help="which policy batches; default symphony")
     parser.add_argument("--seeds", type=int, default=10, help="mixes of load; default 10")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each simulated run; default 5")
-    parser.add_argument("--changing-seconds", type=float, default=3600.0, help="of the part `changing`; default 3600")
     parser.add_argument("--jobs", type=int, default=-1, help="simulations at once; default: as many as cores")
     options = parser.parse_args(arguments)
     if not (options.data / "igniter_v100_solo.csv").exists():
@@ -71,12 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console = Console(width=None if os.isatty(1) else 170)
     found: dict[str, Any] = {"seeds": options.seeds, "seconds": options.seconds, "policy": options.policy}
     parts: dict[str, Callable[[argparse.Namespace, Console], Any]] = {
-        "told": _told,
         "rates": _at_rates,
         "scale": _scales,
-        "throughput": _throughput,
-        "many": _many,
-        "changing": _changing,
     }
     for part in options.only or PARTS:
         found[part] = parts[part](options, console)
@@ -103,49 +86,16 @@ def _came_out(task: tuple[Load, Way], *, seconds: float) -> Outcome:
     return outcome(*task, seconds)
 
 
-def _told(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN401 - JSON
-    """The largest scale on the tuning mixes, by how much the planners are told."""
-    ways = [Way(name, told, options.policy) for name in BASELINES for told in TRIED if name in options.planners]
-    tasks = [(_ten(options, seed), way) for way in ways for seed in TUNING_SEEDS]
-    scales = list(run_parallel(partial(_scaled, seconds=options.seconds), tasks, jobs=options.jobs))
-    table = Table("planner", *(f"told {told:g}" for told in TRIED), title="largest scale, tuning mixes")
-    each = len(TUNING_SEEDS)
-    means = [mean(scales[at : at + each]) for at in range(0, len(scales), each)]
-    for at in range(0, len(ways), len(TRIED)):
-        table.add_row(ways[at].planner, *(f"{value:.2f}" for value in means[at : at + len(TRIED)]))
-    console.print(table)
-    return {way.title: value for way, value in zip(ways, means, strict=True)}
-
-
 def _at_rates(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN401 - JSON
-    return [_ten_at(scale, "4 GPUs, 10 models", _ways(options), options, console) for scale in SCALES]
-
-
-def _throughput(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN401 - JSON
-    ways = _ways(options)
-    ways += [Way(name, told, options.policy) for name in known(["shares-throughput"]) for told in (1.0, 1.15)]
-    return [_ten_at(scale, "throughput", ways, options, console) for scale in SCALES[:2]]
-
-
-def _ten_at(scale: float, title: str, ways: Sequence[Way], options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN401 - JSON
-    loads = [_ten(options, seed, scale) for seed in range(options.seeds)]
-    return _outcomes(f"{title}, {scale:g} times the rates", loads, ways, options, console)
-
-
-def _many(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN401 - JSON
-    names = tuple(
-        f"{name.split('-')[0]}-{at}-{turn}" for turn in range(MANY_GPUS // GPUS) for at, name in enumerate(TEN)
-    )
     return [
         _outcomes(
-            f"{MANY_GPUS} GPUs, {len(names)} models, {scale:g} times the rates",
-            [Load(options.data, names, MANY_GPUS, seed, scale) for seed in range(MANY_SEEDS)],
-            [*_ways(options), *(Way("shares", policy=options.policy, time_limit_s=limit) for limit in (0.05, 2.0))],
+            f"4 GPUs, 10 models, {scale:g} times the rates",
+            [_ten(options, seed, scale) for seed in range(options.seeds)],
+            _ways(options),
             options,
             console,
-            seconds=MANY_SECONDS,
         )
-        for scale in MANY_SCALES
+        for scale in SCALES
     ]
 
 
@@ -155,20 +105,17 @@ def _outcomes(
     ways: Sequence[Way],
     options: argparse.Namespace,
     console: Console,
-    *,
-    seconds: float | None = None,
 ) -> Any:  # noqa: ANN401 - JSON
     tasks = [(load, way) for way in ways for load in loads]
-    run = partial(_came_out, seconds=seconds or options.seconds)
+    run = partial(_came_out, seconds=options.seconds)
     found = list(run_parallel(run, tasks, jobs=options.jobs))
     columns = ("late %", "worst model %", "goodput/s", "full batches/s", "GPUs", "not placed", "decision ms")
     table = Table("planner", *columns, title=title)
     rows = []
     for at, way in enumerate(ways):
         mine = found[at * len(loads) : (at + 1) * len(loads)]
-        limit = f", {way.time_limit_s:g} s" if way.time_limit_s != Way("").time_limit_s else ""
         table.add_row(
-            way.title + limit,
+            way.title,
             _interval([100 * each.late for each in mine], 2),
             _interval([100 * each.worst for each in mine], 2),
             _interval([each.goodput_rps for each in mine], 0),
@@ -177,7 +124,7 @@ def _outcomes(
             f"{mean(each.missing for each in mine):.1f}",
             f"{1000 * mean(each.decided_s for each in mine):.1f}",
         )
-        rows.append({"planner": way.title + limit, "outcomes": [asdict(each) for each in mine]})
+        rows.append({"planner": way.title, "outcomes": [asdict(each) for each in mine]})
     console.print(table)
     return {"title": title, "rows": rows}
 
@@ -194,31 +141,6 @@ def _scales(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN4
         table.add_row(title, _interval(mine, 3), _interval(over, 1) + " %" if min(mine) > 0 else "-")
     console.print(table)
     return by_way
-
-
-def _changing(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN401 - JSON
-    seeds = range(min(options.seeds, CHANGING_SEEDS))
-    loads = [Load(options.data, NAMES, CHANGING_GPUS, seed, CHANGING_SCALE) for seed in seeds]
-    seconds = options.changing_seconds
-    tasks = [Hour(load, seconds, controller, CHANGING_STRETCH) for controller in CONTROLLERS for load in loads]
-    found = list(run_parallel(follow, tasks, jobs=options.jobs))
-    columns = ("late %", "worst model %", "GPUs", "changes", "seconds each", "undone", "lost")
-    table = Table("", *columns, title=f"{seconds:g} s, rates change every {CHANGES_S} s")
-    for at, controller in enumerate(CONTROLLERS):
-        mine = found[at * len(loads) : (at + 1) * len(loads)]
-        taken_s = [taken for each in mine for taken in each.taken_s]
-        table.add_row(
-            controller or "one plan",
-            _interval([100 * each.late for each in mine], 2),
-            _interval([100 * each.worst for each in mine], 2),
-            f"{mean(each.gpus for each in mine):.2f}",
-            f"{mean(each.changes for each in mine):.1f}",
-            f"{mean(taken_s):.1f}, at most {max(taken_s):.1f}" if taken_s else "-",
-            f"{mean(each.undone for each in mine):.1f}",
-            str(sum(each.lost for each in mine)),
-        )
-    console.print(table)
-    return [{"controller": task.controller, **asdict(each)} for task, each in zip(tasks, found, strict=True)]
 
 
 def _interval(values: Sequence[float], digits: int) -> str:

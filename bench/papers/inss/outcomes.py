@@ -16,10 +16,9 @@ from tidegate_inss.layout import layout_of
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.problem import ShareProblem
 
+TIME_LIMIT_S = 0.2
 WITHOUT_INTERFERENCE = "-ni"
 """A planner of this ending is told that neighbors cost nothing, unless it is one by itself."""
-THROUGHPUT = "-throughput"
-"""A planner of this ending is asked for throughput in full batches, once rates are borne."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,6 @@ class Way:
     told: float = 1.0
     """It plans for so many times the rates."""
     policy: str = "symphony"
-    time_limit_s: float = 0.2
 
     @property
     def title(self) -> str:
@@ -97,9 +95,6 @@ def plan(load: Load, way: Way) -> tuple[SharePlan, float]:
     if name.endswith(WITHOUT_INTERFERENCE) and name not in _plugins().planners:
         name = name.removesuffix(WITHOUT_INTERFERENCE)
         problem = problem.model_copy(update={"interference": _deaf(problem.measured)})
-    if name.endswith(THROUGHPUT):
-        name = name.removesuffix(THROUGHPUT)
-        problem = problem.model_copy(update={"objective": "throughput"})
     planner = _plugins().planner(name)
     began = time.process_time()
 
@@ -108,7 +103,7 @@ def plan(load: Load, way: Way) -> tuple[SharePlan, float]:
         del objective, bound
         return time.process_time() - began
 
-    found = planner.run(problem, time_limit_s=way.time_limit_s, progress=progress)
+    found = planner.run(problem, time_limit_s=TIME_LIMIT_S, progress=progress)
     assert isinstance(found, SharePlan), "these are planners of shares"
     return found, time.process_time() - began
 
@@ -188,11 +183,4 @@ def _plugins() -> Plugins:
 def known(planners: Sequence[str]) -> list[str]:
     """Those of these planners that are installed."""
     offered = _plugins().planners
-    ends = (WITHOUT_INTERFERENCE, THROUGHPUT)
-
-    def bare(name: str) -> str:
-        for end in ends:
-            name = name.removesuffix(end)
-        return name
-
-    return [name for name in planners if bare(name) in offered]
+    return [name for name in planners if name.removesuffix(WITHOUT_INTERFERENCE) in offered]

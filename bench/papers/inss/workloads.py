@@ -86,21 +86,6 @@ def _in_proportion(model: SharingModel, times: float) -> SharingModel:
     return model.model_copy(update={"gpu_ms": table.model_copy(update={"taken_ms": taken_ms}), **lines})
 
 
-def stretched(problem: ShareProblem, times: float) -> ShareProblem:
-    """The same problem in time that passes so much slower: all takes longer, and less comes."""
-    measured = problem.measured
-    models = {}
-    for name, model in measured.models.items():
-        transfer = NonDecreasingLine(base=model.transfer_ms.base * times, slope=model.transfer_ms.slope * times)
-        models[name] = _in_proportion(model, times).model_copy(update={"transfer_ms": transfer})
-    tenants = tuple(
-        tenant.model_copy(update={"slo_ms": tenant.slo_ms * times, "rate_rps": tenant.rate_rps / times})
-        for tenant in problem.models
-    )
-    interference = InterferenceModel(gpu=measured.gpu, models=models)
-    return problem.model_copy(update={"interference": interference, "models": tenants})
-
-
 def problem_of(
     names: Sequence[str], base: InterferenceModel, rates: Mapping[str, float], gpus: int, scale: float = 1.0
 ) -> ShareProblem:

@@ -7,8 +7,6 @@ this project. About an hour on two cores, so no part of `make bench`; `--only`, 
 
 throughput   the six design points: the most queries per second of which 95 % are within 1.5 times what the largest
              batch takes on GPU(7); query sizes log-normal, 1 to 32
-sensitivity  other SLAs, other spreads of sizes, batches up to 64
-within       how much of the SLA a slice is planned for
 merging      ELSA with merging of small queries, beside plain ELSA
 """
 
@@ -29,10 +27,9 @@ from bench.papers.paris_elsa.measured import Case, read_cases
 from bench.papers.paris_elsa.throughput import Cell, Found, Setting, measure
 from tidegate.sim.parallel import run_parallel
 
-PARTS = ("throughput", "sensitivity", "within", "merging")
+PARTS = ("throughput", "merging")
 KNEES = {"segments": "knees"}
 """The paper's. PARIS's default is ours, *by SLO*: a slice is planned for what it answers within 0.8 of the SLA."""
-WITHINS = (0.5, 0.65, 0.8, 0.9, 1.0)
 RANDOM_SEEDS = (1, 2, 3)
 EQUAL = [homogeneous(size) for size in HOMOGENEOUS]
 DESIGNS = [
@@ -40,15 +37,6 @@ DESIGNS = [
     *(drawn(seed, policy) for policy in (FIFS, ELSA) for seed in RANDOM_SEEDS),
     *(paris(policy, **options) for options in (KNEES, {}) for policy in (FIFS, ELSA)),
 ]
-VARIED = [*EQUAL, paris(ELSA, **KNEES), paris(ELSA)]
-SETTINGS = {
-    "SLA x 1.25": Setting(factor=1.25),
-    "SLA x 2": Setting(factor=2.0),
-    "half the spread": Setting(spread=0.5),
-    "1.5 times the spread": Setting(spread=1.5),
-    "batches up to 64": Setting(largest=64),
-}
-VARIED_MODELS = ("mobilenetv2", "densenet121", "resnet50", "inceptionv3", "vgg16", "bert-large-seq128")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -82,16 +70,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         cells = [Cell(case, point, setting, options.requests, merging) for case in some for point in points]
         return list(_with_progress(console, run_parallel(measure, cells, jobs=options.jobs), len(cells)))
 
-    def varied() -> list[dict[str, Any]]:
-        some = [case for case in chosen if case.title in VARIED_MODELS]
-        by_setting = {title: run(some, VARIED, setting) for title, setting in SETTINGS.items()}
-        return tables.show_sensitivity(console, by_setting)
-
-    def planned_within() -> list[dict[str, Any]]:
-        some = [case for case in chosen if case.title in VARIED_MODELS]
-        points = [paris(ELSA, **KNEES), *(paris(ELSA, within=within) for within in WITHINS)]
-        return tables.show_within(console, run(some, points, Setting()))
-
     def merged() -> list[dict[str, Any]]:
         points = [paris(policy) for policy in (ELSA, MERGING)]
         whole = [replace(point, policy=policy) for point in EQUAL[2:] for policy in (ELSA, MERGING)]
@@ -99,8 +77,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     parts: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "throughput": lambda: tables.show_throughput(console, run(chosen, DESIGNS, Setting())),
-        "sensitivity": varied,
-        "within": planned_within,
         "merging": merged,
     }
     for part in options.only or PARTS:

@@ -1,6 +1,6 @@
 """What was measured, as tables for people and rows for a file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from statistics import fmean
 from typing import Any
@@ -53,38 +53,6 @@ def show_throughput(console: Console, results: Sequence[Found]) -> list[dict[str
             f"{name} + ELSA: {whole:.2f} times GPU(7)+FIFS (aim {GAIN_OVER_WHOLE}), "
             f"{best:.2f} times the best homogeneous (aim {GAIN_OVER_BEST})"
         )
-    return [each.row() for each in results]
-
-
-def show_sensitivity(console: Console, by_setting: Mapping[str, Sequence[Found]]) -> list[dict[str, Any]]:
-    """The same in other settings, PARIS with ELSA only."""
-    for setting, results in by_setting.items():
-        columns = ("knees / GPU(7)", "knees / max", "by SLO / GPU(7)", "by SLO / max")
-        table = _table(setting, "knees +E", "by SLO +E", *columns)
-        gains = []
-        for title, of_model in _by_model(results):
-            equal = _equal(of_model)
-            plain, by_slo = _of(of_model, "paris", ELSA.title)
-            gained = [_rate(each) / base for each in (plain, by_slo) for base in (equal[7], max(equal.values()))]
-            gains.append(gained)
-            rates = [*equal.values(), _rate(plain), _rate(by_slo)]
-            table.add_row(title, *(f"{rate:.0f}" for rate in rates), *(f"{gain:.2f}" for gain in gained))
-        if gains:
-            means = [fmean(column) for column in zip(*gains, strict=True)]
-            table.add_row("mean", *[""] * 6, *(f"{mean:.2f}" for mean in means))
-        console.print(table)
-    return [{"setting": setting, **each.row()} for setting, results in by_setting.items() for each in results]
-
-
-def show_within(console: Console, results: Sequence[Found]) -> list[dict[str, Any]]:
-    """What PARIS and ELSA bear where slices are planned for other parts of the SLA."""
-    parts = [dict(each.cell.point.options).get("within") for _, own in _by_model(results)[:1] for each in own]
-    table = Table(
-        "model", *("knees" if part is None else f"{part:g}" for part in parts), title="Planned within, queries/s"
-    )
-    for title, of_model in _by_model(results):
-        table.add_row(title, *(f"{_rate(each):.0f}" for each in of_model))
-    console.print(table)
     return [each.row() for each in results]
 
 
