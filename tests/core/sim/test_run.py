@@ -187,7 +187,10 @@ def test_a_policy_that_breaks_is_named(make_scenario: MakeScenario) -> None:
         def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
             raise KeyError("lost my notes")
 
-    with pytest.raises(SimulationError, match=r"policy 'own', seed 1, at \d+ ns: KeyError: 'lost my notes'"):
+    with pytest.raises(
+        SimulationError,
+        match=r"policy 'own', seed 1, at \d+ ns: KeyError: 'lost my notes' \(test_run.py:\d+, in worker_freed: raise ",
+    ):
         simulate(RunSpec(make_scenario(), OWN, 1), plugins=plugins(Broken))
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+import pytest
+
 from tests.arrivals import Arrivals
 from tests.effect_log import EffectLog
 from tidegate.api import (
@@ -21,6 +23,7 @@ from tidegate.api import (
 )
 from tidegate.engine import AnyEffect, AnyStimulus, Engine, Fail, StartStage
 from tidegate.sim import EventQueue, ExactWorkers, Simulation
+from tidegate.sim.simulation import TimerLoopError
 from tidegate.sim.workers import taking
 from tidegate.toolkit import FirstComeFirstServed
 
@@ -135,6 +138,30 @@ def test_patience_with_a_policy_that_only_waits_ends() -> None:
     one.schedule([arrived(0, 100)])
     one.run()
     assert one.engine.now_ns == 125
+    assert one.engine.queued == 1
+
+
+class NeverLets(FirstComeFirstServed):
+    """Sets a timer for now whenever one fires."""
+
+    def on_request_arrived(self, event: RequestArrived) -> Commands:
+        return [SetTimer("now", event.now_ns)]
+
+    def on_timer_fired(self, event: TimerFired) -> Commands:
+        return [SetTimer("now", event.now_ns - 1)]
+
+
+def test_a_timer_for_now_again_and_again_is_an_error() -> None:
+    one = Simulation(engine_of(NeverLets))
+    one.schedule([arrived(0, 100)])
+    with pytest.raises(TimerLoopError, match=r"^timers fired 10,000 times in a row at 100 ns: .*; set it for later"):
+        one.run()
+
+
+def test_many_timers_one_after_the_other_are_none() -> None:
+    one = Simulation(engine_of(Restless), enough=lambda: one.engine.now_ns > 12_000)
+    one.schedule([arrived(0, 100)])
+    one.run()
     assert one.engine.queued == 1
 
 

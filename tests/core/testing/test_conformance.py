@@ -1,5 +1,6 @@
 """`check_policy` lets honest policies pass and says of every bad one which invariant it breaks, and in which world."""
 
+import re
 from collections.abc import Sequence
 from typing import ClassVar
 from unittest import SkipTest
@@ -19,7 +20,9 @@ from tidegate.api import (
     PolicySpec,
     RequestArrived,
     RequestCancelled,
+    SetTimer,
     Stage,
+    TimerFired,
     Worker,
 )
 from tidegate.host import Plugins
@@ -275,3 +278,36 @@ def test_the_seed_of_a_world_reproduces_its_fault() -> None:
     with pytest.raises(ConformanceError) as again:
         check_policy(spec, worlds=1, seed=seed)
     assert str(again.value) == str(first.value)
+
+
+class AsksTheToolkit(FirstComeFirstServed):
+    """Gives the toolkit what it cannot use: the fault is where it does so."""
+
+    def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
+        return self._chosen(now_ns, worker)
+
+    def _chosen(self, now_ns: int, worker: Worker) -> Commands:
+        return [self.dispatch(now_ns, None, 1, worker)]  # type: ignore[arg-type]
+
+
+def test_a_policy_that_raises_shows_its_own_last_line_and_how_to_see_it_again() -> None:
+    with pytest.raises(ConformanceError) as raised:
+        check_policy(PolicySpec("bad", "made to fail", AsksTheToolkit))
+    frame = r"\(test_conformance.py:\d+, in _chosen: return \[self.dispatch\(now_ns, None, 1, worker\)\].*\)"
+    found = re.search(rf"it raised AttributeError: .* {frame}; again: (check_policy\(spec, .*\))$", str(raised.value))
+    assert found, str(raised.value)
+    with pytest.raises(ConformanceError, match=r"it raised AttributeError"):
+        eval(found[1], {"check_policy": check_policy, "spec": PolicySpec("bad", "again", AsksTheToolkit)})
+
+
+class SetsATimerForNow(FirstComeFirstServed):
+    def on_request_arrived(self, event: RequestArrived) -> Commands:
+        return [SetTimer("now", event.now_ns)]
+
+    def on_timer_fired(self, event: TimerFired) -> Commands:
+        return [SetTimer("now", event.now_ns)]
+
+
+def test_a_policy_that_keeps_time_from_passing_does_not_hang_the_kit() -> None:
+    with pytest.raises(ConformanceError, match="it raised TimerLoopError: timers fired 10,000 times in a row"):
+        check_policy(PolicySpec("bad", "made to hang", SetsATimerForNow))

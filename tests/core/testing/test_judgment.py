@@ -1,6 +1,7 @@
 """Policies are judged beside the simple ones, in the same worlds, and told where they are below them."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -100,8 +101,23 @@ def test_the_command_says_what_breaks_and_what_is_below(tmp_path: Path, monkeypa
     command = ["check-policy", "idler", "--worlds", "2", "--seeds", "2", "--jobs", "1", "--json", str(results)]
     result = CliRunner().invoke(build_app(plugins), command)
     assert result.exit_code == 1
-    assert "idler: an invariant breaks in 2 of 2 random worlds" in result.output
+    assert "idler: it breaks the contract in 2 of 2 random worlds" in result.output
     assert json.loads(results.read_text())["policies"]["idler"]["broken"]
+
+
+def test_the_command_names_the_one_that_runs_a_broken_world_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins = Plugins.installed()
+    plugins.register(Offer(), "idler")
+    monkeypatch.setattr(Plugins, "installed", classmethod(lambda _: plugins))
+    monkeypatch.setattr("tidegate.testing.judgment.JUDGED_SCENARIOS", {})
+    app = build_app(plugins)
+    first = CliRunner().invoke(app, ["check-policy", "idler", "--worlds", "2", "--jobs", "1"])
+    (again,) = re.findall(r"^Again: tidegate (check-policy idler --world \d+)$", first.output, re.MULTILINE)
+    second = CliRunner().invoke(app, again.split())
+    assert second.exit_code == 1
+    assert f"it breaks the contract in 1 of world {again.split()[-1]}, first: policy 'idler' in world" in second.output
+    fine = CliRunner().invoke(app, ["check-policy", "fifs", "--world", "1"])
+    assert (fine.exit_code, fine.output) == (0, "fifs: every invariant holds in world 1\n")
 
 
 def test_a_yardstick_that_breaks_on_a_seed_is_none_in_that_world(monkeypatch: pytest.MonkeyPatch) -> None:

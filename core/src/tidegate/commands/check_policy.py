@@ -22,6 +22,10 @@ def check_policy(
     worlds: Annotated[
         int, typer.Option(min=0, help="Random worlds in which the invariants are tested (0 tests none).")
     ] = 40,
+    world: Annotated[
+        int | None,
+        typer.Option(min=0, help="Test the invariants only in the random world of this number, and do not judge."),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=2, max=MAX_SEEDS, help="Seeds to compare policies on, from 1 on.")] = 5,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
     jobs: Annotated[int, typer.Option(help="Runs at a time (-1 is one per core).")] = -1,
@@ -61,10 +65,16 @@ def check_policy(
                 chosen.append(spec)
         broken: dict[str, list[str]] = {}
         for spec in chosen:
-            found = with_progress(console, f"{spec.name}: invariants", find_faults(spec, worlds=worlds), None)
+            faults = find_faults(spec, worlds=worlds) if world is None else find_faults(spec, worlds=1, seed=world)
+            found = with_progress(console, f"{spec.name}: invariants", faults, None)
             broken[spec.name] = [str(fault) for fault in found]
-            if worlds:
-                console.print(f"{spec.name}: {_said_of([escape(fault) for fault in broken[spec.name]], worlds)}")
+            if worlds or world is not None:
+                tried = f"{worlds} random worlds" if world is None else f"world {world}"
+                console.print(f"{spec.name}: {_said_of([escape(fault) for fault in broken[spec.name]], tried)}")
+            if found and world is None:
+                console.print(f"Again: tidegate check-policy {spec.name} --world {found[0].world}", markup=False)
+        if world is not None:
+            raise typer.Exit(any(broken.values()))
         judging = judge_policies(
             [PolicyChoice(name=spec.name) for spec in chosen],
             seeds=range(1, seeds + 1),
@@ -76,18 +86,19 @@ def check_policy(
         for name, judgments in judged.items():
             console.print(_table(name, judgments))
             console.print(_summary(name, judgments))
-            for (world, title), why in judging.unfit.items():
+            for (place, title), why in judging.unfit.items():
                 if title == name:
-                    console.print(f"[dim]not judged in {world!r}: {escape(why)}[/]")
+                    console.print(f"[dim]not judged in {place!r}: {escape(why)}[/]")
         write_results(console, _document(judged, broken, worlds), json_file, None, str)
     if any(broken.values()):
         raise typer.Exit(1)
 
 
-def _said_of(faults: Sequence[str], worlds: int) -> str:
+def _said_of(faults: Sequence[str], tried: str) -> str:
+    """`tried`: the worlds, as text."""
     if not faults:
-        return f"every invariant holds in {worlds} random worlds"
-    return f"[red]an invariant breaks[/] in {len(faults)} of {worlds} random worlds, first: {faults[0]}"
+        return f"every invariant holds in {tried}"
+    return f"[red]it breaks the contract[/] in {len(faults)} of {tried}, first: {faults[0]}"
 
 
 def _table(name: str, judgments: "Sequence[Judgment]") -> "Table":

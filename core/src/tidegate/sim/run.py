@@ -12,6 +12,7 @@ from tidegate.control.capacity import gpus_of
 from tidegate.host import PluginError, Plugins
 from tidegate.observation import Observer
 from tidegate.sim.build import setup_of, simulation_of
+from tidegate.sim.policy_frames import policy_frame
 from tidegate.sim.record import RunRecord
 from tidegate.sim.result import RunResult, summarise
 from tidegate.workload import PolicyChoice, RequestSequence, Scenario, draw_requests, layout_of, mean_rate_rps
@@ -72,7 +73,7 @@ def simulate(
     try:
         simulation.run()
     except Exception as error:  # a policy may raise anything
-        why = f"{type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {error}{policy_frame(error, type(policy))}"
         raise SimulationError(
             f"policy {choice.title!r}, seed {run.seed}, at {simulation.engine.now_ns} ns: {why}"
         ) from error

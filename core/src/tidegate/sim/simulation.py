@@ -4,12 +4,26 @@
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from tidegate.api import NEVER_NS, BatchFailed, RequestArrived, StageFinished, WorkerJoined, WorkerLost
 from tidegate.engine import AnyEffect, AnyStimulus, CancelStage, ClockAdvanced, Engine, StartStage
 from tidegate.sim.event_queue import EventQueue
 from tidegate.sim.workers import ExactWorkers, Workers
+
+MAX_WAKE_UPS_AT_ONCE: Final = 10_000
+"""Wake-ups at one instant from which a policy is taken to set its timers for now again and again."""
+
+
+class TimerLoopError(Exception):
+    """Error: the policy sets a timer for now whenever one fires, so that time never passes."""
+
+    def __init__(self, now_ns: int) -> None:
+        """Create the error. `now_ns`: the instant."""
+        super().__init__(
+            f"timers fired {MAX_WAKE_UPS_AT_ONCE:,} times in a row at {now_ns} ns: a timer for now or the past fires "
+            "at once; set it for later, or return other commands when it is due"
+        )
 
 
 class Listener(Protocol):
@@ -45,6 +59,8 @@ class Simulation:
         self._timers_in_a_row = 0
         """How many fired since there was anything on the agenda."""
         self._enough = enough
+        self._woken_ns, self._wake_ups = -1, 0
+        """Instant of the last wake-up, and how many there were at that instant."""
 
     def schedule(self, events: Iterable[AnyStimulus]) -> None:
         """Schedule events from outside at their `now_ns`."""
@@ -56,7 +72,10 @@ class Simulation:
         self.agenda.feed(events)
 
     def run(self, until_ns: int = NEVER_NS) -> None:
-        """Run until nothing is left to happen, or until `until_ns`."""
+        """Run until nothing is left to happen, or until `until_ns`.
+
+        Raises TimerLoopError if the policy's timers keep the time from passing.
+        """
         engine, agenda, enough = self.engine, self.agenda, self._enough
         while enough is None or not enough():
             event_ns, wake_ns = agenda.next_ns, engine.next_wake_ns
@@ -64,6 +83,7 @@ class Simulation:
                 # A timer may have been asked for an instant that has passed: it fires now.
                 if wake_ns > until_ns or (event_ns == NEVER_NS and self._waits_in_vain()):
                     return
+                self._count_wake_up(max(wake_ns, engine.now_ns))
                 self._handle(ClockAdvanced(max(wake_ns, engine.now_ns)))
             elif event_ns > until_ns or event_ns == NEVER_NS:
                 return
@@ -72,6 +92,13 @@ class Simulation:
                 event = agenda.pop()
                 if event is not None:
                     self._handle(event)
+
+    def _count_wake_up(self, now_ns: int) -> None:
+        """Raise TimerLoopError where timers keep the time from passing."""
+        self._wake_ups = self._wake_ups + 1 if now_ns == self._woken_ns else 1
+        self._woken_ns = now_ns
+        if self._wake_ups > MAX_WAKE_UPS_AT_ONCE:
+            raise TimerLoopError(now_ns)
 
     def _waits_in_vain(self) -> bool:
         """Whether the run ends here, where nothing is left but the engine's timers."""

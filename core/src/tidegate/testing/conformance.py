@@ -10,6 +10,7 @@ from tidegate.api import PolicySpec
 from tidegate.engine import InvariantViolation
 from tidegate.host import make_policy
 from tidegate.observation import Recorder, read_log
+from tidegate.sim.policy_frames import policy_frame
 from tidegate.sim.replay import replay
 from tidegate.testing.world import ConformanceWorld, random_world, run_world
 
@@ -26,6 +27,8 @@ class ConformanceFault:
     world: int
     """Seed of the world: `check_policy(spec, worlds=1, seed=world)` runs that world alone."""
     error: Exception
+    frame: str = ""
+    """Place in the policy's own file, as in `policy_frame`; "": none."""
 
     @property
     def invariant(self) -> int | None:
@@ -34,7 +37,10 @@ class ConformanceFault:
 
     def __str__(self) -> str:
         raised = "" if self.invariant else f"it raised {type(self.error).__name__}: "
-        return f"policy {self.policy!r} in world {self.world} (seed={self.world}): {raised}{self.error}"
+        again = f"; again: check_policy(spec, worlds=1, seed={self.world})"
+        return (
+            f"policy {self.policy!r} in world {self.world} (seed={self.world}): {raised}{self.error}{self.frame}{again}"
+        )
 
 
 def check_policy(
@@ -61,7 +67,7 @@ def find_faults(
             check_world(spec, _world(spec, number), options)
         except Exception as error:
             # Whatever a stranger's policy raises: it is its fault.
-            yield ConformanceFault(spec.name, number, error)
+            yield ConformanceFault(spec.name, number, error, policy_frame(error, spec.policy))
 
 
 def check_world(spec: PolicySpec, world: ConformanceWorld, options: Mapping[str, Any] | None = None) -> None:
