@@ -23,6 +23,11 @@ BANNED = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["l
 DRAWS = sorted(name for name in dir(random) if not name.startswith("_") and callable(getattr(random, name)))
 
 
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_bytes())
+
+
 def test_the_seeded_generator_is_all_of_random_that_is_allowed() -> None:
     """A newer Python may have a function more."""
     assert [name for name in DRAWS if f"random.{name}" not in BANNED] == ["Random"]
@@ -153,7 +158,7 @@ NOTES = frozenset(" ".join(NOTED.values()).split())
 
 def test_nothing_is_attached_to_an_object_from_outside() -> None:
     """A collaborator comes by a constructor or a method, where a reader finds it; records of data are written to."""
-    trees = {path: ast.parse(path.read_bytes()) for path in (ROOT / "proxy/src").rglob("*.py")}
+    trees = {path: _parsed(path) for path in (ROOT / "proxy/src").rglob("*.py")}
     records = frozenset[str]().union(*(_data(tree) for tree in trees.values()))
     attached = [
         f"{path.relative_to(ROOT)}:{line}: {target}"
@@ -212,7 +217,7 @@ def test_no_protocol_stands_for_one_class() -> None:
     found = {
         node.name
         for path in (ROOT / "proxy/src").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_bytes()))
+        for node in ast.walk(_parsed(path))
         if isinstance(node, ast.ClassDef) and any(ast.unparse(base).split("[")[0] == "Protocol" for base in node.bases)
     }
     assert found == SHARED
@@ -407,7 +412,7 @@ def test_no_two_public_classes_of_a_distribution_share_a_name() -> None:
     for source in (*ROOT.glob("*/src"), *ROOT.glob("plugins/*/src")):
         places: dict[str, list[str]] = {}
         for path in sorted(source.rglob("*.py")):
-            for node in ast.parse(path.read_bytes()).body:
+            for node in _parsed(path).body:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     places.setdefault(node.name, []).append(str(path.relative_to(source)))
         twice = {name: files for name, files in places.items() if len(files) > 1 and name not in NAMED_BY_OTHERS}
@@ -424,7 +429,7 @@ def test_constants_say_quantity_and_unit() -> None:
         f"{path.relative_to(ROOT)}: {target.id}"
         for source in (*ROOT.glob("*/src"), *ROOT.glob("plugins/*/src"))
         for path in sorted(source.rglob("*.py"))
-        for node in ast.parse(path.read_bytes()).body
+        for node in _parsed(path).body
         if isinstance(node, (ast.Assign, ast.AnnAssign))
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
         if isinstance(target, ast.Name) and re.fullmatch("[A-Z][A-Z0-9]+", target.id)
@@ -449,7 +454,7 @@ def test_identifiers_are_spelled_in_the_american_way() -> None:
         for folder in ("core", "proxy", "plugins", "loadtest", "repo_generator")
         for path in (ROOT / folder).rglob("src/**/*.py")
     ):
-        for node in ast.walk(ast.parse(path.read_bytes())):
+        for node in ast.walk(_parsed(path)):
             match node:
                 case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.keyword(arg=str(name)):
                     found = name

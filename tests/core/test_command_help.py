@@ -15,11 +15,11 @@ LONGEST_FIRST_LINE = 58
 VAGUE_BEGINNINGS = re.compile(r"(Of|Its|His|The same|Instead|For machines|May|What|Where|Which|Who|How|That|So) ")
 
 
-def _parameters() -> Iterator[Any]:
-    for name, command in COMMANDS.items():
-        for parameter in command.params:
-            if parameter.name != "help":
-                yield pytest.param(parameter, id=f"{name} {max(parameter.opts, key=len)}")
+def _parameters(command: str) -> Iterator[tuple[str, Any]]:
+    """Yield the longest spelling of each parameter, and itself."""
+    for parameter in COMMANDS[command].params:
+        if parameter.name != "help":
+            yield max(parameter.opts, key=len), parameter
 
 
 def _is_multiple(parameter: Any) -> bool:  # noqa: ANN401 - a copy of click's
@@ -56,26 +56,28 @@ def test_the_short_flag_shows_the_help(arguments: list[str]) -> None:
     assert short.output == long.output
 
 
-@pytest.mark.parametrize("parameter", [*_parameters()])
-def test_help_of_an_option_stands_alone(parameter: Any) -> None:  # noqa: ANN401
-    text = parameter.help or ""
-    assert re.match(r"[A-Z]|gRPC|ONNX", text), "it begins with a capital letter"
-    assert re.search(r"[.\]]$", text), "it is a whole clause"
-    assert not VAGUE_BEGINNINGS.match(text), "it names the thing first"
-    assert "several times" not in text, "say Repeatable"
-    longest = max(parameter.opts, key=len)
-    if longest.endswith("-ms"):
-        assert re.search(r"\bms\b|millisecond", text)
-    elif longest.endswith("-s"):
-        assert re.search(r"\bSeconds\b|\bseconds\b", text)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_an_option_stands_alone(command: str) -> None:
+    for name, parameter in _parameters(command):
+        text = parameter.help or ""
+        assert re.match(r"[A-Z]|gRPC|ONNX", text), f"{name} begins with a capital letter"
+        assert re.search(r"[.\]]$", text), f"{name} is a whole clause"
+        assert not VAGUE_BEGINNINGS.match(text), f"{name} names the thing first"
+        assert "several times" not in text, f"{name}: say Repeatable"
+        if name.endswith("-ms"):
+            assert re.search(r"\bms\b|millisecond", text), name
+        elif name.endswith("-s"):
+            assert re.search(r"\bSeconds\b|\bseconds\b", text), name
 
 
-@pytest.mark.parametrize("parameter", [*_parameters()])
-def test_numbers_say_their_default(parameter: Any) -> None:  # noqa: ANN401
-    is_number = parameter.type_descriptor.annotation in {int, float, int | None, float | None}
-    if is_number and parameter.param_type_name == "option" and not _is_multiple(parameter) and not parameter.required:
-        shows = parameter.show_default and parameter.default is not None
-        assert shows or "[default: " in parameter.help or "with --" in parameter.help
+@pytest.mark.parametrize("command", COMMANDS)
+def test_numbers_say_their_default(command: str) -> None:
+    for name, parameter in _parameters(command):
+        is_number = parameter.type_descriptor.annotation in {int, float, int | None, float | None}
+        is_single = parameter.param_type_name == "option" and not _is_multiple(parameter)
+        if is_number and is_single and not parameter.required:
+            shows = parameter.show_default and parameter.default is not None
+            assert shows or "[default: " in parameter.help or "with --" in parameter.help, name
 
 
 @pytest.mark.parametrize("flag", ["--tls", "--tls-ca", "--tls-cert", "--tls-key", "--tls-server-name", "--backend"])

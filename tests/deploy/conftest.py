@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ class HelmRefuses(Exception):
     """The chart cannot be rendered with these values; the message is Helm's."""
 
 
-def _helm(program: str, *arguments: str) -> Any:  # noqa: ANN401 - whatever JSON can say
+@cache
+def _helm(program: str, *arguments: str) -> str:
     if importlib.util.find_spec("helm_python") is None:
         pytest.skip("needs helm-python-sdk")
     done = subprocess.run(
@@ -47,7 +49,7 @@ def _helm(program: str, *arguments: str) -> Any:  # noqa: ANN401 - whatever JSON
     )
     if done.returncode:
         raise HelmRefuses(done.stderr.strip())
-    return json.loads(done.stdout)
+    return done.stdout
 
 
 @pytest.fixture(scope="session")
@@ -55,12 +57,12 @@ def render() -> Callable[..., list[dict[str, Any]]]:
     """`render({"triton": {"replicas": 2}})`: what Helm would send to Kubernetes, in no particular order."""
 
     def rendered(values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-        files = _helm(RENDER, json.dumps(values or {}))
+        files = json.loads(_helm(RENDER, json.dumps(values or {})))
         return [
             document
             for name, text in files.items()
             if name.endswith(".yaml")
-            for document in yaml.safe_load_all(text)
+            for document in yaml.load_all(text, yaml.CSafeLoader)  # as the other one loads, ten times as fast
             if document
         ]
 
@@ -70,7 +72,7 @@ def render() -> Callable[..., list[dict[str, Any]]]:
 @pytest.fixture(scope="session")
 def lint() -> dict[str, Any]:
     """What `helm lint` says."""
-    found: dict[str, Any] = _helm(LINT)
+    found: dict[str, Any] = json.loads(_helm(LINT))
     return found
 
 

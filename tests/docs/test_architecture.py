@@ -23,16 +23,17 @@ def test_the_layers_are_those_of_the_contract() -> None:
     assert re.findall(r"^(\w+) ", drawn, re.MULTILINE) == layers
 
 
-@pytest.mark.parametrize("path", sorted(NAMED))
-def test_what_the_map_names_is_there(path: str) -> None:
-    assert (ROOT / path).exists()
+def test_what_the_map_names_is_there() -> None:
+    assert [path for path in sorted(NAMED) if not (ROOT / path).exists()] == []
 
 
-@pytest.mark.parametrize("document", LINKED, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(document: Path) -> None:
-    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8"))
-    broken = [link for link in links if "://" not in link and not (document.parent / link).exists()]
-    assert broken == []
+def test_links_lead_somewhere() -> None:
+    links = {
+        (document.relative_to(ROOT), link)
+        for document in LINKED
+        for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8"))
+    }
+    assert [each for each in links if "://" not in each[1] and not (ROOT / each[0].parent / each[1]).exists()] == []
 
 
 @pytest.mark.slow

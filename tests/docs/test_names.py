@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-import pytest
 import typer
 from pydantic import BaseModel
 
@@ -51,35 +50,37 @@ def _code(text: str) -> Iterator[str]:
     yield from re.findall(r"`([^`\n]+)`", joined)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
-def test_commands_and_flags_exist(page: Path) -> None:
-    wrong = []
-    for line in _code(_text(page)):
+def test_commands_and_flags_exist() -> None:
+    assert {page: wrong for page in PAGES if (wrong := list(_wrong_commands(_text(page))))} == {}
+
+
+def _wrong_commands(text: str) -> Iterator[str]:
+    for line in _code(text):
         found = re.search(r"(?:^|[\s$&;(])tidegate ([a-z][a-z-]+)(?=[\s`)]|$)(.*)", line)
         if found is None:
             continue
         command = _commands().get(found[1])
         if command is None:
-            wrong.append(f"tidegate {found[1]}")
+            yield f"tidegate {found[1]}"
             continue
         if hasattr(command, "commands"):
             continue
         known = {flag for each in command.params for flag in (*each.opts, *each.secondary_opts)}
         given = re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", found[2].partition(" -- ")[0].partition(" && ")[0])
-        wrong += [f"tidegate {found[1]} {flag}" for flag in given if flag not in known | {"--help"}]
-    assert wrong == []
+        yield from (f"tidegate {found[1]} {flag}" for flag in given if flag not in known | {"--help"})
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parts[0] == "docs"], ids=str)
-def test_metrics_exist(page: Path) -> None:
-    names = set(re.findall(r"(?<![\w./-])tidegate_[a-z_]+[a-z](?![\w./(-])", _text(page)))
-    known = {re.sub(r"_(bucket|sum|count)$", "", name) for name in names if not NOT_METRICS.match(name)}
-    assert [name for name in sorted(known) if f"`{name}`" not in METRICS and name + "_" not in METRICS] == []
+def test_metrics_exist() -> None:
+    for page in PAGES:
+        if page.parts[0] == "docs":
+            names = set(re.findall(r"(?<![\w./-])tidegate_[a-z_]+[a-z](?![\w./(-])", _text(page)))
+            known = {re.sub(r"_(bucket|sum|count)$", "", name) for name in names if not NOT_METRICS.match(name)}
+            assert [name for name in known if f"`{name}`" not in METRICS and name + "_" not in METRICS] == [], page
 
 
-@pytest.mark.parametrize("page", HOW_TO, ids=str)
-def test_a_how_to_is_short(page: Path) -> None:
-    assert len(_text(page).split()) <= MAX_HOW_TO_WORDS
+def test_a_how_to_is_short() -> None:
+    words = {page: len(_text(page).split()) for page in HOW_TO}
+    assert {page: count for page, count in words.items() if count > MAX_HOW_TO_WORDS} == {}
 
 
 def _fields(annotation: object) -> dict[str, object]:
@@ -102,16 +103,16 @@ def _is_option(path: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
-def test_options_exist(page: Path) -> None:
+def test_options_exist() -> None:
     """Options of the configuration that a page writes with their sections, as `limits.max_connections`."""
-    paths = re.findall(r"`([a-z_]+(?:\.(?:[a-z_]+|N|\*))+)(?:: [^`]*)?`", _text(page))
     sections = set(_fields(ServeConfig)) - NOT_SECTIONS
-    assert [path for path in sorted(set(paths)) if path.partition(".")[0] in sections and not _is_option(path)] == []
+    for page in PAGES:
+        paths = set(re.findall(r"`([a-z_]+(?:\.(?:[a-z_]+|N|\*))+)(?:: [^`]*)?`", _text(page)))
+        assert [path for path in paths if path.partition(".")[0] in sections and not _is_option(path)] == [], page
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
-def test_modules_that_are_run_exist(page: Path) -> None:
-    modules = re.findall(r"python -m ((?:bench|demo|release|docsite|checks)[\w.]*)", _text(page))
-    paths = [ROOT / module.replace(".", "/") for module in set(modules)]
-    assert [path for path in paths if not (path.is_dir() or path.with_suffix(".py").exists())] == []
+def test_modules_that_are_run_exist() -> None:
+    for page in PAGES:
+        modules = re.findall(r"python -m ((?:bench|demo|release|docsite|checks)[\w.]*)", _text(page))
+        paths = [ROOT / module.replace(".", "/") for module in set(modules)]
+        assert [path for path in paths if not (path.is_dir() or path.with_suffix(".py").exists())] == [], page

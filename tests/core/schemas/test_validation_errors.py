@@ -138,12 +138,11 @@ CONTEXT = {
 RAISED = {"value_error", "assertion_error"}
 
 
-@pytest.mark.parametrize("kind", get_args(ErrorType))
-def test_nothing_is_said_in_pydantics_words(kind: ErrorType) -> None:
-    context = CONTEXT | ({"error": ValueError("x")} if kind in RAISED else {})
-    details = InitErrorDetails(type=kind, ctx=context, loc=("leaves",), input="x")
-    said = str(field_errors(ValidationError.from_exception_data("Tree", [details]), Tree)[0])
-    assert said.startswith("leaves: "), said
-    assert not re.search(r"[Ii]nput |[Ii]nputs |a valid |not permitted|Field required|Value error|Assertion", said), (
-        said
-    )
+def test_nothing_is_said_in_pydantics_words() -> None:
+    theirs = re.compile(r"[Ii]nput |[Ii]nputs |a valid |not permitted|Field required|Value error|Assertion")
+    for kind in get_args(ErrorType):
+        context = CONTEXT | ({"error": ValueError("x")} if kind in RAISED else {})
+        details = InitErrorDetails(type=kind, ctx=context, loc=("leaves",), input="x")
+        said = str(field_errors(ValidationError.from_exception_data("Tree", [details]), Tree)[0])
+        assert said.startswith("leaves: "), said
+        assert not theirs.search(said), said

@@ -21,9 +21,8 @@ SECTIONS = [
 FIELDS = sorted({field for part in SECTIONS for field in part.model_fields})
 
 
-@pytest.mark.parametrize("field", FIELDS)
-def test_every_field_is_described(field: str) -> None:
-    assert re.search(rf"[`{{ ]{field}[`:]", REFERENCE), f"docs/reference/scenario.md does not mention {field!r}"
+def test_every_field_is_described() -> None:
+    assert [field for field in FIELDS if not re.search(rf"[`{{ ]{field}[`:]", REFERENCE)] == []
 
 
 def test_the_example_of_the_how_to_is_a_scenario() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import promql_parser
-import pytest
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
@@ -142,23 +141,18 @@ def test_source_and_model_are_chosen_by_variables() -> None:
     assert {panel["datasource"]["uid"] for panel in DASHBOARD["panels"] if panel["type"] != "row"} == {"${datasource}"}
 
 
-@pytest.mark.parametrize("expression", TARGETS)
-def test_a_query_asks_for_what_is_exported(expression: str) -> None:
+def test_a_query_asks_for_what_is_exported_and_groups_by_labels_that_are_there() -> None:
     exported = _exported()
-    selectors = list(_selectors(_parse(expression)))
-    assert selectors
-    for selector in selectors:
-        assert selector.name in exported.keys() | OF_GPUS
-        labels = {matcher.name for matcher in selector.matchers.matchers}
-        assert labels <= exported.get(selector.name, labels)
-
-
-@pytest.mark.parametrize("expression", TARGETS)
-def test_it_groups_by_labels_that_are_there(expression: str) -> None:
-    exported = _exported()
-    labels = set().union(*(exported.get(selector.name, set()) for selector in _selectors(_parse(expression))))
-    for grouping in re.findall(r"\bby \(([^)]*)\)", expression):
-        assert set(grouping.split(", ")) <= labels
+    for expression in TARGETS:
+        selectors = list(_selectors(_parse(expression)))
+        assert selectors, expression
+        for selector in selectors:
+            assert selector.name in exported.keys() | OF_GPUS, expression
+            labels = {matcher.name for matcher in selector.matchers.matchers}
+            assert labels <= exported.get(selector.name, labels), expression
+        labels = set().union(*(exported.get(selector.name, set()) for selector in selectors))
+        for grouping in re.findall(r"\bby \(([^)]*)\)", expression):
+            assert set(grouping.split(", ")) <= labels, expression
 
 
 def test_the_variable_asks_for_what_is_exported() -> None:

@@ -29,16 +29,12 @@ def save(tmp_path: Path) -> Save:
 
 
 @pytest.mark.parametrize("name", MIXING)
-def test_models_that_mix_rows_are_not_merged(save: Save, name: str) -> None:
-    verdict = judge_batching(read_onnx(save(MIXING[name])))
+def test_models_that_mix_rows_are_not_merged_nor_does_the_graph_call_them_independent(save: Save, name: str) -> None:
+    path = save(MIXING[name])
+    verdict = judge_batching(read_onnx(path))
     # A trial with eight rows cannot see what begins at seventeen: there the graph alone says no.
     assert verdict.batches is (None if name.endswith("from_seventeen_rows") else False)
     assert verdict.reason
-
-
-@pytest.mark.parametrize("name", MIXING)
-def test_the_graph_alone_never_calls_them_independent(save: Save, name: str) -> None:
-    path = save(MIXING[name])
     proto, inputs = onnx.load(path), read_onnx(path).inputs
     sampler = find_samplers(open_session(proto, path.parent), inputs, {})[0]
     try:
@@ -51,15 +47,11 @@ def test_the_graph_alone_never_calls_them_independent(save: Save, name: str) -> 
 
 
 @pytest.mark.parametrize("name", INDEPENDENT)
-def test_independent_models_are_merged(save: Save, name: str) -> None:
-    verdict = judge_batching(read_onnx(save(INDEPENDENT[name])))
-    assert (verdict.batches, verdict.reason) == (True, "rows were answered in batches of 2, 3, 4, 8 as alone")
-
-
-@pytest.mark.parametrize("name", INDEPENDENT)
-def test_merged_answers_are_right(save: Save, name: str) -> None:
+def test_independent_models_are_merged_and_merged_answers_are_right(save: Save, name: str) -> None:
     """The truth of the table above: a look at the answers that shares nothing with the judgment."""
     path = save(INDEPENDENT[name])
+    verdict = judge_batching(read_onnx(path))
+    assert (verdict.batches, verdict.reason) == (True, "rows were answered in batches of 2, 3, 4, 8 as alone")
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     generator = np.random.default_rng(7)
     for size in (2, 5, 11):
