@@ -72,12 +72,29 @@ def former_names(glossary: str) -> list[Rule]:
 
 
 def messages_of(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of every string that a module raises, logs or prints."""
-    for node in ast.walk(ast.parse(source)):
+    """Yield line and text of every string that a module raises, logs or prints, directly or from a local variable."""
+    tree = ast.parse(source)
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    for scope in (tree, *functions):
+        assigned: dict[str, list[ast.expr]] = {}
+        for node in ast.walk(scope) if scope is not tree else ():
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant | ast.JoinedStr | ast.IfExp):
+                for target in node.targets:
+                    assigned.setdefault(getattr(target, "id", ""), []).append(node.value)
+        for message in _messages_within(scope):
+            yield from _strings_within(message)
+            for name in {each.id for each in ast.walk(message) if isinstance(each, ast.Name)}:
+                for value in assigned.get(name, ()):
+                    yield from _strings_within(value)
+
+
+def _messages_within(scope: ast.AST) -> Iterator[ast.Call]:
+    """Yield each call in a scope that makes an exception to raise, logs or prints."""
+    for node in ast.walk(scope):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-            yield from _strings_within(node.exc)
+            yield node.exc
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in OUTPUT:
-            yield from _strings_within(node)
+            yield node
 
 
 def _strings_within(node: ast.AST) -> Iterator[tuple[int, str]]:

@@ -50,7 +50,7 @@ from tidegate.engine.kernel.event_handlers import EventHandlers
 from tidegate.toolkit import FirstComeFirstServed
 
 NOT_ON_THE_WAY = {
-    "__init__", "_begin", "start_anew", "_make_books", "_named_by", "_sent_requests", "close", "flight", "handle",
+    "__init__", "_begin", "rebuild_state", "_make_books", "_named_by", "_sent_requests", "close", "flight", "handle",
     "next_ns", "setup", "timeline", "tell", "validate",
 }  # fmt: skip
 """At the start, at the end, asked by a driver, or the way back itself: below that there is nothing to fall back on."""

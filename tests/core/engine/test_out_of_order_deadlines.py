@@ -105,7 +105,7 @@ class _Told:
     plan=st.lists(st.tuples(st.integers(1, 2_000), st.integers(50, 3_000), st.booleans(), st.booleans()), max_size=25),
     slowness=st.integers(1, 12),
 )
-def test_nobody_waits_beyond_its_deadline_behind_one_that_has_more(
+def test_no_request_waits_beyond_its_deadline_behind_a_later_deadline(
     policy: str, plan: list[tuple[int, int, bool, bool]], slowness: int
 ) -> None:
     def execute(effect: StartStage, started_ns: int) -> Outcome:

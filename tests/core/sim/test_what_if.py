@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tidegate.api import NEVER_NS, NS_PER_MS, Model, Profile, Request, Setup, Worker
 from tidegate.host import Plugins
 from tidegate.observation import EngineSettings
-from tidegate.sim.what_if import AS_IT_IS, WhatIfAlternative, WhatIfQuestion, answer, answers, usual_alternatives
+from tidegate.sim.what_if import UNCHANGED, WhatIfAlternative, WhatIfQuestion, answer, answers, usual_alternatives
 
 PLUGINS = Plugins.installed()
 MS = NS_PER_MS
@@ -45,7 +45,7 @@ def test_fewer_workers_serve_less_and_more_serve_more() -> None:
     assert less < 0.9
     assert share(asked, without=(1,), twice=0) == 1.0
     assert share(asked, pace=4.0) < 0.9
-    assert answer(asked, WhatIfAlternative(AS_IT_IS), PLUGINS) == answer(asked, WhatIfAlternative(AS_IT_IS), PLUGINS)
+    assert answer(asked, WhatIfAlternative(UNCHANGED), PLUGINS) == answer(asked, WhatIfAlternative(UNCHANGED), PLUGINS)
 
 
 def test_stages_take_what_they_were_seen_to_take() -> None:
@@ -70,7 +70,7 @@ def test_what_cannot_be_said_has_a_reason() -> None:
 def test_the_usual_ones(policy: str) -> None:
     names = [each.name for each in usual_alternatives(question(policy=policy), PLUGINS)]
     assert names[:5] == [
-        "as it is",
+        "unchanged",
         "with Triton's own batcher",
         "without worker w1",  # all that it hosts is on the other, too
         "with another worker like w1",
@@ -92,7 +92,7 @@ def test_tritons_own_batcher_has_the_settings_of_the_tritons() -> None:
 
 
 def test_each_change_is_compared_with_none_over_the_same_requests() -> None:
-    changes = [WhatIfAlternative(AS_IT_IS), WhatIfAlternative("less", without=(1,)), WhatIfAlternative("same")]
+    changes = [WhatIfAlternative(UNCHANGED), WhatIfAlternative("less", without=(1,)), WhatIfAlternative("same")]
     none, less, same = answers(question(), changes, PLUGINS)
     assert none.gain is None
     assert none.share is not None

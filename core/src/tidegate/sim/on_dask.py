@@ -44,7 +44,7 @@ def run_on_dask(
                     why = "several workers died of one run: give them more memory, and look at their logs"
                     raise ParallelBackendError(f"{cluster}: {why}") from error
                 except (distributed.client.FutureCancelledError, distributed.comm.CommClosedError) as error:
-                    why = "the scheduler went while runs were under way: start it, and run again"
+                    why = "the scheduler went while runs were in flight: start it, and run again"
                     raise ParallelBackendError(f"{cluster}: {why}") from error
                 future.release()
 

@@ -22,7 +22,7 @@ from tidegate.sim.cluster import Cluster
 from tidegate.sim.simulation import Simulation
 from tidegate.sim.true_latency import SimulatedWorker, TrueLatency
 
-AS_IT_IS: Final = "as it is"
+UNCHANGED: Final = "unchanged"
 MAX_IDLE_TIMERS: Final = 10_000
 """Maximum number of timers that fire in a row while nothing runs and requests wait."""
 WHAT_IF_POLICIES: Final = ("symphony", "orloj", "eager", "nexus", "fifs")
@@ -86,7 +86,7 @@ def usual_alternatives(question: WhatIfQuestion, installed: Plugins) -> list[Wha
     """Return the usual changes: none, Triton's own batcher, one worker less or more, 10 % more requests, and other
     policies."""
     setup = question.setup
-    found = [WhatIfAlternative(AS_IT_IS)]
+    found = [WhatIfAlternative(UNCHANGED)]
     is_split = any(model.pipelines for model in setup.models)
     if OWN_BATCHER in installed.policies and question.policy != OWN_BATCHER and not is_split:
         found.append(WhatIfAlternative("with Triton's own batcher", policy=OWN_BATCHER, options=question.batcher))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SCHEDULER_UNAVAILABLE: Final = "Tidegate's scheduler is not there: it is being started again"
-SHARD_LOST: Final = "Tidegate's scheduler ended while the request was under way"
+SHARD_LOST: Final = "Tidegate's scheduler ended while the request was in flight"
 _CONNECT_EVERY_S: Final = (0.02, 0.5)
 """How soon a shard is looked for again that was not there: at first, and at last."""
 _NUMBERS: Final = (1 << 32) - 1

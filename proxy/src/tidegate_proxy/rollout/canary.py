@@ -203,7 +203,7 @@ def gauges(compared: Sequence[ModelComparison]) -> Iterator[GaugeMetricFamily]:
 def describe(policy: str, compared: ModelComparison) -> str:
     """Describe a comparison in one line."""
     scheduled, passed = _words_of(compared.scheduled), _words_of(compared.passed)
-    both = f"{compared.model}: by {policy} {scheduled}; passed as they are {passed}"
+    both = f"{compared.model}: by {policy} {scheduled}; passed unmodified {passed}"
     if compared.gain is None:
         return f"{both}; what {policy} gains is not said: {compared.why}"
     low, high = (100 * bound for bound in compared.gain)

@@ -214,7 +214,7 @@ class LiveEngine:
             if isinstance(event, WorkerJoined | TopologyChanged | PolicyChanged) and isinstance(error, ValueError):
                 raise
             faults.report("the engine", error)
-            effects = self.engine.start_anew(event, error)
+            effects = self.engine.rebuild_state(event, error)
         self._effects += effects
         now_ns = time.monotonic_ns()
         overran = self._budget.ended(now_ns, now_ns - event.now_ns, began_ns)

@@ -227,14 +227,14 @@ class Discovery:
                 await self.look_at(backend)
 
     async def _take_turns(self) -> None:
-        """Have models take turns, or not any more, where it was learned that they should."""
+        """Serialize models on the Tritons where that was learned to help, or end it."""
         now_ns, models = time.monotonic_ns(), self._directory.catalog.models
         ended = {name: ModelOutcomes(*counts) for name, counts in self._driver.observability.metrics.on_time().items()}
         for backend in self.backends:
             turns = backend.turns
             if turns and backend.learns_turns and backend.alive and turns.decide(now_ns, models, ended):
                 self._turns_changed = True
-                how = "take turns" if turns.group else "side by side"
+                how = "serialized" if turns.group else "side by side"
                 log.info(
                     "model serialization changed", extra={"triton": backend.address, "models": how, "detail": turns.why}
                 )

@@ -92,7 +92,7 @@ class Hostile:
         )  # fmt: skip
 
     async def what_if(self, at_ms: int | None) -> object:
-        return WhatIf(40, 3.0, 0.1, 0.9, [WhatIfAnswer("as it is", 0.9), WhatIfAnswer(EVIL, None, why=EVIL)])
+        return WhatIf(40, 3.0, 0.1, 0.9, [WhatIfAnswer("unchanged", 0.9), WhatIfAnswer(EVIL, None, why=EVIL)])
 
     def at(self, at_ms: int) -> object:
         raise ValueError("none")

@@ -110,7 +110,7 @@ def test_timelines_and_what_if(recording: RecordedRun) -> None:
     told = asyncio.run(recording.what_if(2_500))
     assert isinstance(told, WhatIf)
     simulated = {each.name: each.share for each in told.answers}
-    assert told.actual == pytest.approx(simulated["as it is"], abs=0.03)
+    assert told.actual == pytest.approx(simulated["unchanged"], abs=0.03)
     less = simulated["without worker w1"]
     assert less is not None
     assert told.actual is not None

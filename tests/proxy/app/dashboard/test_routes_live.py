@@ -96,7 +96,7 @@ def test_what_it_tells_and_that_it_looks_only_while_somebody_does(
         assert status == 200, text
         told = json.loads(text)
         assert (told["requests"], told["actual"]) == (12, 1.0)
-        assert [each["share"] for each in told["answers"] if each["name"] == "as it is"] == [1.0]
+        assert [each["share"] for each in told["answers"] if each["name"] == "unchanged"] == [1.0]
         assert {each["why"] for each in told["answers"]} == {""}
     give_up = time.monotonic() + 20
     while proxy.in_loop(lambda: proxy.engine._witness) is not None:

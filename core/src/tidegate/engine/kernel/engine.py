@@ -217,7 +217,7 @@ class Engine:
         except Exception as fault:
             if self._strict:
                 raise
-            return self.start_anew(event, fault)
+            return self.rebuild_state(event, fault)
         if state.effects or type(event) is not ClockAdvanced:
             self.reducer.handled(event, state.effects)
         if self._observers.watch:
@@ -278,7 +278,7 @@ class Engine:
         """Close the observers after the last event; return effects that concern them."""
         return self._observers.close()
 
-    def start_anew(self, event: AnyStimulus, fault: Exception) -> list[AnyEffect]:
+    def rebuild_state(self, event: AnyStimulus, fault: Exception) -> list[AnyEffect]:
         """Rebuild the state after an internal error while `event` was handled; return effects for the driver.
 
         The outcome of earlier events (`reducer`) stays: running stages go on, and waiting requests wait again. Requests

@@ -226,9 +226,11 @@ def _remedy(facts: DoctorFacts, profile: ModelProfile) -> str:
     return f"tidegate profile {profile.model} --triton {triton}{of_kind} -o {facts.config.profiles}"
 
 
-SERIALIZED_NOTE = "they take turns, as they need the same resource of its rate limiter, or as `serialize_models` says"
+SERIALIZED_NOTE = (
+    "their executions are serialized by a resource of its rate limiter that both need, or by `serialize_models`"
+)
 SEPARATION_REMEDY = (
-    "serve one of them from a Triton of its own, or let them run side by side: without that resource, "
+    "serve one of them from a Triton of its own, or let them run in parallel: without that resource, "
     "or `serialize_models`"
 )
 
@@ -271,8 +273,8 @@ def in_turn_on_processors(facts: DoctorFacts) -> Iterator[Finding]:
                 "advice",
                 "serialized-models",
                 f"model {service.name}",
-                f"it runs on processors, as does {', '.join(others)}, and they take turns, as `serialize_models` says: "
-                "side by side is quicker where there are cores for both",
+                f"it runs on processors, as does {', '.join(others)}, and `serialize_models` serializes them: "
+                "in parallel they are faster where there are cores for both",
                 "leave `tritons.N.serialize_models` out, or let it be `learned`, if they do not call each other",
             )
 
