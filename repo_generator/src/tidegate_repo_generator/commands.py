@@ -1,6 +1,7 @@
 """Command `tidegate generate`: a thin layer over `generate_model`, and over `deploy` for layouts (`layout_command`)."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,9 @@ LAYOUT_SUFFIXES = {".json", ".yaml", ".yml"}
 _FOR_MODELS = "For a model"
 _FOR_LAYOUTS = "For a layout"
 _FOR_TENSORRT = "For TensorRT"
+_for_model = partial(typer.Option, show_default=False, rich_help_panel=_FOR_MODELS)
+_for_layout = partial(typer.Option, show_default=False, rich_help_panel=_FOR_LAYOUTS)
+_for_tensorrt = partial(typer.Option, show_default=False, rich_help_panel=_FOR_TENSORRT)
 
 
 def generate(
@@ -38,25 +42,16 @@ def generate(
             show_default=False,
         ),
     ],
-    name: Annotated[
-        str | None,
-        typer.Option(
-            help="Name of the model in Triton. [default: MODEL's name]",
-            show_default=False,
-            rich_help_panel=_FOR_MODELS,
-        ),
-    ] = None,
+    name: Annotated[str | None, _for_model(help="Name of the model in Triton. [default: MODEL's name]")] = None,
     instances: Annotated[
         int, typer.Option(min=1, help="Instances of the model in Triton.", rich_help_panel=_FOR_MODELS)
     ] = 1,
     max_batch: Annotated[
         int | None,
-        typer.Option(
+        _for_model(
             min=0,
             metavar="B",
             help="Largest batch, in rows (0 turns batching off). [default: 32 for a model that can batch]",
-            show_default=False,
-            rich_help_panel=_FOR_MODELS,
         ),
     ] = None,
     batch_dim: Annotated[
@@ -69,65 +64,46 @@ def generate(
     ] = False,
     inputs: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Real inputs (.npz, .npy) that test whether requests may share a batch. Repeatable.",
-            show_default=False,
-            rich_help_panel=_FOR_MODELS,
+        _for_model(
+            metavar="FILE", help="Real inputs (.npz, .npy) that test whether requests may share a batch. Repeatable."
         ),
     ] = None,
     slo_ms: Annotated[
         float | None,
-        typer.Option(
+        _for_model(
             metavar="MS",
             help="SLO of the model, in milliseconds from a request's arrival to its answer. [default: none]",
-            show_default=False,
-            rich_help_panel=_FOR_MODELS,
         ),
     ] = None,
     blocks: Annotated[
         list[str] | None,
-        typer.Option(
+        _for_layout(
             metavar="[MODEL=]DIR|FILE.onnx",
             help="Blocks of a model (`tidegate split`), or an ONNX model that is not split. Repeatable.",
-            show_default=False,
-            rich_help_panel=_FOR_LAYOUTS,
         ),
     ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            help="Scheduling policy of the proxy. [default: ppipe]", show_default=False, rich_help_panel=_FOR_LAYOUTS
-        ),
-    ] = None,
+    policy: Annotated[str | None, _for_layout(help="Scheduling policy of the proxy. [default: ppipe]")] = None,
     node: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="[NODE=]NAME",
-            help="Host name, or name in Kubernetes, of a node of the layout. Repeatable.",
-            show_default=False,
-            rich_help_panel=_FOR_LAYOUTS,
+        _for_layout(
+            metavar="[NODE=]NAME", help="Host name, or name in Kubernetes, of a node of the layout. Repeatable."
         ),
     ] = None,
     host: Annotated[
         list[str] | None,
-        typer.Option(
+        _for_layout(
             metavar="[NODE=]ADDRESS",
             help="Address at which the proxy reaches the workers of a node (or of all). Repeatable. [default: "
             "this machine]",
-            show_default=False,
-            rich_help_panel=_FOR_LAYOUTS,
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(
+        _for_layout(
             min=1,
             max=65533,
             help="HTTP port of the first worker on each host; gRPC and metrics follow, other workers 10 apart. "
             "[default: 9000]",
-            show_default=False,
-            rich_help_panel=_FOR_LAYOUTS,
         ),
     ] = None,
     deploy_target: Annotated[
@@ -138,28 +114,18 @@ def generate(
         ),
     ] = DeployTarget.EMBEDDED,
     precision: Annotated[
-        Precision | None,
-        typer.Option(
-            help="Precision that TensorRT may use. [default: fp32]", show_default=False, rich_help_panel=_FOR_TENSORRT
-        ),
+        Precision | None, _for_tensorrt(help="Precision that TensorRT may use. [default: fp32]")
     ] = None,
     shape: Annotated[
         list[str] | None,
-        typer.Option(
+        _for_tensorrt(
             metavar="NAME:SIZE,SIZE...",
             help="Dimensions of an input without rows, the usual ones first. Repeatable: all between them work.",
-            show_default=False,
-            rich_help_panel=_FOR_TENSORRT,
         ),
     ] = None,
     profile: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Profile file (`tidegate profile`) whose shapes count as --shape.",
-            show_default=False,
-            rich_help_panel=_FOR_TENSORRT,
-        ),
+        _for_tensorrt(metavar="FILE", help="Profile file (`tidegate profile`) whose shapes count as --shape."),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace an existing model with all its versions, or an existing folder.")
