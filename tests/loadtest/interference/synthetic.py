@@ -1,5 +1,6 @@
 """A GPU of which the truth is known: three models with smooth curves, who mind cache, DRAM or merely company."""
 
+from collections.abc import Sequence
 from itertools import product
 from random import Random
 
@@ -65,3 +66,13 @@ def co_runs(seed: int, number: int, *, tenants: int = 2) -> list[CoRun]:
         )
         runs.append(CoRun(together, taken))
     return runs
+
+
+def few_of_each(co_runs: Sequence[CoRun], number: int, seed: int) -> list[CoRun]:
+    """Draw `number` runs for each model by `seed`; InSS uses three."""
+    names = sorted({tenant.partition for run in co_runs for tenant in run.tenants})
+    rng, chosen = Random(seed), set[int]()
+    for name in names:
+        mine = [at for at, run in enumerate(co_runs) if any(tenant.partition == name for tenant in run.tenants)]
+        chosen.update(rng.sample(mine, min(number, len(mine))))
+    return [co_runs[at] for at in sorted(chosen)]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.loadtest.interference.synthetic import BATCHES, NOISE, SHARES, co_runs, solo_runs, truth_ms
+from tests.loadtest.interference.synthetic import BATCHES, NOISE, SHARES, co_runs, few_of_each, solo_runs, truth_ms
 from tidegate.schemas import Tenant
 from tidegate_loadtest.interference.fit import constant_factors, fit, fit_alone, transfers, unseen_models, with_compute
 from tidegate_loadtest.interference.held_out import (
@@ -13,7 +13,6 @@ from tidegate_loadtest.interference.held_out import (
     by_nothing,
     errors_alone,
     errors_by_model,
-    few_of_each,
     split,
 )
 from tidegate_loadtest.interference.missing_utilization import learn_uses

@@ -18,7 +18,6 @@ from tidegate_orloj.batch_latency import (
     expected_ms,
     law_of_profile,
     law_of_several,
-    law_of_times,
 )
 
 
@@ -27,7 +26,7 @@ def times(*times_ms: float, fixed_ms: float = 0.0, scale: float = 1.0) -> Latenc
 
 
 def law(*times_ms: float, fixed_ms: float = 0.0, scale: float = 1.0) -> BatchLaw:
-    return law_of_times(times(*times_ms, fixed_ms=fixed_ms, scale=scale))
+    return law_of_several([times(*times_ms, fixed_ms=fixed_ms, scale=scale)], [1.0])
 
 
 def eight(shares: Floats, densities: Floats) -> Floats:

@@ -36,16 +36,6 @@ def split(co_runs: Sequence[CoRun], share: float, seed: int) -> tuple[list[CoRun
     )
 
 
-def few_of_each(co_runs: Sequence[CoRun], number: int, seed: int) -> list[CoRun]:
-    """Draw `number` runs for each model by `seed`; InSS uses three."""
-    names = sorted({tenant.partition for run in co_runs for tenant in run.tenants})
-    rng, chosen = Random(seed), set[int]()
-    for name in names:
-        mine = [at for at, run in enumerate(co_runs) if any(tenant.partition == name for tenant in run.tenants)]
-        chosen.update(rng.sample(mine, min(number, len(mine))))
-    return [co_runs[at] for at in sorted(chosen)]
-
-
 def by_model(model: InterferenceModel) -> Predict:
     """Return the predictor of the fitted model."""
     return model.expected_ms

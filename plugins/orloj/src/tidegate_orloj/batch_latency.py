@@ -61,11 +61,6 @@ _NORMAL: Floats = np.array(
 )
 
 
-def law_of_times(times: LatencyDistribution) -> BatchLaw:
-    """Return the law of an application with a known stand-alone distribution."""
-    return law_of_several([times], [1.0])
-
-
 def law_of_several(times: Sequence[LatencyDistribution], shares: Sequence[float]) -> BatchLaw:
     """Return the law of several similar applications. `shares`: their relative frequencies."""
     weights = np.asarray(shares) / sum(shares)

@@ -55,12 +55,6 @@ class Placement:
     """Rank of the chosen child in the order of the states."""
 
 
-def masks_in(states: NDArray[np.float32]) -> Bools:
-    """Return which children have memory for the model, from states: shape (groups, GROUP_SIZE)."""
-    masks: Bools = states[:, FEATURE_COUNT + 3 :: CHILD_FEATURES] > 0.5
-    return masks
-
-
 def place(loads: Loads, group: Ints, rooms: GroupChildren, placer: Placer) -> tuple[Ints, list[Placement]]:
     """Return the child of its group for each copy (NO_CHILD without memory), and the steps.
 

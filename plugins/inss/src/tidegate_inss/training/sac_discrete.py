@@ -136,7 +136,7 @@ class SacDiscrete:
 
     @staticmethod
     def _possible(states: torch.Tensor) -> torch.Tensor:
-        """Return the masks like `placement.masks_in`, as tensors."""
+        """Return which children have memory for the model, from states, as tensors."""
         return states[:, FEATURE_COUNT + 3 :: CHILD_FEATURES] > 0.5
 
     def _policy(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
