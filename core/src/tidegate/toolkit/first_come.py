@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from tidegate.api import (
+    AnyCommand,
     Batch,
     BatchFailed,
     Commands,
@@ -64,11 +65,11 @@ class FirstComeFirstServed(QueueingPolicy):
             if any(part in worker.hosts for path in queue.paths for part in path.partitions)
         ]
         waiting.sort(key=lambda queue: (queue.head.arrival_ns, queue.head.id))
-        commands: list[Dispatch | Drop] = []
+        commands: list[AnyCommand] = []
         for queue in waiting:
             if not self.idle.is_idle(worker.id):
                 break
-            commands += self._run(now_ns, queue)
+            commands += self.queue_changed(now_ns, queue)
         return commands
 
     def on_stage_finished(self, event: StageFinished) -> Commands:
