@@ -1,1 +1,1 @@
-"""`make bench`: what standing in front of Triton costs, measured side by side in one run."""
+"""Benchmarks that `make bench` runs: the cost of the proxy before Triton, measured against direct access in one run."""

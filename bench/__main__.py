@@ -1,7 +1,7 @@
-"""Run every benchmark: `make bench`, or `python -m bench [--json FILE]`. Nothing else should run meanwhile.
+"""Run every benchmark: `make bench`, or `python -m bench [--json FILE]`. Keep the machine otherwise idle.
 
-Not among them, since they take long or need the papers' data, all `python -m bench.NAME`: faults, dynamic_models,
-shadow_mode, no_regret, and what reproduces papers (`bench/papers`).
+Programs that take long or need data of the papers are run on their own, as `python -m bench.NAME`: faults,
+dynamic_models, shadow_mode, no_regret, and those that reproduce papers (`bench/papers`).
 """
 
 import argparse
@@ -20,7 +20,7 @@ from bench.scheduler import bench_scheduler
 
 
 def main() -> None:
-    """Run them, print their tables, write their figures."""
+    """Run the benchmarks, print their tables and write their figures."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     parser.add_argument(

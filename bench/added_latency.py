@@ -1,10 +1,10 @@
-"""The hop: a no-op model on the same Triton, directly and through Tidegate, the runs in turn (A B C A B C).
+"""Latency that Tidegate adds: a no-op model on the same Triton, called directly and through Tidegate, in alternating
+runs.
 
-One caller gives the latency that Tidegate adds; more of them tell how many requests per second pass, and what each
-costs the process of Tidegate in CPU time and context switches. The load comes from our own generator, in Python, which
-takes a good part of a small machine; or from NVIDIA's perf_analyzer (`--perf-analyzer PATH`), which takes less and
-leaves more to measure. `--against PATH` has the `tidegate` of another checkout beside ours. Where the CPU time goes:
-`py-spy record --native --subprocesses --pid PID` while it runs.
+One caller measures the added latency. More callers measure the throughput, and the CPU time and context switches of the
+Tidegate process per request. The load generator is ours, in Python, which takes a large share of a small machine, or
+NVIDIA's perf_analyzer (`--perf-analyzer PATH`), which takes less. `--against PATH` also measures the `tidegate` of
+another checkout. To profile the CPU time: `py-spy record --native --subprocesses --pid PID` during a run.
 """
 
 import tempfile
@@ -32,28 +32,28 @@ ROUNDS = 5
 DURATION_S, WARMUP_S = 3.0, 1.0
 CALLERS = (1, 8, 32, 128)
 FLOATS = {"64 B": 16, "600 KB": 150_000}
-"""Tensors in and out, by their size."""
+"""Number of FP32 values in the input and the output tensor, by a name for its size."""
 Figures = dict[str, float]
 Load = Callable[[str, int, int, Sequence[str]], Figures]
-"""`load(address, floats, callers, flags)`: requests/s, and the 50th and 99th percentile of their latency in ms."""
+"""`load(address, floats, callers, flags)`: requests/s, and the 50th and 99th percentile of the latency in ms."""
 
 
 class Target(NamedTuple):
-    """Who is called, and how."""
+    """A server to call, with its process and flags."""
 
     proxy: ProxyProcess | None
-    """None: Triton itself."""
+    """The Tidegate process; None if Triton is called directly."""
     flags: Sequence[str] = ()
-    """Further ones for perf_analyzer."""
+    """Further flags of perf_analyzer."""
 
 
 OURS = {
     "fifs": ("--policy", "fifs"),
     "symphony": ("--policy", "symphony"),
 }
-"""What ours is started with, by what it is called in the table."""
+"""Flags of `tidegate serve` for each Tidegate measured, by its name in the table."""
 GZIP = ("--grpc-compression-algorithm", "gzip")
-"""Flags of perf_analyzer."""
+"""Flags of perf_analyzer for compressed calls."""
 
 
 def bench_added_latency(
@@ -64,15 +64,16 @@ def bench_added_latency(
     sizes: Mapping[str, int] = FLOATS,
     rounds: int = ROUNDS,
 ) -> list[dict[str, Any]]:
-    """Run and print; a row per (target, size, callers) with the medians over the rounds.
+    """Measure the added latency and print it; return a row per target, size and number of callers, with medians over
+    rounds.
 
     Args:
-        console: where the table goes.
-        program: NVIDIA's load generator, or None for ours. With it compressed and encrypted calls are timed, too.
-        against: the `tidegate` of another checkout, which runs beside with the policy `fifs`.
-        callers: how many of them call at a time, one after the other.
-        sizes: the number of floats of a tensor, by its name.
-        rounds: how often each is measured, in turn.
+        console: where the table is printed.
+        program: path of perf_analyzer; None: our load generator. With it compressed and encrypted calls are timed too.
+        against: path of another checkout's `tidegate`, measured with the policy `fifs`.
+        callers: numbers of concurrent callers, measured one after the other.
+        sizes: number of FP32 values of a tensor, by its name.
+        rounds: number of repetitions, alternating between targets.
     """
     load: Load = partial(_perf_analyzer_load, program) if program else _own_load
     commands = {f"Tidegate {name}": (TIDEGATE, flags) for name, flags in OURS.items()}

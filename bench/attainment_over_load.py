@@ -1,11 +1,11 @@
-"""The picture of the README: attainment and latency over load, Tidegate against Triton's dynamic batcher, simulated.
+"""The chart of the README: attainment and latency over load, Tidegate against Triton's dynamic batcher, simulated.
 
     python -m bench.attainment_over_load --output docs/pictures/attainment_over_load.svg
 
-ResNet50 on eight GPUs (scenarios/resnet50.yaml, Table 2 of the Symphony paper), at rates of our choice. Tidegate is
-0.5 ms away from its Tritons (half of that again at random). Triton's batcher is beside its GPUs; it is drawn
-unmodified, and tuned: at each rate with the queue delay and the queue timeout, of sixteen settings, that answer most
-requests on time there. The same command gives the same bytes; some five minutes of one core.
+ResNet50 on eight GPUs (scenarios/resnet50.yaml, Table 2 of the Symphony paper), at our own rates. Tidegate has a
+network latency of 0.5 ms to its Tritons, plus a random 0.25 ms on average; Triton's batcher has none. Triton is drawn
+with `dynamic_batching {}`, and tuned: at each rate with the best of sixteen queue delays and timeouts for that rate.
+The same command gives the same bytes, in about five minutes of one core.
 """
 
 import argparse
@@ -32,14 +32,17 @@ SEEDS = (1, 2)
 SECONDS = 3.0
 LIMIT = 0.01
 WIDTH = 560
-"""So narrow that its words can be read on a telephone."""
+"""Width in pixels, narrow enough to be legible on a telephone."""
 NETWORK = {"control_ms": 0.5, "jitter_ms": 0.25}
-"""Between Tidegate and its Tritons, for each batch, both directions together."""
+"""Network latency between Tidegate and its Tritons for each batch, round trip, in ms."""
 TIDEGATE, TUNED, UNMODIFIED = "Tidegate", "Triton, tuned at each rate", "Triton, unmodified"
 
 
 def curves(scenario: Scenario, rates_rps: Sequence[float], seeds: Sequence[int], console: Console) -> list[LoadCurve]:
-    """Simulate every contender at every rate with every seed."""
+    """Simulate every contender at every rate (requests per second) with every seed; return a curve for each contender.
+
+    `console`: where progress is shown.
+    """
     base_rps = mean_rate_rps(scenario)
     away = Scenario.model_validate(
         {
@@ -70,7 +73,10 @@ def curves(scenario: Scenario, rates_rps: Sequence[float], seeds: Sequence[int],
 
 
 def best_at_each_rate(settings: Sequence[Sequence[LoadPoint]]) -> list[LoadPoint]:
-    """The runs, at each rate, of the setting with the highest mean attainment there."""
+    """Return, for each rate, the runs of the setting with the highest mean attainment at that rate.
+
+    `settings`: for each setting, its runs at all rates.
+    """
     found = []
     for rate_rps in sorted({each.rate_rps for runs in settings for each in runs}):
         here = [[each for each in runs if each.rate_rps == rate_rps] for runs in settings]
@@ -79,7 +85,7 @@ def best_at_each_rate(settings: Sequence[Sequence[LoadPoint]]) -> list[LoadPoint
 
 
 def drawn(found: Sequence[LoadCurve], scenario: Scenario) -> str:
-    """The picture."""
+    """Return the chart as SVG."""
     colors = Colors((), (curve.name for curve in found))
     (slo_ms,) = {model.slo_ms for model in scenario.models}
     return picture(
@@ -95,7 +101,7 @@ def drawn(found: Sequence[LoadCurve], scenario: Scenario) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Simulate, draw, and say what the picture shows."""
+    """Run the simulations, write the chart, and print the figures that it shows."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.attainment_over_load",
         description=__doc__,

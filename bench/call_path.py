@@ -1,7 +1,7 @@
-"""The files and threads of ours that one request crosses, and its calls: live, by `tidegate serve`, and simulated.
+"""Source files, threads and function calls that one request crosses: live, by `tidegate serve`, and simulated.
 
-`python -m bench.call_path` prints them. Nothing is read out of the sources: Python's profiler tells which functions ran
-while one request, and nothing else, was under way; what ran in each of several such spells counts.
+`python -m bench.call_path` prints them. They are recorded by Python's profiler while exactly one request is in flight;
+only functions called in each of several repetitions count.
 """
 
 import json
@@ -32,25 +32,25 @@ from tidegate_proxy.tritons.embedded import EmbeddedTriton
 ROUNDS, WARM_UP = 30, 30
 WITHIN_S = 30.0
 REPORT = "TIDEGATE_CROSSING"
-"""The environment's name for the file that a profiled process reports to."""
+"""Environment variable that names the report file of a profiled process."""
 Crossed = dict[str, dict[str, int]]
-"""How many functions of each file were called, by the name of the thread."""
+"""Number of functions called of each file, by thread name and file."""
 
 
 class Profiler:
-    """Counts the calls into files of ours, by thread, while it is on."""
+    """Counter of calls into Tidegate's files, by thread, while installed."""
 
     def __init__(self) -> None:
         self.crossed: dict[str, Counter[str]] | None = None
         """None: it is off."""
 
     def install(self) -> None:
-        """Profile this thread, and those that are started from now on."""
+        """Start to profile this thread, and threads started from now on."""
         threading.setprofile(self._called)
         sys.setprofile(self._called)
 
     def remove(self) -> None:
-        """Profile this thread no more, nor those that are started from now on."""
+        """Stop profiling this thread and threads started from now on."""
         sys.setprofile(None)
         threading.setprofile(None)
 
@@ -63,7 +63,7 @@ class Profiler:
 
 
 def live() -> Crossed:
-    """What a ModelInfer crosses in a Tidegate before a Triton with a model that does nothing."""
+    """Return what a ModelInfer crosses in a Tidegate before a Triton with a no-op model."""
     with tempfile.TemporaryDirectory(prefix="tidegate-crossing-") as folder:
         work = Path(folder)
         report, command = work / "report.json", work / "tidegate"
@@ -88,7 +88,7 @@ def live() -> Crossed:
 
 
 def simulated() -> Crossed:
-    """What a request crosses under virtual time."""
+    """Return what a request crosses in a simulation."""
     profiler, run = Profiler(), Simulation.run
     spells = []
 
@@ -118,7 +118,7 @@ def simulated() -> Crossed:
 
 
 def profiled_command() -> None:
-    """The command line, profiled from the first SIGUSR1 to the next SIGUSR2, and again."""
+    """Run the command line, profiled from each SIGUSR1 to the next SIGUSR2."""
     from tidegate.cli import main  # noqa: PLC0415 - after the profiler is there
 
     profiler, report = Profiler(), Path(os.environ[REPORT])

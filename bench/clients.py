@@ -1,9 +1,10 @@
-"""NVIDIA's perf_analyzer, unmodified, in every way that it knows, against Triton and against Tidegate before it.
+"""Compatibility of perf_analyzer: NVIDIA's client, unmodified, in each of its modes, against Triton and through
+Tidegate.
 
     python -m bench.clients --perf-analyzer PATH [--json FILE]
 
-It fails where perf_analyzer does not complete through Tidegate though it does directly, and where its report through
-Tidegate is not sane: the server's count differs from the client's, or the server's times are missing.
+Fails if perf_analyzer completes directly but not through Tidegate, or if its report through Tidegate is implausible:
+the server's count differs from the client's, or the server's times are missing.
 """
 
 import argparse
@@ -74,12 +75,14 @@ MODELS = {
     "decoupled": (DECOUPLED, THREE_TIMES),
 }
 MOST_DIFFERENCE = 0.05
-"""Between the client's and the server's count: some requests are under way at either end of a window."""
+"""Maximum relative difference between the client's and the server's count; requests in flight at the ends of a window
+cause some.
+"""
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to run perf_analyzer."""
+    """A mode of perf_analyzer: protocol, model and flags."""
 
     name: str
     model: str
@@ -88,7 +91,7 @@ class Way:
 
 
 def ways() -> list[Way]:
-    """The matrix."""
+    """Return all modes to run."""
     found = []
     memory = {"": (), "shared memory": ("--shared-memory", "system", "--output-shared-memory-size", "1024")}
     for protocol, mode, (how, shared) in itertools.product(
@@ -111,7 +114,13 @@ def ways() -> list[Way]:
 
 
 def run(perf_analyzer: Path, way: Way, address: str) -> dict[str, Any]:
-    """Its report; `error` where there is none."""
+    """Run perf_analyzer once and return its report; on a failure it has the key `error`.
+
+    Args:
+        perf_analyzer: path of the program.
+        way: the mode.
+        address: HOST:PORT of the server.
+    """
     with tempfile.TemporaryDirectory(prefix="tidegate-clients-") as folder:
         report = Path(folder) / "report.csv"
         command = [str(perf_analyzer), "-m", way.model, "-u", address, "-i", way.protocol, "-f", str(report)]
@@ -144,7 +153,9 @@ def _counts(shown: str) -> dict[str, list[str]]:
 
 
 def problem(direct: dict[str, Any], through: dict[str, Any]) -> str:
-    """What is wrong with a run through Tidegate; nothing where it fails directly as well."""
+    """Return what is wrong with the report of a run through Tidegate; empty if nothing, or if the direct run failed as
+    well.
+    """
     if "error" in direct:
         return ""
     if "error" in through:
@@ -164,7 +175,7 @@ def problem(direct: dict[str, Any], through: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Run them all, print a table."""
+    """Run perf_analyzer in all modes and print a table."""
     parser = argparse.ArgumentParser(prog="python -m bench.clients", description=__doc__.partition("\n")[0])
     parser.add_argument("--perf-analyzer", type=Path, required=True, metavar="PATH", help="NVIDIA's perf_analyzer")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the reports to this file")

@@ -1,6 +1,7 @@
-"""Closed loop in a process of its own: callers that ask one model, each again after its answer.
+"""A closed-loop load generator in a process of its own: callers of one model, each sending again after its response.
 
-It shares no interpreter with a benchmark or a server: `closed_loop` starts `python -m bench.closed_loop`.
+A separate interpreter keeps its load out of the benchmark and the server: `closed_loop` starts `python -m
+bench.closed_loop`.
 """
 
 import argparse
@@ -23,7 +24,16 @@ from tidegate_loadtest.shapes import parse_shapes
 def closed_loop(
     target: str, model: str, callers: int, duration_s: float, *shapes: str, warmup_s: float
 ) -> dict[str, float]:
-    """Responses per second as rps, and latencies in ms as p50_ms and p99_ms, of random tensors of these shapes."""
+    """Run a closed loop; return responses per second (`rps`) and latencies in ms (`p50_ms`, `p99_ms`).
+
+    Args:
+        target: HOST:PORT of the server's gRPC.
+        model: the model to call, with random tensors.
+        callers: number of concurrent callers.
+        duration_s: measured window, seconds.
+        shapes: shapes of the inputs, as perf_analyzer takes them.
+        warmup_s: seconds before the window.
+    """
     command = [sys.executable, "-m", "bench.closed_loop", target, model, *shapes]
     numbers = {"--callers": callers, "--seconds": duration_s, "--warmup": warmup_s}
     flags = [str(word) for pair in numbers.items() for word in pair]
@@ -62,7 +72,7 @@ async def _run(options: argparse.Namespace) -> dict[str, float]:
 
 
 def main() -> None:
-    """Ask, and print the figures as JSON."""
+    """Run the closed loop and print the figures as JSON."""
     parser = argparse.ArgumentParser(prog="python -m bench.closed_loop", description=__doc__.partition("\n")[0])
     parser.add_argument("target", help="HOST:PORT of the server's gRPC")
     parser.add_argument("model")

@@ -1,7 +1,7 @@
-"""The house in figures: how long files, classes and functions are, what it exports, whether imports run in circles.
+"""Size metrics of the sources: lines of files, classes and functions, exported names, import cycles.
 
-`python -m bench.code_metrics [NAME=]CHECKOUT ...` prints a table in Markdown, a column for each checkout of this
-repository. It reads the sources and runs none of them.
+`python -m bench.code_metrics [NAME=]CHECKOUT ...` prints a Markdown table with a column for each checkout of this
+repository. The sources are parsed, not run.
 """
 
 import ast
@@ -12,13 +12,13 @@ from pathlib import Path
 from statistics import mean
 
 ROOMS = ("tidegate.api", "tidegate.toolkit", "tidegate.schemas")
-"""The packages that plugins and other distributions import."""
+"""Packages that plugins and other distributions import."""
 TUTORIAL = "plugins/template/src/tidegate_template/policy.py"
 
 
 @dataclass(frozen=True)
 class Sized:
-    """A file, a class or a function, with its lines."""
+    """Name and number of lines of a file, class or function."""
 
     lines: int
     name: str
@@ -29,29 +29,29 @@ class Sized:
 
 @dataclass
 class House:
-    """What the sources of one checkout say."""
+    """Metrics of the sources of one checkout."""
 
     files: list[Sized] = field(default_factory=list)
     classes: list[Sized] = field(default_factory=list)
     functions: list[Sized] = field(default_factory=list)
     exported: dict[str, int] = field(default_factory=dict)
-    """How many names are in `__all__`, by package."""
+    """Number of names in `__all__`, by package."""
     imports: dict[str, set[str]] = field(default_factory=dict)
-    """The modules of ours that a module imports, wherever in it, by name."""
+    """Names of Tidegate's modules that a module imports anywhere, by module name."""
     at_start: dict[str, set[str]] = field(default_factory=dict)
-    """Of these, those that are imported when the module itself is."""
+    """The part of `imports` that happens when the module itself is imported."""
     learned: int = 0
-    """Names of ours that the template's policy imports."""
+    """Number of Tidegate's names that the policy template imports."""
     test_lines: int = 0
 
     @property
     def lines(self) -> int:
-        """Lines of code, with their blanks, comments and docstrings."""
+        """Lines of code, with blank lines, comments and docstrings."""
         return sum(file.lines for file in self.files)
 
 
 def survey(checkout: Path) -> House:
-    """Read a checkout. Raises FileNotFoundError where it is none."""
+    """Return the metrics of a checkout. Raises FileNotFoundError if the folder is not a checkout."""
     if not (checkout / "core/src").is_dir():
         raise FileNotFoundError(f"{checkout}: no checkout of Tidegate, there is no core/src")
     house = House()
@@ -79,7 +79,10 @@ def survey(checkout: Path) -> House:
 
 
 def circles(imports: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """Modules that reach each other along imports, in groups; none is the aim."""
+    """Return import cycles: groups of modules that reach each other along imports.
+
+    `imports`: imported modules by module.
+    """
     reached: dict[str, set[str]] = {}
     for start in imports:
         seen: set[str] = set()
@@ -99,7 +102,7 @@ def circles(imports: Mapping[str, Iterable[str]]) -> list[list[str]]:
 
 
 def table(houses: Mapping[str, House]) -> str:
-    """A table in Markdown, a column for each house."""
+    """Return the metrics as a Markdown table with a column for each checkout."""
     rows: list[tuple[str, list[object]]] = [("", [*houses]), ("---", ["---:"] * len(houses))]
     each = list(houses.values())
 
@@ -178,7 +181,7 @@ def _lines(sized: Sized) -> int:
 
 
 def main(checkouts: Sequence[str]) -> None:
-    """Print the table, and the circles if there are any."""
+    """Print the table, and the import cycles if there are any."""
     houses = {}
     for given in checkouts or ["."]:
         name, _, checkout = given.rpartition("=")

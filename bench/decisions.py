@@ -1,9 +1,9 @@
-"""How long a decision of each policy takes with 300 requests waiting and many names: applications, shapes or models.
+"""CPU time of decisions: each policy with 300 requests queued and many applications, shapes or models.
 
     python -m bench.decisions --names 100 --of applications
 
-Names are whatever clients or operators may have many of. An overloaded engine learns as it does live; what is timed is
-the policy alone, in CPU time of the thread, event by event.
+The engine is overloaded and learns as in production; only the policy's handling of each event is timed, in CPU time of
+the thread.
 """
 
 import argparse
@@ -46,13 +46,13 @@ FIXED_MS, ROW_MS, MAX_ROWS = 8.0, 2.0, 16
 NOISE_CV: Final = 0.2
 POINTS: Final = 64
 TELL_EVERY: Final = 50
-"""Distributions move after so many requests: more often than they do live."""
+"""Number of requests after which latency distributions change; more often than in production."""
 BY_APPLICATION: Final = {"parts": [{"models": ["*"], "policy": "clockwork", "separate_applications": True}]}
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """How long the events of one run took a policy, in ms of CPU."""
+    """CPU time of a policy for the events of one run, in ms."""
 
     policy: str
     of: str
@@ -64,11 +64,11 @@ class Decisions:
     p999_ms: float
     max_ms: float
     slowest: str
-    """The type of the event that took longest."""
+    """Type of the event that took longest."""
 
 
 class World:
-    """An engine with so many requests waiting, by whatever names."""
+    """An engine kept at a constant number of queued requests, with many applications, shapes or models."""
 
     def __init__(self, name: str, of: str, names: int, waiting: int, seed: int) -> None:
         self._of, self._names, self._waiting = of, names, waiting
@@ -117,7 +117,7 @@ class World:
         return ROW_MS * (0.2 + 2 * number / self._names)
 
     def tell(self) -> None:
-        """Applications take a little longer than they did: as many are told at once as a batch may hold."""
+        """Send the engine slightly longer latency distributions for as many random applications as fit one batch."""
         slower = 1 + self._rng.random() / 10
         for number in self._rng.sample(range(self._names), min(self._names, MAX_ROWS)):
             times = self._times(number)
@@ -126,7 +126,7 @@ class World:
             self._engine.policy.handle(event)
 
     def run(self, requests: int) -> None:
-        """Let so many arrive, as fast as others leave."""
+        """Run until `requests` have arrived; each arrives as soon as the queue has room."""
         for request in self._requests(requests):
             while self._engine.queued >= self._waiting:
                 self._go_on()
@@ -176,7 +176,16 @@ class World:
 
 
 def measure(name: str, of: str, names: int, waiting: int, requests: int, seed: int = 1) -> Decisions:
-    """How long the decisions of a policy take, once so many requests wait."""
+    """Measure the decision time of a policy with a full queue.
+
+    Args:
+        name: policy.
+        of: what there are many of: applications, shapes or models.
+        names: how many of these.
+        waiting: number of queued requests.
+        requests: number of requests measured.
+        seed: of the random draws.
+    """
     world = World(name, of, names, waiting, seed)
     world.run(waiting)
     world.taken_ms.clear()
@@ -193,7 +202,7 @@ def measure(name: str, of: str, names: int, waiting: int, requests: int, seed: i
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print a table, write figures."""
+    """Measure the policies, print a table and write the figures."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.decisions", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,9 +1,9 @@
-"""Hazards: what may go wrong around a Tidegate under load, and what clients see of it. Tests hold the simpler ones.
+"""Hazards for a Tidegate under load, and what clients observe. Simpler hazards are covered by tests.
 
     python -m bench.faults [--only NAME ...] [--quick] [--json FILE]
 
-Every hazard meets real Tritons and `tidegate serve` as a process of its own. Nothing else should run meanwhile. It
-fails when one of them does not hold.
+Every hazard runs with real Tritons and `tidegate serve` as a process of its own. Keep the machine otherwise idle. Fails
+if the aim of any hazard is missed.
 """
 
 import argparse
@@ -25,7 +25,13 @@ from bench.fault_injection.rig import Rig
 
 
 def bench_faults(console: Console, chosen: list[Hazard], *, quick: bool) -> dict[str, dict[str, Any]]:
-    """Run them and print the table; by name what was measured."""
+    """Run hazards and print a table; return their measurements by name.
+
+    Args:
+        console: where the table is printed.
+        chosen: the hazards.
+        quick: fewer requests and shorter runs.
+    """
     reports: dict[str, dict[str, Any]] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -72,7 +78,7 @@ def _show(console: Console, reports: dict[str, dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Run them, print the table, write the figures."""
+    """Run the hazards, print the table and write the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.faults", description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--quick", action="store_true", help="fewer requests, shorter runs")

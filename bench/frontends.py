@@ -1,12 +1,12 @@
-"""Latency and capacity of frontends and shards: a no-op model directly, through one process, and through both, in turn.
+"""Latency and capacity of frontends and shards: a no-op model, directly, through one process, and through both.
 
     python -m bench.frontends --perf-analyzer PATH [--split 0 1x1 2x1 2x2 ...] [--callers N ...] [--rounds N] [--json
     FILE]
 
-A split is told as FRONTENDSxSHARDS. Of two shards the first has the model that is called, the other one of its own.
+A split is written FRONTENDSxSHARDS. With two shards the first has the model that is called, the second another one.
 
-On two cores that Triton and the load generator share with it nothing can be gained: what counts is the CPU time of each
-part for a request. From it follows what one core of each carries, and with it how many of them a fleet needs.
+On two cores shared with Triton and the load generator nothing can be gained: the result is the CPU time of each process
+per request, from which the requests/s of one core, and the number of processes for a cluster, follow.
 """
 
 import argparse
@@ -32,10 +32,10 @@ from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 CALLERS = (1, 8, 32, 128)
 FLOATS = {"64 B": 16, "600 KB": 150_000}
-"""Tensors in and out, by their size."""
+"""Number of FP32 values in the input and the output tensor, by a name for its size."""
 ROUNDS, WINDOW_MS = 3, 1500
 FLEET_RPS = 100_000
-"""How many requests/s the fleet is to carry whose size is told."""
+"""Requests/s of the cluster whose number of processes is computed."""
 
 
 ONE_PROCESS = "0"
@@ -43,15 +43,15 @@ SPLITS = (ONE_PROCESS, "1x1", "2x1", "2x2")
 
 
 class Parts(NamedTuple):
-    """The processes of a Tidegate."""
+    """Process ids of a Tidegate: frontends and shards."""
 
     shard: int
-    """The first one, where there are several."""
+    """Process id of the first shard."""
     frontends: tuple[int, ...]
 
 
 def parts_of(proxy: ProxyProcess, frontends: int) -> Parts:
-    """The processes of one that was started with so many frontends; a shard of 0 is being started again."""
+    """Return the process ids of a Tidegate with this number of frontends; a shard of 0 is being restarted."""
     if not frontends:
         return Parts(proxy.pid, ())
     children = Path(f"/proc/{proxy.pid}/task/{proxy.pid}/children").read_text().split()
@@ -61,7 +61,7 @@ def parts_of(proxy: ProxyProcess, frontends: int) -> Parts:
 
 
 def cpu_s(pid: int) -> float:
-    """The CPU time that a process has taken, seconds."""
+    """Return the CPU time of a process in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -74,15 +74,16 @@ def bench_frontends(
     sizes: Mapping[str, int] = FLOATS,
     rounds: int = ROUNDS,
 ) -> list[dict[str, Any]]:
-    """Run and print; a row per (size, callers, split) with medians over the rounds.
+    """Measure the splits and print tables; return a row per size, number of callers and split, with medians over
+    rounds.
 
     Args:
-        console: where the tables go.
-        program: NVIDIA's perf_analyzer.
-        splits: into how many processes each.
-        callers: how many call at a time, one after the other.
-        sizes: the number of floats of a tensor, by its name.
-        rounds: how often each is measured, in turn.
+        console: where the tables are printed.
+        program: path of perf_analyzer.
+        splits: numbers of frontends and shards, as FRONTENDSxSHARDS.
+        callers: numbers of concurrent callers, measured one after the other.
+        sizes: number of FP32 values of a tensor, by its name.
+        rounds: number of repetitions, alternating between splits.
     """
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as stack:
@@ -214,7 +215,7 @@ def _show_fleet(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Parse the command line, run, and write the figures to a file if one is given."""
+    """Parse the command line, run the benchmark and write the figures to a file if one is given."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--perf-analyzer", type=Path, required=True, metavar="PATH", help="NVIDIA's load generator")
     parser.add_argument("--split", nargs="+", default=SPLITS, metavar="FxH", help="into how many frontends and shards")

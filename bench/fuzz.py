@@ -1,13 +1,11 @@
-"""Malformed input, a hundred thousand times, over gRPC and HTTP, against a real `tidegate serve` before a real Triton.
+"""Fuzzing: a hundred thousand malformed inputs over gRPC and HTTP to `tidegate serve` before a real Triton.
 
     python -m bench.fuzz [--inputs N] [--seed N] [--only INDEX] [--json FILE]
 
-Requests, calls, streams, HTTP and bytes that are neither; names of regions and parameters that are not what they seem,
-metadata, slow senders and decompression bombs among them.
-Each input is made from the seed and its number, so that `--only INDEX` sends it again. It fails when the proxy or its
-Triton dies, when something is neither answered nor closed in time, when the proxy's log speaks of a failure of its own,
-when well-formed requests between the others are not answered well, or when the proxy keeps memory, threads or
-descriptors.
+Inputs are requests, calls, streams, HTTP messages and raw bytes, with forged names of regions and parameters, metadata,
+slow senders and decompression bombs. Each is generated from the seed and its number, so that `--only INDEX` repeats it.
+Fails if the proxy or Triton exits, an input is neither answered nor closed in time, the log has an internal error, a
+well-formed request between the inputs fails, or the proxy leaks memory, threads or descriptors.
 """
 
 import argparse
@@ -37,22 +35,22 @@ from tidegate_proxy.tritons.embedded import EmbeddedTriton
 CALLERS = 48
 ANSWER_WITHIN_S = 20.0
 PATIENCE_S = 1.0
-"""How long what has not answered may wait for more before it is told that no more comes."""
+"""Seconds that an unanswered connection waits before its sending side is closed."""
 GOOD_EVERY = 200
-"""One well-formed request after so many others."""
+"""Number of inputs between two well-formed requests."""
 WARM_UP = 2000
-"""Inputs before memory is looked at first: caches and pools fill."""
+"""Number of inputs before the first measurement of memory, while caches and pools fill."""
 MOST_GROWTH_MIB = 24.0
 MOST_NEW_DESCRIPTORS = 8
 SETTLES_WITHIN_S = 60.0
-"""Idle connections to Triton are kept for 15 s."""
+"""Seconds for descriptors to return to normal; idle connections to Triton are kept for 15 s."""
 PIECE_PAUSE_S = 0.02
 LIMITS = f"""
 version: 1
 tritons: [localhost:8001]
 limits: {{max_message_bytes: {INFLATED // 4}}}
 """
-"""The flags replace the address. What bombs inflate to is more than this."""
+"""Configuration of the proxy; flags replace the address. Bombs inflate to more than its limit."""
 FAILURES = re.compile(r"Traceback|failed\b.*\b(Error|Exception)|internal error|CRITICAL")
 CONFIG = """
 backend: "python"
@@ -74,19 +72,19 @@ class TritonPythonModel:
 
 @dataclass
 class Findings:
-    """What came of it."""
+    """Results of a run."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
-    """By way and status."""
+    """Number of inputs by transport and status."""
     hung: list[int] = field(default_factory=list)
-    """Neither answered nor closed in time, by number."""
+    """Numbers of inputs neither answered nor closed in time."""
     wrong: list[str] = field(default_factory=list)
-    """What must not happen."""
+    """Violations, each as a message."""
 
 
 @contextmanager
 def victim(folder: Path) -> Iterator[tuple[EmbeddedTriton, ProxyProcess]]:
-    """A proxy before a Triton with the models that are asked."""
+    """Start a Triton with the models under attack, and a proxy before it; yield both until the block ends."""
     for name, kind, dims in ((MODEL, "FP32", "-1"), (WORDS, "STRING", "1")):
         version = folder / "models" / name / "1"
         version.mkdir(parents=True)
@@ -102,7 +100,15 @@ def victim(folder: Path) -> Iterator[tuple[EmbeddedTriton, ProxyProcess]]:
 
 
 async def attack(proxy: ProxyProcess, seed: int, numbers: Iterator[int], findings: Findings, done: "Done") -> None:
-    """Send the inputs of these numbers, many at a time."""
+    """Send the inputs with these numbers, many concurrently.
+
+    Args:
+        proxy: the target.
+        seed: of the inputs.
+        numbers: of the inputs.
+        findings: where results are added.
+        done: progress.
+    """
     async with grpc.aio.insecure_channel(proxy.grpc, options=[("grpc.max_send_message_length", -1)]) as channel:
 
         async def caller() -> None:
@@ -123,7 +129,7 @@ async def attack(proxy: ProxyProcess, seed: int, numbers: Iterator[int], finding
 
 
 async def send(proxy: ProxyProcess, channel: grpc.aio.Channel, attempt: Input) -> str:
-    """Send it; how it ended."""
+    """Send an input and return its outcome. Raises TimeoutError if there is none in time."""
     if attempt.way in ("http", "tcp"):
         assert isinstance(attempt.content, bytes)
         return await _over_a_socket(proxy.http if attempt.way == "http" else proxy.grpc, attempt)
@@ -186,7 +192,7 @@ async def _check_good(channel: grpc.aio.Channel, number: int, findings: Findings
 
 
 class Done:
-    """Counts, for the bar."""
+    """Counter behind the progress bar."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress = progress
@@ -198,7 +204,14 @@ class Done:
 
 
 def fuzz(inputs: int, seed: int, console: Console, only: int | None = None) -> Findings:
-    """Send them all to a proxy, and judge."""
+    """Send inputs to a proxy and judge the results.
+
+    Args:
+        inputs: number of inputs.
+        seed: of the inputs.
+        console: where progress is shown.
+        only: number of the only input to send; None: all.
+    """
     findings = Findings()
     with tempfile.TemporaryDirectory(prefix="tidegate-fuzz-") as work, victim(Path(work)) as (triton, proxy):
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -241,7 +254,7 @@ def _judge(
 
 
 def main() -> None:
-    """Run it, print what came of it."""
+    """Run the fuzzer and print the results."""
     parser = argparse.ArgumentParser(prog="python -m bench.fuzz", description=__doc__.partition("\n")[0])
     parser.add_argument("--inputs", type=int, default=100_000, help="how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="other inputs (default: %(default)s)")

@@ -1,4 +1,4 @@
-"""Malformed requests, each made from a seed and a number: what is sent, and over which way."""
+"""Malformed requests, each generated from a seed and a number: content and transport."""
 
 import gzip
 import json
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MODEL, WORDS = "numbers", "words"
-"""The models that are asked: FP32 and BYTES, from X to Y, batchable."""
+"""Models under attack: FP32 and BYTES, from X to Y, batchable."""
 Way = Literal["unary", "stream", "http", "tcp"]
 METHODS = (
     "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics",
     "RepositoryIndex", "SystemSharedMemoryStatus", "SystemSharedMemoryUnregister", "CudaSharedMemoryStatus",
     "SystemSharedMemoryRegister", "ModelInfer", "Nope",
 )  # fmt: skip
-"""Those that change what is served, or what is logged, are left alone."""
+"""Methods of Triton's service to call; those that change loaded models or logging are left out."""
 NAMES = ["", "X", "Y", "x" * 5000, "X\0", "..", "/", "ü", MODEL, WORDS, "nope", "%00", "1", "-1"]
 PARAMETERS = [
     "timeout", "priority", "sequence_id", "sequence_start", "shared_memory_region", "classification", "binary_data",
@@ -31,7 +31,7 @@ REGIONS = [
     "tidegate-1-0", "tidegate-", "tidegate_1", "/tidegate-1-0", "//tidegate-1", "triton_python_backend_shm_region_1",
     "triton_python_backend_shm_region_", "mine", "/mine", "/../tidegate-1", "tidegate-1\0", "x" * 300, "TIDEGATE-1-0",
 ]  # fmt: skip
-"""Shared memory that is not for clients, and what looks like it."""
+"""Names of shared-memory regions that clients must not use, and imitations."""
 IMITATIONS = [
     "a=0a0178;b",
     "a;b",
@@ -45,7 +45,7 @@ IMITATIONS = [
     "tidegate_scheduling",
     "ü" * 99,
 ]
-"""Names of parameters that might be taken for others, or for several."""
+"""Names of parameters that imitate other parameters."""
 METADATA: list[tuple[str, str | bytes]] = [
     ("te", "trailers"), ("tenant-id", "a"), ("team", "x" * 5000), ("temperature", ""), ("triton-grpc-protocol-a", "b"),
     ("authorization", "Bearer x"), ("grpc-timeout", "1n"), ("traceparent", "00-" + "0" * 32 + "-" + "0" * 16 + "-00"),
@@ -54,29 +54,29 @@ METADATA: list[tuple[str, str | bytes]] = [
     ("slo_ms", "1e400"),
 ]  # fmt: skip
 INFLATED = 64 << 20
-"""Bytes of a bomb; the proxy that is attacked takes a quarter of it."""
+"""Inflated size of a decompression bomb in bytes; the proxy accepts a quarter of it."""
 NUMBERS = [0, 1, -1, 2, 7, 2**31 - 1, 2**31, 2**40, 2**60 + 2, 2**63 - 1, -(2**63), 255]
 TYPES = ["", "FP32", "BYTES", "INT64", "BOOL", "BF16", "FP16", "UINT8", "fp32", "FP33", "FP32\0", "X" * 999]
 
 
 @dataclass(frozen=True)
 class Input:
-    """One attempt."""
+    """One malformed input."""
 
     way: Way
     content: bytes | list[bytes]
-    """Of a call, a message; of a stream, its messages; else what goes over the socket."""
+    """For a call its message, for a stream its messages, else the bytes for the socket."""
     method: str = ""
     metadata: tuple[tuple[str, str | bytes], ...] = ()
-    """Of a call or a stream."""
+    """Metadata of a call or stream."""
     pieces: int = 1
-    """What goes over a socket is sent in so many, with a pause after each."""
+    """Number of pieces in which bytes are written to the socket, with a pause after each."""
     compressed: bool = False
-    """The messages of a call or a stream."""
+    """Whether the messages of a call or stream are compressed."""
 
 
 def make_input(seed: int, index: int) -> Input:
-    """The input of this number."""
+    """Return the input with number `index`."""
     rng = random.Random(f"{seed}/{index}")
     kinds = [_unary, _other_call, _stream, _http_infer, _http_anything, _no_http_2, _http_2, _http_bomb, _grpc_bomb]
     make: Callable[[random.Random], Input] = rng.choices(kinds, [30, 8, 10, 30, 20, 2, 4, 0.3, 0.1])[0]
@@ -88,7 +88,7 @@ def make_input(seed: int, index: int) -> Input:
 
 
 def good_request(model: str = MODEL, rows: int = 1) -> service_pb2.ModelInferRequest:
-    """A well-formed one."""
+    """Return a well-formed request."""
     request = service_pb2.ModelInferRequest(model_name=model, id="good")
     if model == MODEL:
         request.inputs.add(name="X", datatype="FP32", shape=[rows, 2])
@@ -300,7 +300,7 @@ VALUES = [
     "[null]", "[1,[2]]", '"\\u0000"', '"\\ud800"', "NaN", "Infinity", "[1.5,2]", "[1,2,3]", '{"a":1}', "0" * 300,
     "[" * 100, '"' + "a" * 5000,
 ]  # fmt: skip
-"""JSON, or nearly."""
+"""JSON values, valid and almost valid."""
 
 
 def _json(rng: random.Random) -> bytes:

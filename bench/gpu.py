@@ -1,10 +1,10 @@
-"""A real GPU: ResNet50 in PyTorch behind the real tritonserver, its own batcher beside Tidegate as it comes.
+"""Real GPU: ResNet50 in PyTorch behind tritonserver, under Triton's batcher and under Tidegate with its defaults.
 
     python -m bench.gpu [--rounds N] [--seconds S] [--rates RPS ...] [--json FILE]
 
-Needs an NVIDIA GPU and PyTorch with torchvision, which no part of this repository installs; without them it says so and
-ends. It shows, too, of what kind Tidegate takes the workers to be: what NVML says of their GPU. The network has random
-weights and takes pictures of 64 by 64 pixels. Nothing of the GPU is set or reset.
+Needs an NVIDIA GPU and PyTorch with torchvision, which this repository does not install; without them it prints so and
+ends. It also shows the device class that Tidegate reads from NVML. The network has random weights and pictures of 64 by
+64 pixels. No setting of the GPU is changed.
 """
 
 import argparse
@@ -77,7 +77,7 @@ class TritonPythonModel:
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says."""
+    """Parsed command-line options."""
 
     rounds: int
     seconds: float
@@ -86,7 +86,7 @@ class Options:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compare at every rate."""
+    """Compare Triton and Tidegate at every rate."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.gpu", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,12 +1,12 @@
-"""Is simulated live? One scenario on emulated GPUs behind the real tritonserver and under virtual time, side by side.
+"""Accuracy of the simulator: one scenario on emulated GPUs behind tritonserver, and simulated.
 
     python -m bench.live_vs_simulated [--seconds S] [--rounds N] [--json FILE]
 
-Nothing else should run meanwhile: generator, Tidegate and tritonserver share the machine. What live adds is measured
-and given to the simulation: the profile that policies plan with (through Triton, beforehand); what executions took
-besides the emulated GPU's time (the mean in that very run: of the stages in Tidegate's event log, and for Triton's own
-batcher in Triton's statistics); the way from the client and back to it, by which the simulated SLO is shorter; and the
-part of it that the proxy keeps free before deadlines (`deadline_margin_ms`, for the policy that has it).
+Keep the machine otherwise idle: generator, Tidegate and tritonserver share it. Live overhead is measured and given to
+the simulation: the profile that policies plan with, measured through Triton beforehand; the time of executions beyond
+the emulated GPU's, the mean of that run from Tidegate's event log or Triton's statistics; the network latency of
+clients, subtracted from the simulated SLO; and its part that the proxy reserves before deadlines (`deadline_margin_ms`,
+for policies that have the option).
 """
 
 import argparse
@@ -37,7 +37,7 @@ from tidegate_loadtest.scenario_run import LiveRun, run_live
 
 MODEL = "inceptionresnetv2"
 NOMINAL = {"alpha_ms": 5.09, "beta_ms": 18.368}
-"""On 1080Ti: Table 2 of the Symphony paper."""
+"""Profile on a 1080Ti: Table 2 of the Symphony paper."""
 WORKERS, SLO_MS, MAX_BATCH = 4, 70.0, 16
 SIZES, SAMPLES = (1, 2, 4, 8, 16), 20
 RATES_RPS = (300, 400)
@@ -52,19 +52,21 @@ GOODPUT_AIM, BATCH_AIM = 0.05, 1.0
 
 @dataclass(frozen=True)
 class Overhead:
-    """What live adds to the emulated GPU's time, in ms."""
+    """Live overhead beyond the emulated GPU's time, in ms."""
 
     execution_ms: float
-    """Of every execution, mean: for Tidegate the way to Triton and back too, since the worker is taken for so long."""
+    """Mean overhead of an execution; with Tidegate it has the network latency to Triton and back, as the worker is then
+    busy.
+    """
     deadline_margin_ms: float
-    """Kept free before the deadlines, median; 0 where there is no Tidegate."""
+    """Median time reserved before deadlines; 0 without Tidegate."""
     way_ms: float
-    """From the scheduled instant to the server, and from the end of the execution to the client; mean."""
+    """Mean time from the scheduled arrival to the server plus that from the end of the execution to the client."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One run, live and simulated."""
+    """Results of one run, live and simulated."""
 
     policy: str
     rate_rps: float
@@ -76,22 +78,28 @@ class Pair:
 
     @property
     def goodput_off(self) -> float:
-        """Of live, relative to simulated."""
+        """Relative difference of the live goodput from the simulated one."""
         return self.live.goodput_rps / self.simulated.goodput_rps - 1
 
     @property
     def batch_off(self) -> float:
-        """Of the median batch, in rows."""
+        """Difference of the live median batch from the simulated one, in rows."""
         return (self.live.median_batch_rows or 0.0) - (self.simulated.median_batch_rows or 0.0)
 
     @property
     def meets(self) -> bool:
-        """Whether both aims are met."""
+        """Whether goodput and batch are within their limits."""
         return abs(self.goodput_off) <= GOODPUT_AIM and abs(self.batch_off) <= BATCH_AIM
 
 
 def bench_live_vs_simulated(console: Console, *, duration_s: float = 20.0, rounds: int = 1) -> list[dict[str, Any]]:
-    """Run and print; a row per (rate, policy, seed)."""
+    """Run the comparison and print it; return a row per rate, policy and seed.
+
+    Args:
+        console: where the table is printed.
+        duration_s: measured window, seconds.
+        rounds: number of seeds.
+    """
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
         work = Path(folder)
         profile = _measured(work)
@@ -116,7 +124,15 @@ def bench_live_vs_simulated(console: Console, *, duration_s: float = 20.0, round
 def scenario_of(
     rate_rps: float, duration_s: float, expected: dict[str, Any], true: dict[str, Any], *, slo_ms: float = SLO_MS
 ) -> Scenario:
-    """Policies plan with `expected`; the GPUs, emulated or simulated, take what is `true`."""
+    """Return the scenario of one run.
+
+    Args:
+        rate_rps: requests per second.
+        duration_s: measured window, seconds.
+        expected: profile that policies plan with.
+        true: profile of the GPUs, emulated or simulated.
+        slo_ms: SLO.
+    """
     return Scenario.model_validate(
         {
             "warmup_s": WARMUP_S,
@@ -166,7 +182,7 @@ def _pair(
 
 
 def nominal_ms(rows: int) -> float:
-    """What the emulated GPU takes for a batch."""
+    """Return the emulated GPU's time for a batch, in ms."""
     return NOMINAL["alpha_ms"] * rows + NOMINAL["beta_ms"]
 
 
@@ -184,7 +200,7 @@ def _overhead_in_triton(seen: LiveObservations) -> Overhead:
 
 
 def overhead_in_log(seen: LiveObservations, event_log: Path) -> Overhead:
-    """What a run through Tidegate added."""
+    """Return the overhead of a run through Tidegate, from the clients' observations and the event log."""
     arrival_ns: dict[int, int] = {}
     batches: dict[int, tuple[int, ...]] = {}
     kept_ms, longer_ms, latency_ms = [], [], []
@@ -209,7 +225,7 @@ def overhead_in_log(seen: LiveObservations, event_log: Path) -> Overhead:
 
 
 def print_pairs(console: Console, pairs: list[Pair], duration_s: float) -> None:
-    """The table, and which runs missed an aim or measured nothing."""
+    """Print the table, and the runs that missed a limit or were not measured; `duration_s`: their measured window."""
     table = Table(
         "rate /s", "policy", "goodput /s live, simulated", "", "attainment", "median batch", "mean batch", "p99 ms",
         "late p99 ms", "execution, way, reserve ms", "aims",
@@ -243,7 +259,7 @@ def print_pairs(console: Console, pairs: list[Pair], duration_s: float) -> None:
 
 
 def main() -> None:
-    """Run it, write its figures."""
+    """Run the comparison and write its figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.live_vs_simulated", description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="measured window of every live run")
     parser.add_argument("--rounds", type=int, default=1, help="seeds")

@@ -1,4 +1,4 @@
-"""A model that answers with what it was asked, at once: what remains is the hop."""
+"""A no-op model that returns its input at once, so that only the overhead of servers is measured."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ class TritonPythonModel:
 
 
 def no_op_models(folder: Path, name: str = "noop") -> Path:
-    """A repository with one such model in it, written into the folder."""
+    """Write a repository with one no-op model to a folder; return its path. `name`: of the model."""
     version = folder / "models" / name / "1"
     version.mkdir(parents=True)
     (version.parent / "config.pbtxt").write_text(f'name: "{name}"{CONFIG}')

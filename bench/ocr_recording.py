@@ -1,11 +1,11 @@
-"""OCR's requests, recorded by a Tidegate that serves the real models: a workload for `tidegate recommend`.
+"""Recording of OCR requests by a Tidegate that serves the real models: a workload for `tidegate recommend`.
 
     python -m bench.ocr_recording run.jsonl [--seconds S] [--rate R]
     tidegate recommend run.jsonl
 
-rapidocr's recognizer of text and its classifier of directions, on the CPU behind the embedded tritonserver, and lines
-of text that its detector finds in photographs: for each line a request to either model, lines of one width in a batch.
-Bursts of lines, as pages have them (gamma 0.5). Nobody profiles first: what batches take is in the recording.
+rapidocr's text recognizer and direction classifier run on the CPU behind the embedded tritonserver. Each line of text,
+found by its detector in photographs, is sent to both models; lines of equal width share batches. Lines arrive in
+bursts, as from pages (gamma with shape 0.5). No profile is measured; the recording has the latencies of batches.
 """
 
 import argparse
@@ -27,7 +27,14 @@ SEED = 1
 
 
 def record(path: Path, *, rate_rps: float, seconds: float, work: Path) -> float:
-    """Serve and record; the share of the requests that was on time."""
+    """Serve the models and record requests; return the share of requests on time.
+
+    Args:
+        path: event log to write.
+        rate_rps: requests per second.
+        seconds: duration.
+        work: folder for models and inputs.
+    """
     cases = [case for case in CASES if case.model in MODELS]
     inputs = {}
     for case in cases:
@@ -60,7 +67,7 @@ def record(path: Path, *, rate_rps: float, seconds: float, work: Path) -> float:
 
 
 def main() -> None:
-    """Record, say what was."""
+    """Record requests and print the result."""
     parser = argparse.ArgumentParser(prog="python -m bench.ocr_recording", description=__doc__)
     parser.add_argument("recording", type=Path, help="the event log to write")
     parser.add_argument("--seconds", type=float, default=90.0, help="how long; default 90")

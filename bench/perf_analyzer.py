@@ -1,4 +1,4 @@
-"""NVIDIA's own load generator: one run, and what it says of it."""
+"""A run of NVIDIA's perf_analyzer and its figures."""
 
 import csv
 import subprocess
@@ -7,14 +7,16 @@ from pathlib import Path
 
 
 def perf_analyzer(path: Path, address: str, model: str, callers: int, *flags: str) -> dict[str, float]:
-    """The last window of a run over gRPC: requests per second as rps, and latencies in ms as p50_ms and p99_ms.
+    """Run perf_analyzer over gRPC; return requests per second (`rps`) and latencies in ms (`p50_ms`, `p99_ms`).
+
+    The figures are those of the last window.
 
     Args:
         path: the program.
-        address: HOST:PORT of whom it calls.
-        model: the model that it asks for.
-        callers: how many calls are under way at a time.
-        flags: further ones, such as the windows and the shapes.
+        address: HOST:PORT of the server.
+        model: the model to call.
+        callers: number of concurrent calls.
+        flags: further flags, such as windows and shapes.
     """
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
         report = Path(folder) / "report.csv"

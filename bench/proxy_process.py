@@ -1,4 +1,4 @@
-"""A `tidegate serve` that is looked at from outside: addresses, log, memory, threads, descriptors."""
+"""A `tidegate serve` process observed from outside: addresses, log, memory, threads, descriptors."""
 
 import os
 import re
@@ -13,11 +13,11 @@ from demo.processes import TIDEGATE
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 START_WITHIN_S = 120.0
-"""On a machine that is very busy."""
+"""Seconds to start on a very busy machine."""
 
 
 class ProxyProcess:
-    """One that runs."""
+    """A running `tidegate serve`."""
 
     def __init__(self, process: "subprocess.Popen[str]", output: Path, errors: Path) -> None:
         self._process = process
@@ -26,44 +26,44 @@ class ProxyProcess:
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Process id."""
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process has not ended."""
         return self._process.poll() is None
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send a signal to the process."""
         self._process.send_signal(number)
 
     def wait(self, timeout_s: float) -> int:
-        """Its exit status, once it has ended; TimeoutExpired where it does not on time."""
+        """Wait for the process to end; return its exit status. Raises TimeoutExpired after `timeout_s` seconds."""
         return self._process.wait(timeout_s)
 
     @property
     def log(self) -> str:
-        """What it has logged."""
+        """Content of its log."""
         return self._errors.read_text(errors="replace")
 
     @property
     def grpc(self) -> str:
-        """HOST:PORT."""
+        """HOST:PORT of its gRPC service."""
         return self._address("gRPC")
 
     @property
     def http(self) -> str:
-        """HOST:PORT."""
+        """HOST:PORT of its HTTP service."""
         return self._address("HTTP")
 
     @property
     def metrics(self) -> str:
-        """HOST:PORT."""
+        """HOST:PORT of its metrics."""
         return self._address("metrics").removesuffix("/metrics")
 
     def spent(self) -> tuple[float, int]:
-        """The CPU time in seconds and the context switches of all its threads that live, since it started."""
+        """Return CPU time in seconds and context switches of all living threads since the start."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         threads = Path(f"/proc/{self._process.pid}/task").glob("*/status")
         switches = (re.findall(r"ctxt_switches:\s+(\d+)", thread.read_text()) for thread in threads)
@@ -72,7 +72,7 @@ class ProxyProcess:
         )
 
     def usage(self) -> dict[str, float]:
-        """What it holds: memory_mib, threads, descriptors."""
+        """Return the current `memory_mib`, `threads` and `descriptors`."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         memory = re.search(r"VmRSS:\s+(\d+) kB", status)
         threads = re.search(r"Threads:\s+(\d+)", status)
@@ -93,9 +93,13 @@ class ProxyProcess:
 def proxy_process(
     folder: Path, *flags: str, environment: Mapping[str, str] | None = None, tidegate: str = TIDEGATE
 ) -> Iterator[ProxyProcess]:
-    """`tidegate serve` with these flags, until the end of the block; its output goes to the folder.
+    """Start `tidegate serve` and yield the process until the block ends.
 
-    `tidegate` is the command, for instance another checkout's.
+    Args:
+        folder: for its output and log.
+        flags: of the command.
+        environment: further environment variables.
+        tidegate: the command, for example another checkout's.
     """
     output, errors = folder / "tidegate.out", folder / "tidegate.log"
     with output.open("w") as out, errors.open("w") as err:
@@ -120,7 +124,15 @@ def proxy_process(
 
 @contextmanager
 def proxy_before(triton: EmbeddedTriton, folder: Path, *flags: str, policy: str = "symphony") -> Iterator[ProxyProcess]:
-    """All three services on free ports, before one Triton."""
+    """Start `tidegate serve` before one Triton, all three services on free ports; yield the process until the block
+    ends.
+
+    Args:
+        triton: the Triton.
+        folder: for its output and log.
+        flags: further flags.
+        policy: the policy.
+    """
     given = ["--policy", policy, "--drain-timeout-s", "1"]
     given += ["--triton", f"{triton.grpc_address},http={triton.http_address},metrics={triton.metrics_address}"]
     for service in ("", "-http", "-metrics"):

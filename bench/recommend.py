@@ -1,12 +1,11 @@
-"""Is what `tidegate recommend` says the best there is? Its answer beside an exhaustive search over the same choices.
+"""Quality of `tidegate recommend`: its recommendation against an exhaustive search over the same choices.
 
     python -m bench.recommend [--requests N] [--only NAME ...] [--recording FILE] [--json FILE]
 
-Six workloads, simulated: a burst of one model, a zoo, OCR with requests of many rows (from an event log), a cluster
-for a model that can be split (with an SLO that all its GPUs can keep, whole, and with one that only the fast ones can),
-and GPUs that can be cut. The exhaustive search runs every candidate and every setting of
-Triton on the seeds that the answer is reported with, so that it is luckier than anybody who may not choose by them.
-Minutes on two quiet cores.
+Six simulated workloads: a burst of one model, a zoo, OCR with requests of many rows (from an event log), a cluster for
+a split model (with an SLO that all its GPUs can meet unsplit, and with one that only the fast GPUs can), and GPUs that
+can be partitioned. The exhaustive search runs every candidate and every setting of Triton on the held-out seeds, so
+that it is luckier than a recommendation can be. Takes minutes on two idle cores.
 """
 
 import argparse
@@ -48,7 +47,7 @@ ZOO = [
     ("MobileNetV3Large", 20, 0.196, 4.072),
     ("EfficientNetB1", 20, 0.291, 5.797),
 ]
-"""From the Symphony paper's Table 4: SLO, ms per row and per batch."""
+"""Models of the Symphony paper's Table 4: SLO in ms, and ms per row and per batch."""
 SLICES = {
     "": [5.1, 5.3, 5.6, 6.6, 9.3, 14],
     "/1g.5gb": [5.1, 6.9, 11, 21, 40, 78],
@@ -57,24 +56,24 @@ SLICES = {
     "/4g.20gb": [4.7, 5.1, 5.7, 7.6, 12, 22],
     "/7g.40gb": [5.1, 5.3, 5.6, 6.6, 9.3, 14],
 }
-"""Made up, as in plugins/paris_elsa/README.md: milliseconds of 1, 2, 4, 8, 16 and 32 rows."""
+"""Synthetic latencies of slices in ms for 1, 2, 4, 8, 16 and 32 rows."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One workload."""
+    """Result of one workload."""
 
     workload: str
     verdict: str
     run: str
     score: float
-    """Mean of the attainments of all requests and of the worst model, on the held-out seeds."""
+    """Score of the recommendation on held-out seeds: mean of the attainment of all requests and of the worst model."""
     best: str
     best_score: float
     triton: float
-    """Triton's, as `recommend` tuned it."""
+    """Score of Triton as `recommend` tuned it."""
     best_triton: float
-    """That of the best of Triton's settings that are one for all models, or in proportion to their SLOs."""
+    """Score of the best setting of Triton that is equal for all models or proportional to their SLOs."""
     runs: int
     seconds: float
     all_runs: int
@@ -82,12 +81,17 @@ class Compared:
 
     @property
     def off(self) -> float:
-        """How far the answer is from the best, in points."""
+        """Difference between the best score and that of the recommendation, in points."""
         return 100 * (max(self.best_score, self.best_triton) - self.score)
 
 
 def workloads(requests: int, recording: Path | None = None) -> dict[str, Callable[[], RecommendQuery]]:
-    """The questions, by name; each is made when it is asked. `recording`: of a server, as one more."""
+    """Return functions that make the queries, by name.
+
+    Args:
+        requests: number of requests in each run of the search.
+        recording: event log of a server, as a further workload.
+    """
 
     def asked(given: dict[str, Any], **more: Any) -> RecommendQuery:  # noqa: ANN401 - fields of a question
         scenario = Scenario.model_validate({"warmup_s": 1, "duration_s": 20, **given})
@@ -142,7 +146,7 @@ def workloads(requests: int, recording: Path | None = None) -> dict[str, Callabl
 
 
 def run_planner(planner: PlannerSpec, problem: VersionedDocument) -> Plan:
-    """Run a planner for a second."""
+    """Run a planner with a time limit of one second."""
     load(planner.run)
     begun = time.perf_counter()
 
@@ -154,7 +158,13 @@ def run_planner(planner: PlannerSpec, problem: VersionedDocument) -> Plan:
 
 
 def compare(workload: str, question: RecommendQuery, jobs: int) -> Compared:
-    """Ask, and search all."""
+    """Run `recommend` and the exhaustive search.
+
+    Args:
+        workload: name of the workload.
+        question: the query.
+        jobs: number of processes.
+    """
     begun = time.perf_counter()
     found = recommend(question, SimulationRuns(jobs))
     took_s = time.perf_counter() - begun
@@ -269,7 +279,10 @@ def _ocr(requests: int) -> RecommendQuery:
 
 
 def question_of(path: Path, requests: int) -> RecommendQuery:
-    """What a server recorded. Raises RecordingError, OSError."""
+    """Return a query from an event log. Raises RecordingError, OSError.
+
+    `requests`: number of requests in each run of the search.
+    """
     return _question(path.read_bytes().splitlines(keepends=True), path.stem, requests)
 
 
@@ -280,7 +293,7 @@ def _question(lines: Sequence[bytes], name: str, requests: int) -> RecommendQuer
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compare, print a table, write figures."""
+    """Run the comparison, print a table and write figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.recommend", description=__doc__)
     parser.add_argument("--requests", type=int, default=3000, help="in each run of the search; default 3000")
     parser.add_argument("--only", nargs="+", help="some of the workloads")

@@ -1,13 +1,12 @@
-"""Does what `tidegate recommend` promises come true? Emulated GPUs behind the real tritonserver.
+"""Promises of `tidegate recommend` against measurements on emulated GPUs behind tritonserver.
 
     python -m bench.recommend_live [--seconds S] [--only NAME ...] [--recording FILE] [--json FILE]
 
-The workloads of `bench.recommend`, so many times slower that two cores carry them. Each is asked as a person would: its
-models are profiled through an emulated Triton, `recommend` answers from these profiles and writes its files
-(`--apply`), and what it wrote is served: the proxy with its configuration before emulated Tritons, or, where a planner
-laid the GPUs out, that layout. Then the same requests go to one Triton by itself, with the batcher that `recommend`
-tuned. Promised is what its page says, of seeds of its own; simulated are the very requests that were sent. Nothing
-else should run meanwhile.
+The workloads of `bench.recommend`, slowed down for two cores. For each, the models are profiled through an emulated
+Triton, `recommend` reads these profiles and writes its files (`--apply`), and these are served: the proxy with the
+recommended configuration before emulated Tritons, or the layout of a planner. Then the same requests go to one Triton
+with the batcher that `recommend` tuned. Promised figures are those of its page, for other seeds; simulated figures are
+for the requests actually sent. Keep the machine otherwise idle.
 """
 
 import argparse
@@ -50,35 +49,35 @@ from tidegate_loadtest.scenario_run import LiveResult, LiveRun, run_live
 
 SIZES, SAMPLES = (1, 2, 4, 8, 16), 5
 SEED = 5000
-"""That of the requests that are sent; `recommend` has seen others."""
+"""Seed of the requests sent; `recommend` used others."""
 AIM = 0.03
 
 
 @dataclass(frozen=True)
 class Side:
-    """A server under the requests: what was promised of it, and what came."""
+    """Promised and measured attainment of a server."""
 
     promised: float
-    """Attainment, as `recommend` reports it."""
+    """Attainment that `recommend` reports."""
     simulated: float
-    """That of the requests that were sent, simulated."""
+    """Simulated attainment of the requests sent."""
     measured: float
-    """The same, by the clients' clock."""
+    """Attainment measured by clients."""
     promised_worst: float
     measured_worst: float
-    """That of the worst model."""
+    """Attainment of the worst model, measured by clients."""
     kept_up: bool
-    """Whether the generator was on time."""
+    """Whether the load generator kept up."""
 
     @property
     def off(self) -> float:
-        """Measured less promised."""
+        """Measured minus promised attainment."""
         return self.measured - self.promised
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One workload."""
+    """Results of one workload."""
 
     workload: str
     answer: str
@@ -86,15 +85,22 @@ class Compared:
     slower: float
     ours: Side
     triton: Side | None
-    """None: emulated GPUs cannot be one Triton's here."""
+    """Result of Triton; None if the emulated GPUs cannot belong to one Triton here."""
     triton_settings: str
     asking_s: float
     load: float
-    """Of the machine, before."""
+    """Load average of the machine before the run."""
 
 
 def compare(name: str, asked: Asked, seconds: float, work: Path) -> Compared:
-    """Profile, ask, serve, send."""
+    """Profile a workload, run `recommend`, serve what it recommends, and send the requests.
+
+    Args:
+        name: of the workload.
+        asked: the workload.
+        seconds: measured window.
+        work: folder for files.
+    """
     load, truth = os.getloadavg()[0], asked.question.scenario
     measured, added_ms = profiled(truth, work)
     blocks = {model: slowed_blocks(profile, 1, added_ms) for model, profile in asked.question.blocks.items()}
@@ -138,7 +144,7 @@ def _cut(scenario: Scenario) -> str:
 
 
 def profiled(truth: Scenario, work: Path) -> tuple[Scenario, dict[str, float]]:
-    """The scenario with what `tidegate profile` measures of its models; what live adds, in ms, by kind of worker."""
+    """Return the scenario with profiles measured by `tidegate profile`, and the live overhead in ms by device class."""
     given = truth.model_dump(mode="json", exclude_defaults=True)
     added_ms: dict[str, list[float]] = {}
     kinds = list(dict.fromkeys(kind for model in truth.models for kind in model.profiles))
@@ -281,7 +287,7 @@ def _side(
 
 
 def show(console: Console, rows: Sequence[Compared]) -> None:
-    """The table."""
+    """Print the table."""
     table = Table(
         "workload", "answer", "promised", "simulated", "measured", "off", "Triton: promised", "simulated", "measured",
         "off", "aim", "never worse",
@@ -310,7 +316,7 @@ def _figures(side: Side) -> tuple[str, ...]:
 
 
 def main() -> None:
-    """Run it, write its figures."""
+    """Run the workloads and write the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.recommend_live", description=__doc__)
     parser.add_argument("--seconds", type=float, default=15.0, help="measured window of every live run; default 15")
     parser.add_argument("--requests", type=int, default=800, help="in each run of the search; default 800")

@@ -1,9 +1,9 @@
-"""Tidegate replaced under load, again and again: a second process on the same ports takes over, and nobody notices.
+"""Replacement under load: a second Tidegate process takes over the same ports again and again, and no request fails.
 
     python -m bench.replacement [--requests N] [--replacements N] [--json FILE]
 
-Clients over gRPC and HTTP ask one request after the other and never try one again; their libraries make new connections
-when they are told to, as gRPC and HTTP have it. It fails when a single request does.
+Clients over gRPC and HTTP send one request after the other without retries; their libraries reconnect when gRPC's
+GOAWAY or HTTP's `Connection: close` says so. Fails if any request fails.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from bench.proxy_process import ProxyProcess, proxy_before
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 CALLERS = 4
-"""Over gRPC, and as many over HTTP."""
+"""Number of callers over gRPC, and of callers over HTTP."""
 DRAIN_S = 6.0
 SERVE = f"""
 version: 1
@@ -42,27 +42,33 @@ JSON_BODY = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1
 
 @dataclass
 class Findings:
-    """What came of it."""
+    """Results of a run."""
 
     answered: Counter[str] = field(default_factory=Counter)
-    """By protocol."""
+    """Successful requests by protocol."""
     failed: Counter[str] = field(default_factory=Counter)
-    """By protocol and what was said."""
+    """Failed requests by protocol and error."""
     replacements: int = 0
     longest_ms: float = 0.0
-    """That one request took."""
+    """Longest latency of a request in ms."""
 
     def figures(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the results as a JSON object."""
         counts = {"answered": dict(self.answered), "failed": dict(self.failed)}
         return {**counts, "replacements": self.replacements, "longest_ms": self.longest_ms}
 
 
 class Load:
-    """Callers that ask one request after the other until they are told to stop."""
+    """Callers that send one request after the other until stopped."""
 
     def __init__(self, grpc_address: str, http_address: str, pause_s: float = 0.0) -> None:
-        """`pause_s`: between an answer and the next request."""
+        """Start the callers.
+
+        Args:
+            grpc_address: HOST:PORT.
+            http_address: HOST:PORT.
+            pause_s: seconds between a response and the next request.
+        """
         self.findings = Findings()
         self._pause_s = pause_s
         self._grpc, self._http = grpc_address, http_address
@@ -74,11 +80,11 @@ class Load:
 
     @property
     def done(self) -> int:
-        """Requests that ended, well or not."""
+        """Number of requests that ended."""
         return self.findings.answered.total() + self.findings.failed.total()
 
     def stop(self) -> Findings:
-        """Let the callers end."""
+        """Stop the callers and return the results."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -130,7 +136,15 @@ def replace_under_load(
     max_connection_age_s: float | None = None,
     pause_s: float = 0.0,
 ) -> Findings:
-    """Replace a Tidegate so many times while so many requests are asked, or more; callers pause for `pause_s`."""
+    """Replace a Tidegate repeatedly under load.
+
+    Args:
+        requests: minimum number of requests.
+        replacements: number of replacements.
+        console: where progress is shown.
+        max_connection_age_s: limit of the proxy, seconds.
+        pause_s: pause of a caller between requests, seconds.
+    """
     age = f"limits: {{max_connection_age_s: {max_connection_age_s}}}\n" if max_connection_age_s else ""
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as running:
         work = Path(folder)
@@ -169,7 +183,7 @@ def replace_under_load(
 
 
 def main() -> None:
-    """Run it, print it, write the figures."""
+    """Run the benchmark, print it and write the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.replacement", description=__doc__)
     parser.add_argument("--requests", type=int, default=10_000, metavar="N", help="at least so many [10000]")
     parser.add_argument("--replacements", type=int, default=3, metavar="N", help="[3]")

@@ -1,9 +1,9 @@
-"""A rolling update under load: Tritons restarted one after the other with another `max_batch_size`; how many are lost.
+"""Rolling update under load: Tritons are restarted one after the other with another `max_batch_size`.
 
     python -m bench.rolling_update [--requests N] [--killed]
 
-Each Triton is asked to end, or killed, and its successor serves the new model on the same port; the next one's turn
-comes when Tidegate uses it. It fails when a request was not answered.
+Each Triton is terminated, or killed, and its successor serves the new model on the same port; the next follows when
+Tidegate uses the successor. Fails if a request was not answered.
 """
 
 import argparse
@@ -36,7 +36,7 @@ GRACE_S = 10.0
 
 
 class Update:
-    """Tritons with the old model, one of which after the other gets the new one."""
+    """Tritons of the old model that are updated one after the other."""
 
     def __init__(self, work: Path, running: ExitStack, *, killed: bool) -> None:
         self._running = running
@@ -57,7 +57,7 @@ class Update:
         running.callback(self._proxy.kill)
 
     async def run(self, requests: int) -> tuple[Counter[str], float]:
-        """How the requests ended, and how long the update took, in seconds."""
+        """Send requests during the update; return their outcomes and the length of the update in seconds."""
         window_ns = round(requests / RATE_RPS * NS_PER_S)
         arrivals_ns = list(Poisson(RATE_RPS).instants_ns(window_ns, Random(1)))
         updating = asyncio.create_task(self._update())
@@ -88,13 +88,18 @@ class Update:
 
 
 def rolling_update(requests: int, *, killed: bool) -> tuple[Counter[str], float]:
-    """Run one; how the requests ended, and how long it took, in seconds."""
+    """Run an update; return the outcomes of the requests and its length in seconds.
+
+    Args:
+        requests: number of requests.
+        killed: whether Tritons are killed instead of terminated.
+    """
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as running:
         return asyncio.run(Update(Path(folder), running, killed=killed).run(requests))
 
 
 def main() -> None:
-    """Run it and print what came of it."""
+    """Run the update and print the result."""
     parser = argparse.ArgumentParser(prog="python -m bench.rolling_update", description=__doc__)
     parser.add_argument("--requests", type=int, default=10_000, metavar="N", help="under load (default: %(default)s)")
     parser.add_argument("--killed", action="store_true", help="kill the Tritons instead of asking them to end")

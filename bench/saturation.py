@@ -1,9 +1,8 @@
-"""No GPU idles between two batches: saturated emulated GPUs behind Triton's own batcher and behind Tidegate, in turn.
+"""GPU idle time at saturation: emulated GPUs behind Triton's batcher and behind Tidegate, alternating.
 
-As many callers as fill four batches call one after the other. The GPU takes 2 ms for every batch, 3 to 5 or 10 to 18 ms
-by its rows. Beside that a model that Triton does not merge, with eight callers: each request is a stage of its own. The
-load comes from our own generator, or from NVIDIA's perf_analyzer (`--perf-analyzer PATH`), which takes less of a small
-machine.
+As many closed-loop callers as fill four batches. The GPU takes 2 ms for every batch, or 3 to 5 or 10 to 18 ms by its
+rows. A further model, which Triton does not batch, has eight callers. The load generator is ours, or NVIDIA's
+perf_analyzer (`--perf-analyzer PATH`), which takes less of a small machine.
 """
 
 import shutil
@@ -30,7 +29,7 @@ from tidegate_triton_models import model_source
 ROUNDS = 5
 DURATION_S, WARMUP_S = 3.0, 2.0
 LOOK_AFTER_S, LOOK_FOR_S = 2.5, 2.0
-"""When a run has settled, and for how long it goes on from then on at least."""
+"""Seconds until a run is steady, and its minimum length after that."""
 MAX_BATCH = 4
 CASES = {
     "gpu_2ms": ("2 ms", {"alpha_ms": 0.0, "beta_ms": 2.0}, True, 4 * MAX_BATCH),
@@ -38,7 +37,7 @@ CASES = {
     "gpu_10to18ms": ("10 to 18 ms", {"alpha_ms": 8 / 3, "beta_ms": 22 / 3}, True, 4 * MAX_BATCH),
     "gpu_alone": ("2 ms, run alone", {"alpha_ms": 0.0, "beta_ms": 2.0}, False, 8),
 }
-"""By model: how it is called in the table, its parameters, whether it merges, and how many call it."""
+"""By model: name in the table, parameters, whether it batches, and number of callers."""
 AIM = 0.99
 TARGETS = {"Tidegate fifs": "fifs", "Tidegate symphony": "symphony"}
 DIRECT = "Triton"
@@ -53,13 +52,14 @@ def bench_saturation(
     flags: tuple[str, ...] = (),
     rounds: int = ROUNDS,
 ) -> list[dict[str, Any]]:
-    """Run and print; a row per (model, target) with the medians over the rounds.
+    """Measure the models and print them; return a row per model and target, with medians over rounds.
 
     Args:
-        program: NVIDIA's load generator, or None for ours.
-        against: the `tidegate` of another checkout, which runs beside with the policy `fifs`.
-        flags: what ours is started with besides.
-        rounds: how often each is measured, in turn.
+        console: where the table is printed.
+        program: path of perf_analyzer; None: our load generator.
+        against: path of another checkout's `tidegate`, measured with the policy `fifs`.
+        flags: further flags of `tidegate serve`.
+        rounds: number of repetitions, alternating between targets.
     """
     commands = {name: (TIDEGATE, ("--policy", policy, *flags)) for name, policy in TARGETS.items()}
     if against:

@@ -1,6 +1,6 @@
-"""How fast the simulator and the scheduler are on one core, and how the scheduler's time grows.
+"""Speed of the simulator and of the scheduler on one core, and its growth with models and workers.
 
-`python -m bench --only scheduler` for this alone, `--full` for every size, `--plot FILE` for a chart.
+`python -m bench --only scheduler` runs only this, `--full` every size, `--plot FILE` writes a chart.
 """
 
 import time
@@ -27,7 +27,7 @@ SCENARIO = Path(__file__).parents[1] / "scenarios" / "resnet50.yaml"
 SIMULATED_S = 5.0
 MODELS, WORKERS = (1, 32, 256, 1024), (8, 64, 256, 1024)
 MIDDLE = 256
-"""One of the two stays at it while the other grows."""
+"""Number of models or workers while the other number varies."""
 AUTHORS = (32, 1024)
 """Models and workers at which Symphony's own scheduler, in C++, does 500 to 700 thousand requests/s on one thread."""
 DEFERRALS = ("adaptive", "frontrun")
@@ -36,7 +36,7 @@ LAP_REQUESTS, LAPS = 10_000, 3
 
 @dataclass(frozen=True)
 class Cell:
-    """Symphony at one size: the median lap."""
+    """Symphony at one number of models and workers: the median lap."""
 
     deferral: str
     models: int
@@ -50,18 +50,24 @@ class Cell:
 
 @dataclass(frozen=True)
 class Growth:
-    """How the time per request grows with the number of models, or of workers, the other being constant."""
+    """Growth of the time per request with the number of models or workers, the other being constant."""
 
     deferral: str
     of: str
     exponent: float
-    """The slope of log time over log size: 1 would be linear, 0 constant."""
+    """Slope of log time over log size: 1 is linear, 0 constant."""
     us_per_doubling: float
-    """The slope of time over log2 size: what O(log size) promises to be bounded."""
+    """Slope of time over log2 size in microseconds, bounded for O(log size)."""
 
 
 def bench_scheduler(console: Console, *, full: bool = False, plot: Path | None = None) -> dict[str, Any]:
-    """Print the simulator's speed, the scheduler's, and its growth. `full`: every size; `plot`: an HTML file."""
+    """Measure and print the speed of the simulator and the scheduler, and its growth.
+
+    Args:
+        console: where the tables are printed.
+        full: every size.
+        plot: HTML file to write.
+    """
     plugins = Plugins.installed()
     sizes = [(m, w) for m in MODELS for w in WORKERS if full or MIDDLE in (m, w) or (m, w) == AUTHORS]
     policies = sorted(plugins.policies)
@@ -86,7 +92,7 @@ def bench_scheduler(console: Console, *, full: bool = False, plot: Path | None =
 
 
 def simulated_rps(plugins: Plugins, policy: str) -> float:
-    """Requests per second of one core, of the whole simulator: drawing them, running, and the report's figures."""
+    """Return requests per second of the whole simulator on one core, from drawing requests to the report's figures."""
     scenario = read_scenario(SCENARIO).model_copy(update={"warmup_s": 0.5, "duration_s": SIMULATED_S})
     clock_s = time.process_time()
     result = simulate(RunSpec(scenario, PolicyChoice(name=policy), seed=1), plugins=plugins)
@@ -96,7 +102,13 @@ def simulated_rps(plugins: Plugins, policy: str) -> float:
 
 
 def measure(deferral: str, models: int, workers: int) -> Cell:
-    """Symphony in the engine with nothing around it."""
+    """Measure Symphony in the engine without a driver's overhead.
+
+    Args:
+        deferral: option of Symphony.
+        models: number of models.
+        workers: number of workers.
+    """
     names = [f"model{index:04}" for index in range(models)]
     drive = Drive(setup_of(names, range(workers)), "symphony", {"deferral": deferral})
     drive.warm_up()
@@ -107,7 +119,13 @@ def measure(deferral: str, models: int, workers: int) -> Cell:
 
 
 def growth(cells: list[Cell], deferral: str, of: str) -> Growth:
-    """Fit both laws by least squares, for each constant number of the other; the median over those."""
+    """Fit the growth by least squares for each constant size of the other; return the median.
+
+    Args:
+        cells: measurements.
+        deferral: option of Symphony.
+        of: `models` or `workers`.
+    """
     other = "workers" if of == "models" else "models"
     exponents, doublings = [], []
     for constant in WORKERS if of == "models" else MODELS:
@@ -121,7 +139,7 @@ def growth(cells: list[Cell], deferral: str, of: str) -> Growth:
 
 
 def page_of(cells: Sequence[Cell], growths: Sequence[Growth], origin: PageOrigin) -> str:
-    """Time per request against each size, the other constant, as a page that needs no network."""
+    """Return an HTML page with the time per request over each size."""
     colors = Colors((), DEFERRALS)
     plots = []
     for of, other in (("models", "workers"), ("workers", "models")):

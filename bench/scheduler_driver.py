@@ -1,4 +1,4 @@
-"""The least that an engine needs to be driven: arrivals from a table, workers that take exactly as long as planned."""
+"""A minimal driver of an engine: arrivals from a table, and workers that take exactly the planned time."""
 
 import random
 import time
@@ -13,24 +13,24 @@ from tidegate.host import Plugins
 
 MAX_ROWS = 64
 ALPHA_MS, BETA_MS = 1.053, 5.072
-"""ResNet50 of the Symphony paper, Table 2: every model has this profile."""
+"""Profile of every model: ResNet50 of the Symphony paper, Table 2, in ms."""
 BUSY, BATCH = 0.8, 8
-"""The load: workers are busy so much of the time when batches have so many rows."""
+"""Share of time that workers are busy, with batches of this many rows."""
 
 
 @dataclass(frozen=True)
 class Lap:
-    """A stretch of a drive."""
+    """Figures of a part of a drive."""
 
     requests: int
     events: int
-    """Calls of `Engine.handle`: arrivals, ends of stages, timers."""
+    """Number of calls of `Engine.handle`: arrivals, ends of executions, timers."""
     batches: int
     dropped: int
     busy: float
-    """Share of the workers' time that they ran."""
+    """Share of the workers' time that they were busy."""
     cpu_s: float
-    """Processor time: what else the machine does is not in it, though it crowds the caches."""
+    """CPU time in seconds, which other processes affect only through caches."""
 
     @property
     def rps(self) -> float:
@@ -49,10 +49,10 @@ class Lap:
 
 
 def setup_of(names: Sequence[str], worker_ids: Sequence[int]) -> Setup:
-    """Equal models, each on every one of the equal workers.
+    """Return equal models, each hosted by every one of equal workers.
 
-    The SLO leaves time for a batch to run, after its rows have come at the rate of its model: so that batches are of
-    one size however many models and workers there are, and only the scheduler's work differs.
+    The SLO allows a batch to run after its rows arrived at the model's rate, so that batches have one size for any
+    number of models and workers, and only the scheduler's work differs.
     """
     latency_ns = ms_to_ns(ALPHA_MS * BATCH + BETA_MS)
     slo_ns = round(latency_ns * (1 + len(names) / (BUSY * len(worker_ids))))
@@ -64,7 +64,7 @@ def setup_of(names: Sequence[str], worker_ids: Sequence[int]) -> Setup:
 
 
 class Drive:
-    """One engine, one policy, Poisson arrivals of equal rates per model at the load that `setup_of` is made for."""
+    """One engine with one policy, and Poisson arrivals at equal rates per model, at the load of `setup_of`."""
 
     def __init__(self, setup: Setup, policy: str, options: dict[str, object], seed: int = 0) -> None:
         self.engine = Engine(Plugins.installed().make_policy(policy, setup, options), name=policy, strict=True)
@@ -77,11 +77,11 @@ class Drive:
         self._now_ns = self._requests = self._batches = self._busy_ns = 0
 
     def warm_up(self) -> None:
-        """Go on for twice the SLO: until queues and workers are as full as they will be."""
+        """Run for twice the SLO, until queues and workers are in a steady state."""
         self.lap(2 * BATCH * max(len(self._names), self._workers))
 
     def lap(self, requests: int) -> Lap:
-        """Go on for so many requests. What the clock sees: the engine, its policy, and this loop."""
+        """Run for `requests` requests. The CPU time has the engine, its policy and this loop."""
         rng = self._rng
         gaps_ns = (round(rng.expovariate(self._per_ns)) for _ in range(requests))
         instants = list(accumulate(gaps_ns, initial=self._now_ns))[1:]

@@ -1,13 +1,11 @@
-"""Does shadow mode say what comes true? Emulated GPUs behind the real tritonserver, three workloads.
+"""Accuracy of shadow mode: three workloads on emulated GPUs behind tritonserver.
 
     python -m bench.shadow_mode [--workload N ...] [--seconds S] [--json FILE]
 
-Each workload, or each that is named by its number, is sent three times, the same requests at the same instants: passed
-through (`scheduling: bypass`), passed through in shadow mode, and scheduled. What shadow mode said the policy would
-gain is compared with what was gained: scheduled less passed through, by the clients' clock. What shadowing costs is the
-CPU of the proxy's own process and the median latency, against passing through without it. Policies plan with a profile
-measured through that Triton.
-Nothing else should run meanwhile.
+The requests of each workload are sent three times at the same instants: bypassing the policy (`scheduling: bypass`),
+bypassing it in shadow mode, and scheduled. The gain that shadow mode estimates is compared with that measured by
+clients: scheduled minus bypass. The cost of shadow mode is the CPU time of the proxy's process and the median latency,
+against bypass without it. Policies plan with a profile measured through that Triton. Keep the machine otherwise idle.
 """
 
 import argparse
@@ -66,39 +64,45 @@ AIM = 0.03
 
 @dataclass(frozen=True)
 class Compared:
-    """One workload."""
+    """Results of one workload."""
 
     workload: str
     measured: float
-    """Attainment passed through in shadow mode, by the clients' clock."""
+    """Attainment with bypass in shadow mode, measured by clients."""
     scheduled: float
-    """Attainment scheduled, by the clients' clock."""
+    """Attainment when scheduled, measured by clients."""
     scheduled_seen: float
-    """The same as Tidegate itself counts it, the warm-up included."""
+    """Attainment when scheduled, counted by Tidegate with the warm-up."""
     said: dict[str, Any]
-    """The estimate of all models, and how long idle instances take to begin."""
+    """Estimate for all models, and the measured start delay of idle instances."""
     plain_p50_ms: float
     shadow_p50_ms: float
     plain_cpu: float
-    """Share of a core that the proxy's own process took, passing through without shadow mode."""
+    """CPU share of the proxy's process with bypass without shadow mode."""
     shadow_cpu: float
     simulator_cpu: float
-    """The same of the process beside it, which has the lowest priority."""
+    """CPU share of the simulator process, which has the lowest priority."""
     fell_behind: bool
 
     @property
     def gain(self) -> float:
-        """What came of scheduling."""
+        """Measured gain of scheduling."""
         return self.scheduled - self.measured
 
     @property
     def off(self) -> float:
-        """By how much the simulated gain was another."""
+        """Difference between the estimated and the measured gain."""
         return float(self.said["policy"] - self.said["passing"]) - self.gain
 
 
 def compare(workload: str, seconds: float, work: Path) -> Compared:
-    """Run a workload three times."""
+    """Run a workload three times.
+
+    Args:
+        workload: its number.
+        seconds: measured window.
+        work: folder for files.
+    """
     scenario = Scenario.model_validate({"warmup_s": WARMUP_S, "duration_s": seconds, **WORKLOADS[workload]})
     with emulated_cluster(scenario, PolicyChoice(name=TRITON_POLICY), 1, work) as cluster:
         profiles = work / "measured.json"
@@ -185,7 +189,7 @@ def _children_s(pid: int) -> float:
 
 
 def show(console: Console, rows: list[Compared]) -> None:
-    """The tables."""
+    """Print the tables."""
     table = Table("workload", "passed", "scheduled", "gained", "simulated gain", "said", "off", "aim", "p50 ms", "CPU")
     for row in rows:
         said = row.said
@@ -207,7 +211,7 @@ def show(console: Console, rows: list[Compared]) -> None:
 
 
 def main() -> None:
-    """Run it, write its figures."""
+    """Run the workloads and write the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.shadow_mode", description=__doc__)
     numbers = range(1, len(WORKLOADS) + 1)
     parser.add_argument("--workload", type=int, action="append", choices=numbers, help="only these, by number from 1")

@@ -1,4 +1,4 @@
-"""Workloads of `bench.recommend_live`: those of `bench.recommend`, so much slower that two cores carry them live."""
+"""Workloads of `bench.recommend_live`: those of `bench.recommend`, slowed down for two cores."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,20 +11,25 @@ from tidegate.workload import Scenario, mean_rate_rps
 
 WARMUP_S = 3.0
 GPUS_AS_RECORDED, MORE_LOAD = 2, 3.2
-"""What was recorded from one, by so many, each with so many times the load."""
+"""Number of GPUs for a recording of one, and the factor on the load of each."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A workload as it truly is, and how to name it."""
+    """A workload with its true latencies, and its query."""
 
     question: RecommendQuery
     slower: float
-    """Times that of `bench.recommend`."""
+    """Factor by which it is slower than in `bench.recommend`."""
 
 
 def live_workloads(requests: int, recording: Path | None = None) -> dict[str, Callable[[], Asked]]:
-    """By name; each is made when its turn comes. `recording`: what a server recorded, as one more."""
+    """Return functions that make the workloads, by name.
+
+    Args:
+        requests: number of requests in each run of the search.
+        recording: event log of a server, as a further workload.
+    """
     made = workloads(requests)
     recorded = {} if recording is None else {recording.stem: lambda: Asked(_as_recorded(recording, requests), 1)}
     return {
@@ -39,7 +44,7 @@ def live_workloads(requests: int, recording: Path | None = None) -> dict[str, Ca
 
 
 def slowed(question: RecommendQuery, factor: float) -> Asked:
-    """A question of which everything takes so many times as long."""
+    """Return a query in which all times are multiplied by `factor`."""
     given = question.scenario.model_dump(mode="json", exclude_defaults=True)
     for model in given["models"]:
         model["slo_ms"] *= factor
@@ -67,7 +72,9 @@ def _alone(question: RecommendQuery, rate_rps: float) -> RecommendQuery:
 
 
 def slowed_blocks(profile: BlockProfile, factor: float, added_ms: dict[str, float]) -> BlockProfile:
-    """Blocks that take so many times as long, and what measuring through a server adds."""
+    """Return a block profile with latencies multiplied by `factor` plus `added_ms` by device class, as measured
+    live.
+    """
     return profile.model_copy(
         update={
             "latencies": [

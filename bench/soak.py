@@ -1,10 +1,10 @@
-"""Half an hour of everything at once, at a moderate rate: does the proxy keep memory, threads or descriptors?
+"""Soak test: half an hour of mixed traffic at a moderate rate, to detect leaks of memory, threads or descriptors.
 
     python -m bench.soak [--minutes M] [--json FILE] [--plot FILE]
 
-Unary calls, large tensors, streams, HTTP, calls that are cancelled, malformed input, clients that come and go, a model
-that is loaded again and again, metrics and statistics. It fails when memory grows in the second half, when threads or
-descriptors do, or when a well-formed request has no right answer.
+Unary calls, large tensors, streams, HTTP, cancelled calls, malformed input, short-lived clients, a model loaded
+repeatedly, metrics and statistics. Fails if memory grows in the second half, threads or descriptors grow, or a
+well-formed request is not answered correctly.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 SERVICE = "/inference.GRPCInferenceService/"
 SPARE = "spare"
-"""The model that is loaded again and again; nobody asks it."""
+"""The model that is loaded repeatedly; no client calls it."""
 LARGE_ROWS = 6
 LARGE_FLOATS = 8192
 SLO_S = 1.0
@@ -55,28 +55,28 @@ FIGURES = ("memory_mib", "descriptors", "threads", "p50_ms", "p99_ms")
 
 @dataclass
 class Ledger:
-    """What happened."""
+    """Counts and samples of a run."""
 
     counts: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
-    """Well-formed requests without a right answer, by kind."""
+    """Well-formed requests without a correct response, by kind."""
     examples: list[str] = field(default_factory=list)
-    """What became of the first of them."""
+    """Messages of the first failures."""
     latencies_s: list[float] = field(default_factory=list)
-    """Of unary calls, since the last sample."""
+    """Latencies in seconds of unary calls since the last sample."""
     late: int = 0
-    """Unary calls that took longer than SLO_S, since the last sample."""
+    """Unary calls longer than SLO_S since the last sample."""
     samples: list[dict[str, float]] = field(default_factory=list)
 
     def fail(self, kind: str, words: str) -> None:
-        """Take note of a failure."""
+        """Count a failure and keep its message."""
         self.failed[kind] += 1
         if len(self.examples) < MOST_EXAMPLES:
             self.examples.append(f"{kind}: {words}")
 
 
 class Load:
-    """All clients. Made in an event loop."""
+    """All clients of the soak test; create it in an event loop."""
 
     def __init__(self, triton: EmbeddedTriton, proxy: ProxyProcess, ledger: Ledger) -> None:
         self._triton = triton
@@ -88,7 +88,7 @@ class Load:
         self._rng = random.Random(0)
 
     async def run(self, duration_s: float, tick: Callable[[], None]) -> None:
-        """All of it, for so long."""
+        """Run all clients for `duration_s` seconds; `tick` is called regularly."""
         until_s = time.monotonic() + duration_s
         every: list[tuple[float, Callable[[], Awaitable[None]]]] = [
             (0.02, self._unary), (0.25, self._large), (0.05, self._over_http), (0.2, self._cancelled),
@@ -220,7 +220,7 @@ class Load:
 
 
 def soak(minutes: float, console: Console) -> Ledger:
-    """Run it."""
+    """Run the soak test for this number of minutes."""
     ledger = Ledger()
     with tempfile.TemporaryDirectory(prefix="tidegate-soak-") as work:
         folder = Path(work)
@@ -256,7 +256,7 @@ def _tick(progress: Progress, task: TaskID, ledger: Ledger) -> Callable[[], None
 
 
 def judge(ledger: Ledger) -> list[str]:
-    """What is wrong."""
+    """Return the violations as messages."""
     wrong = [f"failures: {dict(ledger.failed)}", *ledger.examples] if ledger.failed else []
     half = len(ledger.samples) // 2
     first, second = ledger.samples[:half], ledger.samples[half:]
@@ -272,13 +272,13 @@ def judge(ledger: Ledger) -> list[str]:
 
 
 def growth_mib_per_hour(samples: list[dict[str, float]]) -> float:
-    """The slope of the memory, by least squares."""
+    """Return the growth of the memory by least squares, in MiB per hour."""
     slope, _ = np.polyfit([s["at_s"] for s in samples], [s["memory_mib"] for s in samples], 1)
     return float(slope) * 3600
 
 
 def main() -> None:
-    """Run it, print what came of it."""
+    """Run the soak test and print the results."""
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=30, help="how long (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write counts and samples to this file")
@@ -309,7 +309,7 @@ def _slope(ledger: Ledger) -> str:
 
 
 def page_of(ledger: Ledger, origin: PageOrigin) -> str:
-    """The samples as a page: what is kept, and how quickly and how surely is answered meanwhile."""
+    """Return the samples as an HTML page: resources of the proxy, latencies and failures over time."""
     samples = ledger.samples
     x = PlotAxis.over([sample["at_s"] / 60 for sample in samples], "minutes", least=0.0)
 

@@ -1,13 +1,13 @@
-"""Real models whose time depends on their input: Triton's own dynamic batcher beside Tidegate, on real inputs.
+"""Dynamic models: real models whose latency depends on the input, under Triton's dynamic batcher and under Tidegate.
 
     python -m bench.dynamic_models [--model NAME ...] [--loads 0.3 0.5 ...] [--rounds N] [--json FILE] [--pages FOLDER]
 
-`ocr`, `detector`, `file_types` and `digits` each say what a model is and what its inputs are (`case`);
-`baselines` are the ways to serve it; `measuring` has one caller ask, one request at a time; `loads` sends Poisson
-arrivals to all of them in turn. Text lines as wide as they are, for a Tidegate that pads them, are only measured where
-they are named: `--model text_lines --tidegate padded=bench/dynamic_models/padded_lines.yaml`. Each contender has a
-tritonserver of its own with one instance of the model; only one contender has load at a time. Nothing else should run
-meanwhile: generator, Tidegate and tritonserver share the machine.
+`ocr`, `detector`, `file_types` and `digits` each describe a model and its inputs (`case`); `baselines` has the
+contenders that serve it; `measuring` measures a single caller; `loads` sends Poisson arrivals to all contenders,
+alternating. Unpadded text lines, for a Tidegate that pads them, are measured only on request: `--model text_lines
+--tidegate padded=bench/dynamic_models/padded_lines.yaml`. Each contender has its own tritonserver with one instance of
+the model; only one contender has load at a time. Keep the machine otherwise idle: generator, Tidegate and tritonserver
+share it.
 """
 
 from importlib import import_module
@@ -21,18 +21,18 @@ MODULES = {
     "file_types": "file_types",
     "digits": "digits",
 }
-"""Where each model is described."""
+"""Module that describes each model."""
 ON_REQUEST = {"text_lines": "ocr"}
-"""Those that are only measured where they are named."""
+"""Models measured only if named on the command line, with their modules."""
 OURS = ("bench", "demo", "tidegate")
 
 
 class NotInstalledError(Exception):
-    """A package that a model needs is missing; the message says which, and the remedy."""
+    """A package that a model needs is not installed; the message has its name and the remedy."""
 
 
 def find_case(model: str) -> Case:
-    """A model by its name. Raises NotInstalledError where a package is missing that it needs."""
+    """Return the case of a model. Raises NotInstalledError if a package that it needs is missing."""
     try:
         module = import_module(f"{__name__}.{(MODULES | ON_REQUEST)[model]}")
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""Real models whose time depends on their input, in front of Triton's own dynamic batcher and of Tidegate.
+"""Dynamic models under Triton's dynamic batcher and under Tidegate.
 
-A table for every load, Tidegate's difference to the best of Triton's settings under each, and what a single caller
-waits. Nothing else should run meanwhile.
+Prints a table for each load, the difference between Tidegate and the best setting of Triton at that load, and the
+latency of a single caller. Keep the machine otherwise idle.
 """
 
 import argparse
@@ -35,7 +35,7 @@ LOADS = (0.3, 0.5, 0.8, 1.1)
 
 
 def bench_model(console: Console, case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measure one model: alone, with a single caller, under every load; all of it as JSON."""
+    """Measure one model: its latency alone, a single caller, and every load; return the figures as a JSON object."""
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as servers:
         work = Path(folder)
         onnx, inputs, generated = work / "model.onnx", work / "inputs", work / "models"
@@ -136,7 +136,7 @@ def _named_file(text: str) -> tuple[str, Path]:
 
 
 def main() -> None:
-    """Run it for every model that is asked for and installed; a line for each that is not."""
+    """Run the benchmark for every requested model; print a line for each that is not installed."""
     parser = argparse.ArgumentParser(prog="python -m bench.dynamic_models", description=__doc__)
     parser.add_argument("--model", nargs="+", choices=[*MODULES, *ON_REQUEST], default=list(MODULES), help="only these")
     parser.add_argument(

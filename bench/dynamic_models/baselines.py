@@ -1,4 +1,4 @@
-"""The ways to serve a model: Triton with its batcher set in several ways, and Tidegate before a Triton without."""
+"""Contenders that serve a dynamic model: Triton with several settings of its batcher, and Tidegate before Triton."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,43 +16,47 @@ from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model
 
 DELAYS = (0.02, 0.1)
-"""What Triton's batcher waits for more at most, as shares of the SLO."""
+"""Maximum queue delays of Triton's batcher, as shares of the SLO."""
 PATIENCE = 7 / 8
-"""What a request waits before Triton gives it up, where it has a timeout; a share of the SLO."""
+"""Queue timeout of Triton, if set, as a share of the SLO."""
 APPLICATIONS = "app: {parameter: app}\n"
-"""A configuration of Tidegate that tells applications apart by what the inputs of this benchmark carry."""
+"""Configuration of Tidegate that reads the application from a request parameter of this benchmark."""
 
 
 @dataclass(frozen=True)
 class Batcher:
-    """Triton's own, as its `dynamic_batching` sets it."""
+    """Settings of Triton's `dynamic_batching`."""
 
     rows: int
-    """The rows of the largest batch."""
+    """Maximum batch size in rows."""
     delay_ms: float = 0.0
     timeout_ms: float | None = None
-    """So long a request waits before it is rejected; None: to the end."""
+    """Queue timeout in ms after which a request is rejected; None: no timeout."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to serve the model."""
+    """A configuration that serves the model."""
 
     name: str
     batcher: Batcher | None = None
-    """None: Tidegate forms the batches."""
+    """Triton's batcher; None: Tidegate forms the batches."""
     flags: tuple[str, ...] = ()
-    """Tidegate's, beside where it listens and who is behind it."""
+    """Flags of `tidegate serve`, besides its addresses and Tritons."""
     config: str = ""
-    """What its configuration file says; empty: there is none."""
+    """Content of Tidegate's configuration file; empty: no file."""
 
 
 def contenders(
     case: Case, delays: Sequence[float], policies: Sequence[str], configurations: dict[str, Path]
 ) -> list[Contender]:
-    """Triton's ways, the plain one first, then Tidegate's, the default first.
+    """Return the contenders: Triton's settings, the default first, then Tidegate's, the default first.
 
-    `policies` get a Tidegate each, which tells applications apart; `configurations`, by what they are called, too.
+    Args:
+        case: the model.
+        delays: maximum queue delays of Triton, as shares of the SLO.
+        policies: for each a Tidegate that distinguishes applications.
+        configurations: configuration files of further Tidegates, by name.
     """
     timeout_ms = PATIENCE * case.slo_ms
     tritons = {
@@ -74,12 +78,18 @@ def contenders(
 
 
 def generate_repository(repository: Path, onnx: Path, case: Case) -> None:
-    """Write the model as `tidegate generate` does: Tidegate forms the batches."""
+    """Write the model repository of a case as `tidegate generate` does, for batches formed by Tidegate.
+
+    Args:
+        repository: folder to write.
+        onnx: the model's ONNX file.
+        case: the model.
+    """
     generate_model(onnx, repository, name=case.model, max_batch=case.max_batch, slo_ms=case.slo_ms)
 
 
 def copy_with_batcher(generated: Path, repository: Path, case: Case, batcher: Batcher) -> None:
-    """Copy a generated repository and have Triton's own batcher form the batches."""
+    """Copy a generated repository and enable Triton's batcher in it."""
     copytree(generated, repository)
     file = repository / case.model / "config.pbtxt"
     config = text_format.Parse(file.read_text(), model_config_pb2.ModelConfig())
@@ -95,9 +105,14 @@ def copy_with_batcher(generated: Path, repository: Path, case: Case, batcher: Ba
 def running(
     work: Path, generated: Path, case: Case, chosen: Sequence[Contender], starting: Callable[[str], None]
 ) -> Iterator[list[Target]]:
-    """Start every contender with a Triton of its own, until the block is left; `starting` is told each name.
+    """Start every contender with a Triton of its own until the block ends; yield their addresses.
 
-    `generated`: the repository of the model, as `generate_repository` writes it.
+    Args:
+        work: folder for their files.
+        generated: model repository written by `generate_repository`.
+        case: the model.
+        chosen: the contenders.
+        starting: called with each contender's name before it starts.
     """
     with ExitStack() as stack:
         targets = []

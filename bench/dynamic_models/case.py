@@ -1,4 +1,4 @@
-"""What a dynamic model is to the benchmark, and how it is found in the wheel that carries it."""
+"""Description of a dynamic model for the benchmark, and the search for the package that contains it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,25 +8,25 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Case:
-    """A model, real inputs for it, and what is promised of it."""
+    """A model with real inputs and its SLO."""
 
     model: str
-    """Its name on the servers."""
+    """Name of the model on the servers."""
     inputs: str
-    """What the inputs are, for people."""
+    """Description of the inputs for readers."""
     slo_ms: float
     write_model: Callable[[Path], object]
-    """Writes the ONNX file at a path."""
+    """Writes the ONNX file to a path."""
     write_inputs: Callable[[Path], object]
-    """Fills an empty folder with the inputs as `tidegate compare --inputs` takes them, always the same."""
+    """Fills an empty folder with the inputs as `tidegate compare --inputs` reads them, the same each time."""
     rows: int = 1
-    """The rows of a request."""
+    """Rows of each request."""
     max_batch: int = 8
-    """The largest batch, in rows."""
+    """Maximum batch size in rows."""
 
 
 def package_folder(name: str) -> Path:
-    """Where a package is installed; it is not imported. Raises ModuleNotFoundError, naming it, where it is not."""
+    """Return the folder of an installed package without importing it. Raises ModuleNotFoundError, with its name."""
     spec = find_spec(name)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)

@@ -1,4 +1,4 @@
-"""rapidocr's detector of text: photographs of several sizes, as rapidocr scales and normalizes them."""
+"""Text detector of rapidocr: photographs of several sizes, scaled and normalized as rapidocr does."""
 
 from functools import partial
 from pathlib import Path
@@ -14,15 +14,15 @@ from bench.dynamic_models.ocr import photograph
 from demo.read_text import model_path
 
 PHOTOGRAPHS = ("page.png", "text.png", "coins.png", "coffee.png", "astronaut.png", "chelsea.png", "motorcycle_left.png")
-"""Two with text in them, the others without, as a camera's pictures are."""
+"""Photographs of scikit-image; two of them contain text."""
 SIDES = {160: 10, 256: 8, 320: 6, 480: 3}
-"""Lengths of the shorter side, in pixels, and how many of the pictures have each: small ones are the most."""
+"""Number of pictures by the length of the shorter side in pixels; most are small."""
 MULTIPLE, LONGEST = 32, 640
-"""The network halves its pictures five times; longer sides are cut."""
+"""Sides are multiples of the first, as the network halves pictures five times, and cut at the second; pixels."""
 
 
 def write_photographs(folder: Path, *, seed: int = 0) -> None:
-    """Write a picture for each entry of SIDES and each of so many, [3, height, width]."""
+    """Write for each photograph the pictures of all SIDES, [3, height, width] each."""
     rng = Random(seed)
     sides = [side for side, count in SIDES.items() for _ in range(count)]
     for number, side in enumerate(sides):
@@ -33,7 +33,13 @@ def write_photographs(folder: Path, *, seed: int = 0) -> None:
 
 
 def prepared(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.float32]:
-    """A picture as rapidocr prepares it, of about this size: scaled to multiples of 32, -1 to 1, channels first."""
+    """Return a picture as rapidocr prepares it: sides rounded to multiples of 32, values -1 to 1, channels first.
+
+    Args:
+        pixels: [height, width, 3].
+        width: target width in pixels.
+        height: target height in pixels.
+    """
     scaled = cv2.resize(pixels, (_cut(width), _cut(height)))
     normal = (scaled.astype(np.float32) / 255 - 0.5) / 0.5
     return np.ascontiguousarray(normal.transpose(2, 0, 1))

@@ -1,6 +1,6 @@
-"""The early-exit network of tidegate-triton-models: numbers of four digits, from a clean and from a careless scanner.
+"""Early-exit network of tidegate-triton-models on four-digit numbers, clean and distorted.
 
-A request has a row for each digit; the two scanners are two applications, whose requests carry their names.
+A request has a row for each digit. Clean and distorted numbers are two applications, whose names the requests carry.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ DIGITS = 4
 
 
 def write_digits(folder: Path) -> None:
-    """Write the test digits, [1, 32, 32] each, in a folder for each scanner."""
+    """Write the test digits, [1, 32, 32] each, in a folder for each application."""
     for name, distorted in (("clean", False), ("careless", True)):
         (folder / name).mkdir()
         for number, pixels in enumerate(pictures("test", distorted=distorted).pixels):

@@ -1,6 +1,6 @@
-"""Google's magika, which tells what a file is: the first and last bytes of files that are installed here.
+"""File type classifier magika of Google: the first and last bytes of files installed here.
 
-Its inputs are of one size, so it always takes the same time: what does not vary must not suffer from what does.
+Its inputs have one size, so its latency is constant: the case in which distributions of latency must do no harm.
 """
 
 from functools import partial
@@ -16,13 +16,13 @@ from bench.dynamic_models.case import Case, package_folder
 MODEL = package_folder("magika") / "models" / "standard_v3_3" / "model.onnx"
 FILES = 96
 PACKAGES = ("bench", "skimage", "sklearn", "onnx", "locust", "magika", "tidegate_loadtest")
-"""Whose files are looked at: sources, pictures, tables, libraries, pages."""
+"""Packages whose files are classified: sources, pictures, tables, libraries, pages."""
 ENDS, BLOCK, PADDING = 1024, 4096, 256
-"""Bytes that it sees of both ends, those that it looks for them in, and what stands for no byte."""
+"""Bytes used from either end, bytes read there, and the value for padding."""
 
 
 def write_files(folder: Path, *, seed: int = 0) -> None:
-    """Write what magika sees of FILES files, [2048] each."""
+    """Write the features of FILES files, [2048] each."""
     endings: dict[str, list[Path]] = {}
     for package in PACKAGES:
         for path in sorted(package_folder(package).rglob("*")):
@@ -36,7 +36,7 @@ def write_files(folder: Path, *, seed: int = 0) -> None:
 
 
 def seen_of(path: Path) -> NDArray[np.int32]:
-    """What magika's own features are of a file: both ends without white space, padded where it is shorter."""
+    """Return magika's features of a file: both ends without white space, padded if short. Shape [2048]."""
     content = path.read_bytes()
     first, last = content[:BLOCK].lstrip()[:ENDS], content[-BLOCK:].rstrip()[-ENDS:]
     seen = np.full(2 * ENDS, PADDING, np.int32)

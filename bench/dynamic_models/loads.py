@@ -1,4 +1,7 @@
-"""Poisson arrivals at a share of what one instance can do: all contenders in turn, and Tidegate beside the best."""
+"""Load test of dynamic models: Poisson arrivals at shares of the capacity, all contenders alternating.
+
+Tidegate is compared with the best contender of Triton.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -25,28 +28,28 @@ from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.progress_bar import progress_bar
 
 LATE_SHARE = 0.05
-"""A share of the SLO: a generator that is later than this, at its 99th percentile, fell behind."""
+"""Maximum generator delay (99th percentile) as a share of the SLO; above it the generator fell behind."""
 TIMEOUT_S = 10.0
-"""What the generator waits for an answer."""
+"""Seconds that the generator waits for a response."""
 BESIDE = ("attainment", "p50_ms", "p99_ms")
-"""What Tidegate is told by, beside the best of Triton's."""
+"""Figures by which Tidegate is compared with the best of Triton's settings."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """One load, run."""
+    """Results of one load."""
 
     share: float
-    """The rate as a share of what one instance makes of these inputs one by one."""
+    """Rate as a share of the capacity of one instance that serves the inputs one by one."""
     rate_rps: float
     comparison: Comparison
     best: Target
-    """The Triton with the highest attainment, among equals that with the lowest median latency."""
+    """The Triton with the highest attainment; among equals the one with the lowest median latency."""
     contrasts: Sequence[TargetContrast]
-    """Each Tidegate against it, a contrast for each figure of BESIDE."""
+    """Comparison of each Tidegate with `best`, for each figure of BESIDE."""
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the results as a JSON object."""
         against = [
             {"target": contrast.target.name, "figure": contrast.figure.name, **asdict(contrast.difference)}
             for contrast in self.contrasts
@@ -69,7 +72,20 @@ def run_load(
     duration_s: float,
     warmup_s: float,
 ) -> Load:
-    """Run it, with a bar on the terminal."""
+    """Run one load, with a progress bar.
+
+    Args:
+        console: where the bar is shown.
+        case: the model.
+        chosen: the contenders.
+        targets: their addresses, in the same order.
+        folder: the inputs.
+        alone: latencies without load.
+        share: rate as a share of the capacity.
+        rounds: number of repetitions, alternating between contenders.
+        duration_s: measured window, seconds.
+        warmup_s: seconds before it.
+    """
     rate_rps = share * 1e3 / alone.mean_ms
     scenario = _scenario(case, alone.mean_ms, rate_rps, duration_s, warmup_s)
     sending = SendingOptions(

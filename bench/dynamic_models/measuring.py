@@ -1,4 +1,4 @@
-"""One caller, one request at a time: how long the inputs take by themselves, and what a hop through Tidegate adds."""
+"""Single-caller latency, one request at a time: latency of the inputs alone, and latency that Tidegate adds."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,40 +17,50 @@ from tidegate_loadtest.input_files import FileRequests, Tensors, inputs_of_model
 from tidegate_loadtest.open_loop import RequestFactory
 
 Shown = Callable[[float, str], None]
-"""Called with how much is done, of which the caller knows the whole, and what goes on."""
+"""Callback for progress: amount done, and a description of the current step."""
 
 SIZES = (1, 2, 4, 8)
-"""Requests in a batch."""
+"""Batch sizes in requests."""
 SAMPLES, BUDGET_S = 12, 20.0
-"""Runs of each shape and size, and for how long in all: then the fewer, but three at least."""
+"""Executions per shape and batch size, and a time limit in seconds, after which there are fewer, at least three."""
 ALONE_S = 5.0
 
 
 @dataclass(frozen=True)
 class Alone:
-    """How long a model takes for its inputs, in ms, through a Triton that does nothing else."""
+    """Latency of a model's inputs in ms, through an otherwise idle Triton."""
 
     mean_ms: float
-    """The mean of requests as they are drawn, one after the other."""
+    """Mean of requests drawn at random, one after the other."""
     p99_ms: float
     by_shape: Mapping[str, tuple[int, Mapping[int, float]]]
-    """(files, medians by requests in a batch), by shape; the shape names what differs from file to file."""
+    """By shape: the number of files, and the median by batch size in requests.
+
+    A shape has only dimensions that vary.
+    """
 
 
 @dataclass(frozen=True)
 class SingleCaller:
-    """What one caller waits at two servers that are asked in turn, in ms; a value of each for every round."""
+    """Latencies of a single caller at two alternating servers in ms, with a value of each for every round."""
 
     base: str
     target: str
     p50_ms: Mapping[str, ConfidenceInterval]
     p99_ms: Mapping[str, ConfidenceInterval]
     difference_ms: ConfidenceInterval
-    """The target's median less the base's."""
+    """Median of the target minus median of the base."""
 
 
 async def measure_alone(address: str, case: Case, folder: Path, *, progress: Shown | None = None) -> Alone:
-    """Ask a Triton that has the model, and nothing else to do. `progress` gets shares of 1."""
+    """Measure the latencies of a model on an otherwise idle Triton.
+
+    Args:
+        address: HOST:PORT of its gRPC.
+        case: the model.
+        folder: its inputs.
+        progress: called with the share done, 0 to 1.
+    """
     async with Connection(address) as connection:
         request_of = await FileRequests.for_model(connection, case.model, folder, rows=case.rows, seed=0)
         await _ask(connection, request_of, 0)
@@ -79,9 +89,16 @@ async def ask_in_turn(
     requests: int,
     progress: Shown | None = None,
 ) -> SingleCaller:
-    """Send every request to one server and then to the other, now this one first and now that one.
+    """Send every request to both servers, alternating which comes first; return the single caller's latencies.
 
-    `progress` gets the requests that are done, of rounds * requests.
+    Args:
+        base: the reference.
+        target: the server compared with it.
+        case: the model.
+        folder: its inputs.
+        rounds: number of repetitions.
+        requests: number of requests per round.
+        progress: called with the number of requests done, of rounds * requests.
     """
     p50s: dict[str, list[float]] = {base.name: [], target.name: []}
     p99s: dict[str, list[float]] = {base.name: [], target.name: []}

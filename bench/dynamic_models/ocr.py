@@ -1,7 +1,7 @@
-"""rapidocr's recognizer of text and its classifier of directions: lines of text, wide and narrow.
+"""Text recognizer and direction classifier of rapidocr: lines of text of different widths.
 
-The lines are found in two photographs, cut to parts of random length, and prepared as rapidocr prepares them: 48 pixels
-high, padded on the right; for the recognizer to 320, 480, ..., for the classifier to 192, always.
+The lines are found in two photographs, cut to random lengths and prepared as rapidocr does: 48 pixels high and padded
+on the right, for the recognizer to 320, 480, ... pixels, for the classifier to 192.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ from demo.read_text import model_path
 
 PHOTOGRAPHS = ("page.png", "text.png")
 LINES, HEIGHT = 96, 48
-"""Pictures, and their height in pixels."""
+"""Number of pictures, and their height in pixels."""
 
 
 @dataclass(frozen=True)
 class Widths:
-    """What a model takes, in pixels."""
+    """Widths that a model accepts, in pixels."""
 
     shortest: int
     step: int
@@ -36,11 +36,17 @@ class Widths:
 
 RECOGNIZER, CLASSIFIER = Widths(320, 160, 960), Widths(192, 192, 192)
 AS_THEY_ARE = Widths(320, 1, 960)
-"""The recognizer's, where clients pad no lines but those that are narrower than it was trained for."""
+"""Widths of the recognizer if clients pad only lines narrower than those it was trained on."""
 
 
 def write_lines(folder: Path, widths: Widths, *, seed: int = 0) -> None:
-    """Write LINES pictures of text as the model takes them, [3, 48, width] each."""
+    """Write LINES pictures of text, [3, 48, width] each.
+
+    Args:
+        folder: where they are written.
+        widths: widths that the model accepts.
+        seed: of the random lengths.
+    """
     crops = lines_of_text()
     rng = Random(seed)
     for number in range(LINES):
@@ -51,14 +57,14 @@ def write_lines(folder: Path, widths: Widths, *, seed: int = 0) -> None:
 
 
 def photograph(name: str) -> NDArray[np.uint8]:
-    """One of scikit-image's, [height, width, 3], blue first as OpenCV has it."""
+    """Return a photograph of scikit-image, [height, width, 3], in the order blue, green, red of OpenCV."""
     with Image.open(package_folder("skimage") / "data" / name) as opened:
         return np.ascontiguousarray(np.asarray(opened.convert("RGB"))[:, :, ::-1])
 
 
 @cache
 def lines_of_text() -> tuple[NDArray[np.uint8], ...]:
-    """The lines of text that rapidocr's detector finds in the photographs."""
+    """Return the lines of text that rapidocr's detector finds in the photographs."""
     reader = rapidocr_onnxruntime.RapidOCR()
     crops: list[NDArray[np.uint8]] = []
     for name in PHOTOGRAPHS:
@@ -69,7 +75,7 @@ def lines_of_text() -> tuple[NDArray[np.uint8], ...]:
 
 
 def prepared(crop: NDArray[np.uint8], widths: Widths) -> NDArray[np.float32]:
-    """A line as rapidocr prepares it: scaled to the height, -1 to 1, zeros on the right."""
+    """Return a line as rapidocr prepares it: scaled to HEIGHT, values -1 to 1, zeros on the right."""
     width = min(widths.longest, ceil(crop.shape[1] * HEIGHT / crop.shape[0]))
     padded = max(widths.shortest, -(-width // widths.step) * widths.step)
     scaled = cv2.resize(crop, (width, HEIGHT)).astype(np.float32).transpose(2, 0, 1) / 127.5 - 1

@@ -1,4 +1,6 @@
-"""The figures in Markdown, for docs/results: `python -m bench.dynamic_models.tables FILE`, which `--json` wrote."""
+"""Markdown tables of the figures for docs/results: `python -m bench.dynamic_models.tables FILE`; FILE is from
+`--json`.
+"""
 
 import json
 import sys
@@ -9,7 +11,7 @@ from typing import Any
 from tidegate_loadtest.comparison.intervals import difference_of
 
 Report = Mapping[str, Any]
-"""Something out of that file."""
+"""An object of that file."""
 DEFAULT = "Tidegate"
 COLUMNS = (
     ("attainment", 100, "{:.1f}"),
@@ -18,11 +20,11 @@ COLUMNS = (
     ("p99_ms", 1, "{:.0f}"),
     ("mean_batch_rows", 1, "{:.2f}"),
 )
-"""Figures, what they are multiplied by, and how they are written."""
+"""Figures, their factors and their formats."""
 
 
 def tables(report: Report) -> str:
-    """A section for every model: how long its inputs take, what a single caller waits, and every load."""
+    """Return a section for every model: latency of its inputs, a single caller, and every load."""
     return "\n".join(line for name, model in report["models"].items() for line in _section(name, model))
 
 

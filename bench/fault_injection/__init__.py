@@ -1,7 +1,7 @@
-"""What may happen to a Tidegate, one hazard a file: what is done, and how it went in this run.
+"""Hazards for a Tidegate, one per module: what is done to it, and the outcome.
 
-`hazard` says what a hazard is, `rig` where it takes place, `models` what its Tritons serve; `python -m bench.faults`
-runs them all.
+`hazard` defines a hazard, `rig` the servers and clients, `models` the models of its Tritons; `python -m bench.faults`
+runs all hazards.
 """
 
 from importlib import import_module
@@ -13,10 +13,10 @@ NAMES = (
     "slow_first_runs", "lone_requests", "poisoned_batches", "without_slo", "rolling_tritons", "replaced_tidegate",
     "large_json", "cancellations", "drain_budget", "kills",
 )  # fmt: skip
-"""Modules of this package, the most dangerous first."""
+"""Modules of this package, the most dangerous hazard first."""
 
 
 def hazards() -> list[Hazard]:
-    """All of them."""
+    """Return all hazards."""
     found: list[Hazard] = [import_module(f"{__name__}.{name}").HAZARD for name in NAMES]
     return found

@@ -1,4 +1,4 @@
-"""Ten thousand requests cancelled at once."""
+"""Hazard: ten thousand requests cancelled at once."""
 
 import time
 from typing import Any
@@ -13,7 +13,9 @@ LIMIT_S = 10.0
 
 
 def run(rig: Rig) -> Result:
-    """They queue behind one that runs; of half as many it takes half as long, if nobody searches."""
+    """Cancel requests queued behind a running one; half as many must take about half as long, so that time is
+    linear.
+    """
     proxy = rig.tidegate(rig.triton(Model(MODEL)), policy="fifs", limits={"execution_timeout_s": 600})
     running = rig.client(proxy.grpc).start(request(MODEL, [[600_000, 0]]), timeout_s=600)
     until(lambda: b'tidegate_batch_rows_count{model="told"} 1' in over_http(proxy.metrics, "/metrics")[1], 60)

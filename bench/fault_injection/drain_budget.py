@@ -1,4 +1,4 @@
-"""Asked to end while clients over gRPC and HTTP wait for what takes too long."""
+"""Hazard: the proxy is shut down while clients over gRPC and HTTP wait for executions that take too long."""
 
 import signal
 import threading
@@ -11,11 +11,11 @@ from bench.fault_injection.rig import Rig, json_request, outcome, over_http, req
 
 DRAIN_S = 3.0
 SPARE_S = 1.5
-"""For what a process takes to end beside that."""
+"""Seconds that a process takes to exit beyond its drain timeout."""
 
 
 def run(rig: Rig) -> Result:
-    """Calls of a minute are under way, of a model that is scheduled and one that passes through."""
+    """Shut down during calls of a minute, to a scheduled and a bypassed model."""
     triton = rig.triton(Model("scheduled"), Model("passed", scheduling="bypass"))
     proxy = rig.tidegate(triton, drain_timeout_s=DRAIN_S)
     client = rig.client(proxy.grpc)

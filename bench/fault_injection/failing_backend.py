@@ -1,4 +1,4 @@
-"""A backend that refuses requests: what is counted."""
+"""Hazard: a backend that fails requests, and what metrics count."""
 
 import re
 from collections import Counter
@@ -13,7 +13,7 @@ REQUESTS = 20
 
 
 def run(rig: Rig) -> Result:
-    """One after the other, each with a row that fails; then what the metrics say."""
+    """Send requests one after the other, each with a row that fails, and read the metrics."""
     proxy = rig.tidegate(rig.triton(Model("told", slo_ms=1000)))
     client = rig.client(proxy.grpc)
     told = Counter(client.call(request("told", [[1, 1]]))[0] for _ in range(REQUESTS))

@@ -1,4 +1,4 @@
-"""A client names the shared memory in which Tidegate hands the tensors of others to a Triton."""
+"""Hazard: a client uses the shared memory in which Tidegate passes tensors of other clients to Triton."""
 
 import json
 import threading
@@ -17,11 +17,11 @@ from tidegate_proxy.tritons.shared_memory import REGION_PREFIX
 
 MODEL = "told"
 FLOATS = 50_000
-"""Of a request that is shared: 200 KB."""
+"""FP32 values of a request passed in shared memory: 200 kB."""
 
 
 class Attacker:
-    """One who knows more than a client can: the names, from the Triton itself."""
+    """A client that knows the names of regions, which it reads from Triton itself."""
 
     def __init__(self, triton: EmbeddedTriton, proxy: ProxyProcess, client: Client) -> None:
         self.done: Counter[str] = Counter()
@@ -32,7 +32,7 @@ class Attacker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Let it end."""
+        """Stop the attack and wait for its thread."""
         self._stop.set()
         self._thread.join()
 
@@ -73,7 +73,7 @@ class Attacker:
 
 
 def run(rig: Rig) -> Result:
-    """Victims with large tensors, and one who is after them."""
+    """Run clients with large tensors beside an attacker that reads and writes their regions."""
     triton = rig.triton(Model(MODEL))
     proxy = rig.tidegate(triton)
     victims = [rig.client(proxy.grpc) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""One client with four hundred requests under way, and a neighbor that asks one after the other."""
+"""Hazard: one client with four hundred requests in flight beside a client that sends one at a time."""
 
 import threading
 from statistics import median
@@ -13,12 +13,12 @@ MODEL = "told"
 UNDER_WAY, ASKED = 400, 25
 BATCH_MS, SLO_MS = 20.0, 400.0
 LIMIT_MS = 4 * BATCH_MS + 40
-"""Two batches are what is promised; as much again, and what a busy machine adds."""
+"""Maximum latency in ms: twice the two batches that are promised, plus the noise of a busy machine."""
 MESSAGE = request(MODEL, [[BATCH_MS, 0]]).SerializeToString()
 
 
 class Crowd:
-    """A client that begins a request whenever one ends."""
+    """A client that keeps a constant number of requests in flight."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -28,7 +28,7 @@ class Crowd:
             self._begin()
 
     def stop(self) -> None:
-        """Wait for the last answers."""
+        """Stop sending and wait for the last responses."""
         self._stop.set()
         for _ in range(UNDER_WAY):
             self._over.acquire()
@@ -41,7 +41,7 @@ class Crowd:
 
 
 def run(rig: Rig) -> Result:
-    """Under a policy that knows deadlines, and one that does not."""
+    """Run it under a policy that uses deadlines, and under FIFS."""
     triton = rig.triton(Model(MODEL, slo_ms=SLO_MS))
     words, holds, figures = [], True, {}
     for policy in ("fifs", "symphony"):

@@ -1,4 +1,4 @@
-"""A policy that never returns."""
+"""Hazard: a policy that never returns."""
 
 import threading
 import time
@@ -29,11 +29,11 @@ def tidegate_policies():
 """
 LIMIT_S = 5.0
 PROBE_S = 1.0
-"""How long a probe waits for its answer."""
+"""Timeout of a probe in seconds."""
 
 
 def run(rig: Rig) -> Result:
-    """Once called by gRPC, once by HTTP; the plugin is installed as any other, in a folder of its own."""
+    """Trigger the policy over gRPC and over HTTP; the plugin is installed in a folder of its own."""
     folder = rig.folder()
     (folder / "hanging_policy.py").write_text(MODULE)
     information = folder / "hanging-1.dist-info"

@@ -1,4 +1,4 @@
-"""What a hazard is, and how it went."""
+"""Definition of a hazard and its result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -9,25 +9,25 @@ from bench.fault_injection.rig import Rig
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured in this run."""
+    """Measurements of one run of a hazard."""
 
     after: str
-    """In words, for the table."""
+    """The outcome in words, for the table."""
     holds: bool
-    """Whether it is as the hazard's aim says."""
+    """Whether the aim of the hazard was met."""
     figures: dict[str, Any] = field(default_factory=dict)
-    """Whatever else is worth keeping, as JSON."""
+    """Further figures, as a JSON object."""
 
 
 @dataclass(frozen=True)
 class Hazard:
-    """Something that a client, a Triton, a disk or an operator does, and that nobody else may suffer from."""
+    """A fault caused by a client, a Triton, a disk or an operator, which must not affect others."""
 
     name: str
-    """For `--only`."""
+    """Name for `--only`."""
     what: str
-    """What is done."""
+    """Description of the fault."""
     aim: str
-    """When it holds."""
+    """Condition under which the hazard passes."""
     run: Callable[[Rig], Result]
-    """Does it, and measures."""
+    """Causes the fault and measures the outcome."""

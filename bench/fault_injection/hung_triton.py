@@ -1,4 +1,4 @@
-"""A Triton that is stopped (SIGSTOP) while calls are under way: who is told, and when."""
+"""Hazard: a Triton stopped by SIGSTOP while calls are in flight; when their clients get errors."""
 
 import os
 import signal
@@ -10,12 +10,12 @@ from bench.fault_injection.models import Model
 from bench.fault_injection.rig import OK, Rig, json_request, over_http, request
 
 LIMIT_S = 10.0
-"""`limits.health_timeout_s` is 4 s; a machine that is busy with other things takes some more."""
+"""Maximum seconds until an error: `limits.health_timeout_s` of 4 s, plus time for a busy machine."""
 ROWS = [[0.0, 0.0]]
 
 
 def run(rig: Rig) -> Result:
-    """Over gRPC and HTTP, of a model that is scheduled and of one that passes through."""
+    """Stop a Triton during calls over gRPC and HTTP, to a scheduled and a bypassed model."""
     triton = rig.triton(Model("scheduled"), Model("passed", scheduling="bypass"))
     proxy = rig.tidegate(triton)
     client = rig.client(proxy.grpc)

@@ -1,6 +1,6 @@
-"""Faults under load: Tritons killed one after the other, three times the load they can take, and the proxy's own end.
+"""Hazard: faults under load. Tritons are killed one after the other, load is tripled, and the proxy is shut down.
 
-No request may be lost: each has to end once, and the clients' count has to be Tidegate's.
+Every request must end exactly once, and the clients' counts must equal Tidegate's.
 """
 
 import asyncio
@@ -33,21 +33,23 @@ from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 MODEL = "emulated"
 FLEET = Fleet(gpus=4, alpha_ms=10.18, beta_ms=36.736, slo_ms=140.0, max_batch=16)
-"""InceptionResNetV2 on 1080Ti (Table 2 of the Symphony paper), half as fast: three times its load has to be sent."""
+"""Emulated GPUs with InceptionResNetV2 on a 1080Ti (Table 2 of the Symphony paper), twice as slow, so that a load
+generator can send three times their capacity.
+"""
 WAY_MS = 1.5
-"""What an execution takes besides the emulated GPU's time, as first guess."""
+"""First estimate of what an execution takes beyond the emulated GPU's time, in ms."""
 SHARE = 0.7
 KILL_EVERY_S, RESTART_AFTER_S = 10.0, 2.0
 BIN_S, RECOVERED = 0.5, 0.9
 OVERLOAD, GOODPUT_AIM = 3.0, 0.95
 PEAK_SHARES = (0.9, 1.0, 1.1)
 ANSWER_WITHIN_S = 10.0
-"""Then a client counts its request as lost."""
+"""Seconds after which a client counts its request as lost."""
 
 
 @dataclass(frozen=True)
 class Durations:
-    """In seconds."""
+    """Lengths of the phases, in seconds."""
 
     kills_s: float
     peak_s: float
@@ -60,13 +62,13 @@ FULL, QUICK = Durations(120.0, 10.0, 60.0), Durations(12.0, 4.0, 6.0)
 
 @dataclass(frozen=True)
 class Kill:
-    """One Triton killed."""
+    """One killed Triton."""
 
     worker: int
     at_s: float
-    """Into the run."""
+    """Seconds from the start of the run to the kill."""
     back_s: float
-    """When its successor was ready, from the kill."""
+    """Seconds from the kill until the successor is ready."""
 
 
 class Proxy:
@@ -84,30 +86,30 @@ class Proxy:
         self.address = found[1]
 
     def rss_mib(self) -> float:
-        """Its resident memory."""
+        """Return the resident memory in MiB."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
     def terminate(self) -> None:
-        """Ask it to stop."""
+        """Send SIGTERM."""
         self._process.send_signal(signal.SIGTERM)
 
     def ended(self) -> tuple[int, dict[str, int]]:
-        """Its exit status, and how the requests it accepted ended."""
+        """Wait for the process to end; return its exit status and the counts of accepted requests by outcome."""
         output, _ = self._process.communicate(timeout=30)
         tally = re.search(r"Tally\((.*)\)", output)
         counts = re.findall(r"'?(\w+)'?[=:] ?(\d+)", tally[1]) if tally else []
         return self._process.returncode, {name: int(count) for name, count in counts}
 
     def kill(self) -> None:
-        """End it, if it has not."""
+        """Kill the process if it runs."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.communicate()
 
 
 class Bench:
-    """The cluster and what was measured on it."""
+    """An emulated cluster, and the measurements on it."""
 
     def __init__(self, tell: Callable[[str], None], durations: Durations, work: Path, running: ExitStack) -> None:
         self._tell = tell
@@ -131,7 +133,7 @@ class Bench:
         self._seed = 0
 
     async def run(self) -> dict[str, Any]:
-        """Everything, one after the other."""
+        """Run all phases one after the other; return their figures as a JSON object."""
         spans = self._durations
         self._tell("Tritons are killed")
         figures: dict[str, Any] = {"kills": await self._kills()}
@@ -252,7 +254,7 @@ def _around(run: RunResult, at_s: float) -> dict[str, float]:
 
 
 def run(rig: Rig) -> Result:
-    """The three of them, one after the other, on one cluster."""
+    """Run kills, overload and shutdown one after the other, on one cluster."""
     durations = QUICK if rig.quick else FULL
     figures = asyncio.run(Bench(rig.tell, durations, rig.folder(), rig.running).run())
     kills, overload, drain = figures["kills"], figures["overload"], figures["drain"]

@@ -1,4 +1,4 @@
-"""One client's 24 MiB of JSON: how long does another one wait?"""
+"""Hazard: a client sends 24 MiB of JSON while other clients send small requests."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ LIMIT_S = 1.0
 
 
 def run(rig: Rig) -> Result:
-    """Others ask over gRPC, and for HTTP's health, without a pause."""
+    """Measure clients that call over gRPC and poll the health over HTTP meanwhile."""
     proxy = rig.tidegate(rig.triton(Model("told")))
     client = rig.client(proxy.grpc)
     count = (MIB << 20) // 6

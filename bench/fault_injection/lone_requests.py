@@ -1,4 +1,4 @@
-"""A lone request on an idle worker of a busy machine: is it dropped?"""
+"""Hazard: a lone request on an idle worker of a busy machine, which must not be dropped."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ REQUESTS, BUSY = 40, 3
 
 
 def run(rig: Rig) -> Result:
-    """One request after the other, beside busy processes."""
+    """Send one request at a time beside processes that keep the CPUs busy."""
     triton = rig.triton(Model(MODEL, slo_ms=SLO_MS))
     message = request(MODEL, [[STAGE_MS, 0]])
     dropped = {}

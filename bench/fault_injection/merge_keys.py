@@ -1,4 +1,4 @@
-"""Requests with parameters whose names imitate those of others: who shares a batch is given the first one's."""
+"""Hazard: parameters whose names imitate those of other requests, which must not share their batches."""
 
 from collections import Counter
 
@@ -14,7 +14,7 @@ TAKES_MS = 3.0
 
 
 def imitations() -> list[dict[str, str]]:
-    """Parameters that differ, and whose names and values written one after the other do not."""
+    """Return different parameters whose concatenated names and values are equal."""
     written = service_pb2.ModelInferRequest()
     written.parameters["a"].string_param = "x"
     value = written.parameters["a"].SerializeToString().hex()
@@ -25,7 +25,7 @@ def imitations() -> list[dict[str, str]]:
 
 
 def run(rig: Rig) -> Result:
-    """All of them at once, before a worker that is busy, so that they queue beside each other."""
+    """Send all requests at once before a busy worker, so that they queue side by side."""
     triton = rig.triton(Model(MODEL, PARAMETERS))
     kinds = imitations()
     direct = rig.client(triton.grpc_address)

@@ -1,4 +1,4 @@
-"""Models of Triton's Python backend for hazards: what a request meets there is what the request says."""
+"""Models of Triton's Python backend for hazards, whose behavior is set by the request."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,9 @@ class TritonPythonModel:
             for tensor in tensors
         ]
 """
-"""Rows of [milliseconds, 1 for a failure, ...] come back as they are: the batch takes its longest row's time."""
+"""Source of a model that returns its rows of [milliseconds, 1 for a failure, ...]; a batch takes the longest row's
+time.
+"""
 PARAMETERS = """
 import json
 import time
@@ -38,7 +40,7 @@ class TritonPythonModel:
             answers.append(pb.InferenceResponse([pb.Tensor("Y", np.full_like(tensor, seen))]))
         return answers
 """
-"""Answers with a hash of the request's parameters; a request takes its row's milliseconds."""
+"""Source of a model that returns a hash of the request's parameters; a request takes the milliseconds in its row."""
 CONFIG = """
 backend: "python"
 max_batch_size: {rows}
@@ -50,18 +52,18 @@ PARAMETER = 'parameters {{ key: "{}" value: {{ string_value: "{}" }} }}\n'
 
 @dataclass(frozen=True)
 class Model:
-    """One model of a repository."""
+    """A model of a repository."""
 
     name: str
     source: str = TOLD
     rows: int = 8
-    """`max_batch_size`."""
+    """Its `max_batch_size`."""
     scheduling: str = "batched"
-    """Its `tidegate_scheduling`; none where it is empty."""
+    """Its `tidegate_scheduling`; empty: not set."""
     slo_ms: float | None = None
 
     def write(self, repository: Path) -> None:
-        """Write it there."""
+        """Write the model to a repository."""
         config = CONFIG.format(rows=self.rows)
         if self.scheduling:
             config += PARAMETER.format("tidegate_scheduling", self.scheduling)

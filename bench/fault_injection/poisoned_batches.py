@@ -1,4 +1,4 @@
-"""A client whose requests have every batch refused that they are in."""
+"""Hazard: a client whose requests make their whole batch fail."""
 
 import threading
 from collections import Counter
@@ -12,11 +12,11 @@ SLO_MS, STAGE_MS = 300.0, 10.0
 CALLERS = 12
 GOOD = 848
 FEWER = 0.01
-"""So much less than without the poison_request, at most: a busy machine costs some answers anyway."""
+"""Maximum loss of successful responses beside it; a busy machine causes some of it."""
 
 
 def run(rig: Rig) -> Result:
-    """Good clients side by side, first alone, then beside one that poisons batches without a pause."""
+    """Run well-behaved clients first alone, then beside a client that poisons batches without a pause."""
     proxy = rig.tidegate(rig.triton(Model(MODEL, slo_ms=SLO_MS)))
     clients = [rig.client(proxy.grpc) for _ in range(CALLERS)]
     bad = rig.client(proxy.grpc)

@@ -1,4 +1,4 @@
-"""A Tidegate replaced by another on the same ports, under load."""
+"""Hazard: a Tidegate replaced by another on the same ports, under load."""
 
 from rich.console import Console
 
@@ -8,7 +8,7 @@ from bench.replacement import replace_under_load
 
 
 def run(rig: Rig) -> Result:
-    """Again and again, over gRPC and HTTP."""
+    """Replace it repeatedly under load over gRPC and HTTP."""
     requests, replacements = (2000, 1) if rig.quick else (10_000, 3)
     findings = replace_under_load(requests, replacements, Console(quiet=True))
     failed, total = findings.failed.total(), findings.failed.total() + findings.answered.total()

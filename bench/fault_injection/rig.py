@@ -1,4 +1,4 @@
-"""Where a hazard takes place: real Tritons, `tidegate serve` as a process of its own, and clients of both."""
+"""Servers and clients of a hazard: real Tritons, `tidegate serve` as a process of its own, and clients of both."""
 
 import http.client
 import itertools
@@ -23,11 +23,11 @@ SERVICE = "/inference.GRPCInferenceService/"
 OK = grpc.StatusCode.OK
 T = TypeVar("T")
 Answer = tuple[grpc.StatusCode, Any]
-"""How a call ended: its status, and the answer's bytes or the error's words."""
+"""Outcome of a call: its status, and the bytes of the response or the message of the error."""
 
 
 class Rig:
-    """What a hazard starts here ends with it."""
+    """Resources of a hazard, which are stopped when the hazard ends."""
 
     def __init__(self, work: Path, running: ExitStack, *, quick: bool, tell: Callable[[str], None]) -> None:
         self.quick = quick
@@ -38,20 +38,22 @@ class Rig:
         self._numbers = itertools.count()
 
     def folder(self) -> Path:
-        """A new one."""
+        """Create a new folder and return it."""
         folder = self._work / str(next(self._numbers))
         folder.mkdir()
         return folder
 
     def triton(self, *models: Model, **options: Any) -> EmbeddedTriton:  # noqa: ANN401
-        """A Triton with these models; options as EmbeddedTriton takes them."""
+        """Start a Triton with these models; `options` as for EmbeddedTriton."""
         repository = self.folder()
         for model in models:
             model.write(repository)
         return self.running.enter_context(EmbeddedTriton([repository], grace_s=0, **options))
 
     def configuration(self, *tritons: EmbeddedTriton, **fields: object) -> dict[str, Any]:
-        """A configuration with all three services on free ports."""
+        """Return a configuration with all three services on free ports before the Tritons; `fields` are further
+        settings.
+        """
         addresses = [
             {"grpc": triton.grpc_address, "http": triton.http_address, "metrics": triton.metrics_address}
             for triton in tritons
@@ -62,19 +64,25 @@ class Rig:
     def tidegate(
         self, *tritons: EmbeddedTriton, environment: Mapping[str, str] | None = None, **fields: object
     ) -> ProxyProcess:
-        """A `tidegate serve` before them, with such a configuration."""
+        """Start `tidegate serve` before the Tritons.
+
+        Args:
+            tritons: the Tritons.
+            environment: further environment variables.
+            fields: further settings of the configuration.
+        """
         folder = self.folder()
         path = folder / "tidegate.yaml"
         path.write_text(yaml.safe_dump(self.configuration(*tritons, **fields)))
         return self.running.enter_context(proxy_process(folder, "--config", str(path), environment=environment))
 
     def client(self, address: str) -> "Client":
-        """A client with a connection of its own."""
+        """Return a client with a connection of its own to an address, HOST:PORT."""
         return self.running.enter_context(Client(address))
 
 
 class Client:
-    """One of a Triton or of a Tidegate, over gRPC, on a connection of its own."""
+    """A gRPC client of a Triton or a Tidegate, on a connection of its own."""
 
     def __init__(self, address: str) -> None:
         options = [("grpc.use_local_subchannel_pool", 1)]
@@ -88,17 +96,29 @@ class Client:
         self._channel.close()
 
     def start(self, message: Any, method: str = "ModelInfer", timeout_s: float = 60) -> Any:  # noqa: ANN401
-        """A call under way."""
+        """Start a call; return its future.
+
+        Args:
+            message: a protobuf message, or bytes.
+            method: of Triton's service.
+            timeout_s: seconds.
+        """
         data = message if isinstance(message, bytes) else message.SerializeToString()
         return self._channel.unary_unary(SERVICE + method).future(data, timeout=timeout_s)
 
     def call(self, message: Any, method: str = "ModelInfer", timeout_s: float = 60) -> Answer:  # noqa: ANN401
-        """A call, and how it ended."""
+        """Make a call and return its outcome.
+
+        Args:
+            message: a protobuf message, or bytes.
+            method: of Triton's service.
+            timeout_s: seconds.
+        """
         return outcome(self.start(message, method, timeout_s))
 
 
 def outcome(under_way: Any) -> Answer:  # noqa: ANN401 - grpc is untyped
-    """How a call ended."""
+    """Wait for a started call and return its outcome."""
     try:
         return OK, under_way.result()
     except grpc.RpcError as error:
@@ -108,12 +128,12 @@ def outcome(under_way: Any) -> Answer:  # noqa: ANN401 - grpc is untyped
 
 
 def request(model: str, rows: Sequence[Sequence[float]], **parameters: str) -> service_pb2.ModelInferRequest:
-    """An inference with these rows."""
+    """Return a ModelInferRequest with these rows, FP32 [rows, values], and parameters."""
     return request_of(model, np.array(rows, np.float32), **parameters)
 
 
 def request_of(model: str, array: "np.ndarray[Any, Any]", **parameters: str) -> service_pb2.ModelInferRequest:
-    """An inference with this tensor."""
+    """Return a ModelInferRequest with this FP32 tensor and these parameters."""
     message = service_pb2.ModelInferRequest(model_name=model)
     message.inputs.add(name="X", datatype="FP32", shape=array.shape)
     message.raw_input_contents.append(array.tobytes())
@@ -123,7 +143,7 @@ def request_of(model: str, array: "np.ndarray[Any, Any]", **parameters: str) -> 
 
 
 def tensor_of(answer: bytes) -> "np.ndarray[Any, Any]":
-    """The tensor of an answer."""
+    """Return the first output tensor of a serialized ModelInferResponse."""
     parsed = service_pb2.ModelInferResponse.FromString(answer)
     return np.frombuffer(parsed.raw_output_contents[0], np.float32).reshape(parsed.outputs[0].shape)
 
@@ -131,7 +151,15 @@ def tensor_of(answer: bytes) -> "np.ndarray[Any, Any]":
 def over_http(
     address: str, path: str, body: bytes | None = None, *, timeout_s: float = 60, headers: Mapping[str, str] = {}
 ) -> tuple[int, bytes]:
-    """Status and body of an answer over HTTP: POST where there is a body, else GET. OSError where there is none."""
+    """Make an HTTP request, POST if there is a body, else GET; return status and body of the response. Raises OSError.
+
+    Args:
+        address: HOST:PORT.
+        path: of the URL.
+        body: of a POST.
+        timeout_s: seconds.
+        headers: further headers.
+    """
     connection = http.client.HTTPConnection(address, timeout=timeout_s)
     try:
         connection.request("GET" if body is None else "POST", path, body, dict(headers))
@@ -142,20 +170,26 @@ def over_http(
 
 
 def json_request(rows: Sequence[Sequence[float]]) -> bytes:
-    """The body of an inference over HTTP."""
+    """Return the JSON body of an inference request over HTTP with these FP32 rows."""
     flat = [value for row in rows for value in row]
     tensor = {"name": "X", "datatype": "FP32", "shape": [len(rows), len(rows[0])], "data": flat}
     return json.dumps({"inputs": [tensor]}).encode()
 
 
 def side_by_side(callers: int, total: int, one: Callable[[int], T]) -> list[T]:
-    """What `one` gives for each number, asked by so many callers at a time."""
+    """Call `one` with each number below `total` from a pool of threads; return the results in order.
+
+    Args:
+        callers: number of threads.
+        total: number of calls.
+        one: the function.
+    """
     with ThreadPoolExecutor(callers) as pool:
         return list(pool.map(one, range(total)))
 
 
 def until(condition: Callable[[], object], limit_s: float) -> float | None:
-    """After how many seconds it came true; None where it did not within the limit."""
+    """Poll a condition; return the seconds until it was true, None if it was not within `limit_s` seconds."""
     began = time.monotonic()
     while time.monotonic() - began < limit_s:
         if condition():

@@ -1,4 +1,4 @@
-"""Tritons restarted one after the other with another `max_batch_size`."""
+"""Hazard: Tritons restarted one after the other with another `max_batch_size`."""
 
 from bench.fault_injection.hazard import Hazard, Result
 from bench.fault_injection.rig import Rig
@@ -6,7 +6,7 @@ from bench.rolling_update import rolling_update
 
 
 def run(rig: Rig) -> Result:
-    """Asked to end; `python -m bench.rolling_update --killed` kills them."""
+    """Restart the Tritons by SIGTERM; `python -m bench.rolling_update --killed` kills them instead."""
     outcomes, took_s = rolling_update(4000 if rig.quick else 10_000, killed=False)
     lost = outcomes["sent"] - outcomes["answered"]
     return Result(f"{lost} of {outcomes['sent']} not answered; it took {took_s:.0f} s", not lost, dict(outcomes))

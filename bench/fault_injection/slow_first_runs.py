@@ -1,4 +1,4 @@
-"""Two slow stages among the first eight: how long until Tidegate answers requests again?"""
+"""Hazard: two slow executions among the first eight, and the time until Tidegate accepts requests again."""
 
 import time
 from typing import Any
@@ -14,7 +14,7 @@ LIMIT_S = 1.0
 
 
 def run(rig: Rig) -> Result:
-    """A new Tidegate for every length; requests come after the slow stages at a steady rate."""
+    """Start a new Tidegate for each duration of the slow executions, then send requests at a steady rate."""
     triton = rig.triton(Model(MODEL, slo_ms=SLO_MS))
     seconds: dict[str, float] = {}
     for slow_ms in (1000,) if rig.quick else (350, 1000, 3000):

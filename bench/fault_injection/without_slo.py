@@ -1,4 +1,4 @@
-"""A model without an SLO beside one that has one, on the same worker."""
+"""Hazard: a model without an SLO beside a model with one, on the same worker."""
 
 import time
 from random import Random
@@ -12,14 +12,14 @@ from tidegate.workload.arrivals import NS_PER_S, Poisson
 BATCH_MS, ROWS, SLO_MS = 20.0, 4, 150.0
 PATIENT_RPS = 4.0
 LOAD = 0.84
-"""Of the worker, if all batches of the other model are full."""
+"""Load of the model with an SLO, as a share of the worker with full batches."""
 URGENT_RPS = (LOAD - PATIENT_RPS * BATCH_MS / 1e3) * ROWS * 1e3 / BATCH_MS
 LIMIT_S = 3.0
-"""`limits.no_slo_max_deferral_s` is 1 s; then it takes turns with the others."""
+"""Maximum latency in seconds: `limits.no_slo_max_deferral_s` of 1 s, then fair queueing with the other model."""
 
 
 def run(rig: Rig) -> Result:
-    """Poisson arrivals of both; the longest that one without an SLO takes."""
+    """Send Poisson arrivals to both models; measure the longest latency of the model without an SLO."""
     models = (Model("urgent", rows=ROWS, slo_ms=SLO_MS), Model("patient", rows=ROWS))
     proxy = rig.tidegate(rig.triton(*models), policy="symphony")
     window_ns = round((8 if rig.quick else 45) * NS_PER_S)

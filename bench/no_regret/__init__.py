@@ -1,1 +1,1 @@
-"""Is whoever puts Tidegate in front ever worse off? Random scenarios, the default policy beside Triton's batcher."""
+"""Regret of using Tidegate: random scenarios, the default policy against Triton's batcher."""

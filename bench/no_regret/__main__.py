@@ -1,18 +1,17 @@
-"""Is whoever puts Tidegate in front ever worse off? Random scenarios, simulated.
+"""Regret of using Tidegate: random scenarios, simulated.
 
     python -m bench.no_regret [--count N] [--seed S] [--requests N] [--jobs N] [--json FILE] [--again FILE]
                               [--tight] [--near]
     python -m bench.no_regret --attacks [--count SEEDS] [--jobs N] [--json FILE]
 
-Scenarios are drawn at random (`bench/no_regret/workloads.py`): workers, models, how well batching pays, shapes, jitter,
-stalls, bursts, load, right and wrong profiles and none. In each the default policy of `tidegate serve` gets the same
-requests as Triton's batcher, tuned as its experts tune it (queue delay and queue timeout per model, the best of sixteen
-settings chosen afterwards), and as the simple policies. Tritons are 0.2 to 2 ms away from Tidegate, as live ones are,
-while Triton's own batcher is beside its GPUs; every other scenario is a tight one: few workers, whose times scatter as
-those of a real GPU behind a busy host do, and short SLOs. `--near` leaves the network and the tight scenarios out;
-`--tight` draws tight ones only. The sample of seed 1 is the one that the policy was tuned on: ask for another.
-`--again` takes the others' figures from a file that `--json` wrote, and measures only the default: for those who
-change it. `--attacks` is of traffic that means harm (`bench/no_regret/adversarial_workloads.py`).
+Scenarios are drawn at random (`bench/no_regret/workloads.py`): workers, models, gain of batching, shapes, jitter,
+stalls, bursts, load, and correct, wrong or missing profiles. In each the default policy of `tidegate serve` gets the
+same requests as Triton's batcher and the simple policies. Triton's batcher is tuned: queue delay and queue timeout per
+model, the best of sixteen settings in hindsight. Tidegate has a network latency of 0.2 to 2 ms to its Tritons, Triton's
+batcher none. Every other scenario is tight: few workers with variable latencies, as a GPU of a busy host has, and short
+SLOs. `--near` draws neither network latency nor tight scenarios; `--tight` draws only tight ones. The policy was tuned
+on the sample of seed 1; use another seed. `--again` takes the figures of the other contenders from a file of `--json`
+and runs only the default policy. `--attacks` runs adversarial traffic (`bench/no_regret/adversarial_workloads.py`).
 """
 
 import argparse
@@ -34,12 +33,14 @@ from bench.no_regret.workloads import REQUESTS
 from tidegate.sim.parallel import run_parallel
 
 WORSE_THAN_TRITON, WORSE_THAN_BEST, GAIN, MEDIAN_RATIO, LIGHT = 1.0, 2.0, 13.0, 1.1, 0.3
-"""The aims: points of attainment below, mean points above the best of Triton's, medians up to this load."""
+"""Aims: maximum loss of attainment in points, minimum mean gain over Triton's best in points, maximum ratio of medians,
+and the load up to which medians are compared.
+"""
 FACTS = ("workers", "models", "batching", "rows", "shapes", "cv", "stalls", "arrivals", "load", "profiles", "ways_ms")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print the aims and every scenario that misses one."""
+    """Run the scenarios; print the aims, and every scenario that misses one."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.no_regret", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str, bool]]:
-    """Each aim, what was seen, whether that meets it."""
+    """Return for each aim its text, the figure measured, and whether it is met."""
     verdicts = [row["verdict"] for row in rows]
     over_triton, over_best = ([each[what] for each in verdicts] for what in ("over_triton", "over_best"))
     light = [row["verdict"]["median_ratio"] for row in rows if row["load"] <= LIGHT and row["verdict"]["median_ratio"]]
@@ -121,7 +122,7 @@ def _interval(points: Sequence[float]) -> str:
 
 
 def missed(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The scenarios that miss an aim, the worst first."""
+    """Return the scenarios that miss an aim, the worst first."""
     return sorted(
         (
             row
@@ -135,7 +136,7 @@ def missed(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def show(console: Console, rows: Sequence[dict[str, Any]]) -> None:
-    """Print the aims, then the misses."""
+    """Print the aims and the scenarios that miss one."""
     table = Table("aim", "seen", "met", title=f"{len(rows)} scenarios")
     for aim, seen, met in summary(rows):
         table.add_row(aim, seen, "yes" if met else "no")

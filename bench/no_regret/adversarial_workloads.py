@@ -1,7 +1,7 @@
-"""Traffic that means harm, or that nobody thought of: given by request, where a scenario file knows streams only.
+"""Adversarial and unusual traffic, defined request by request, as scenario files cannot.
 
-Four workers, one model of 2 ms per row and 8 per batch, an SLO of 80 ms, stages that vary by 20 %. What counts first is
-how those fare who do nothing unusual: the honest.
+Four workers, one model of 2 ms per row and 8 ms per batch, an SLO of 80 ms, execution times with a CV of 20 %. The main
+figure is the attainment of honest clients, which send ordinary requests.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,19 +39,19 @@ TRUE = Profile.linear("m", alpha_ms=2, beta_ms=8, max_rows=32)
 SLO_MS = 80.0
 WORKERS = tuple(Worker(number, f"w{number}", ("m",)) for number in range(4))
 PEAK_RPS = 400.0 * len(WORKERS)
-"""In batches of sixteen, 40 ms each, half of the SLO."""
+"""Capacity in requests/s with batches of sixteen, 40 ms each, half of the SLO."""
 ALONE_RPS = 100.0 * len(WORKERS)
-"""In batches of one."""
+"""Capacity in requests/s with batches of one."""
 CV = 0.2
 SECONDS = 5.0
 HONEST = "honest"
 PATIENCE = 100_000
-"""How often timers may fire in a row while nothing else happens: beyond that a policy waits in vain."""
+"""Maximum number of timers that fire in a row without another event; then the policy is in a loop."""
 
 
 @dataclass(frozen=True)
 class Crowd:
-    """Requests that come at random, at an even rate."""
+    """A Poisson stream of requests of one client."""
 
     rate_rps: float
     client: str = HONEST
@@ -59,12 +59,12 @@ class Crowd:
     since_s: float = 0.0
     until_s: float = SECONDS
     apart: bool = False
-    """Whether no two of them can share a batch."""
+    """Whether each request has its own merge key, so that none share a batch."""
     widths: bool = False
-    """Whether each has a shape of its own, of 100 to 300, and takes as many hundredths of the usual time."""
+    """Whether each request has its own shape, of 100 to 300, which takes as many percent of the usual time."""
 
     def requests(self, draw: Random) -> Iterator[Request]:
-        """They, without ids."""
+        """Yield the requests in order of arrival, without ids."""
         at_s = self.since_s
         while (at_s := at_s + draw.expovariate(self.rate_rps)) < self.until_s:
             at_ns = round(at_s * 1e9)
@@ -76,25 +76,25 @@ class Crowd:
 
 @dataclass(frozen=True)
 class Attack:
-    """Who comes, what policies are told, and what workers do. Pickles."""
+    """An attack: streams of requests, and faults of profiles and workers. Picklable."""
 
     name: str
     crowds: tuple[Crowd, ...]
     light: bool = False
-    """Whether medians are compared, too."""
+    """Whether median latencies are compared too."""
     told_times: float = 1.0
-    """Policies are told so many times the truth."""
+    """Factor by which profiles overstate execution times."""
     turns: tuple[float, float] = (0.0, 1.0)
-    """From an instant (s) on batches take so many times as long."""
+    """An instant in seconds, and the factor by which batches slow down from it."""
     stall_s: tuple[float, float] = (0.0, 0.0)
-    """An interval in which workers do not get on."""
+    """Interval in seconds in which the first `stalled` workers stall."""
     stalled: int = 0
-    """How many workers that meets."""
+    """Number of workers that stall."""
     away: tuple[tuple[int, float, float], ...] = field(default=())
-    """Workers that are lost at an instant and join again at another one (s)."""
+    """Workers that are lost: id, seconds of the loss and of the return."""
 
     def requests(self, seed: int) -> list[Request]:
-        """What comes, in order."""
+        """Return the requests of all streams in order of arrival."""
         drawn = [
             request
             for number, crowd in enumerate(self.crowds)
@@ -104,7 +104,12 @@ class Attack:
         return [replace(request, id=number) for number, request in enumerate(drawn)]
 
     def execution(self, seed: int, shapes: Sequence[str]) -> Execution:
-        """How long stages take. `shapes`: of the requests, by id: a policy may know of classes of them only."""
+        """Return the function that simulates execution times.
+
+        Args:
+            seed: of the jitter.
+            shapes: shape of each request, by id; policies may see only shape classes.
+        """
         factors = [stream(seed, "jitter", worker.id) for worker in WORKERS]
 
         def execute(effect: StartStage, started_ns: int) -> Outcome:
@@ -123,7 +128,7 @@ class Attack:
 
 
 def attacks() -> list[Attack]:
-    """All of them."""
+    """Return all attacks."""
     found = []
     for load in (0.05, 0.3, 0.6, 0.9):
         usual = Crowd(load * PEAK_RPS)
@@ -173,7 +178,7 @@ def attacks() -> list[Attack]:
 
 
 def contenders() -> list[PolicyChoice]:
-    """The default, and Triton's batcher with each setting that its experts try."""
+    """Return the default policy, and Triton's batcher with each of the tuned settings."""
     return [PolicyChoice(name=ServedPolicy().name, label=DEFAULT), *triton_choices({"m": SLO_MS})]
 
 
@@ -189,7 +194,14 @@ class _Answers(OutcomeListener):
 
 
 def suffer(attack: Attack, choice: PolicyChoice, seed: int) -> dict[str, float]:
-    """The attainment of the honest and of all, and how long the honest waited, in ms: the median, and the longest."""
+    """Simulate an attack under a policy; return the attainment of honest clients and of all, and the median and maximum
+    latency of honest clients in ms.
+
+    Args:
+        attack: the attack.
+        choice: the policy.
+        seed: of the draws.
+    """
     requests = attack.requests(seed)
     honest = [request for request in requests if request.client == HONEST]
     if choice.name == TRITON:  # Triton does not tell clients apart
@@ -218,14 +230,14 @@ def suffer(attack: Attack, choice: PolicyChoice, seed: int) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class AttackTask:
-    """One attack with several seeds. Pickles."""
+    """An attack and its number of seeds. Picklable."""
 
     attack: Attack
     seeds: int
 
 
 def measure_attack(task: AttackTask) -> dict[str, Any]:
-    """What the default makes of an attack beside Triton's batcher: means over the seeds."""
+    """Compare the default policy with Triton's batcher under an attack; return means over the seeds."""
     means = {}
     for choice in contenders():
         each = [suffer(task.attack, choice, seed) for seed in range(task.seeds)]

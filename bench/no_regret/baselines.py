@@ -1,4 +1,4 @@
-"""Who is compared, and the figures of one workload."""
+"""Contenders of the regret benchmark, and their figures for one workload."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from tidegate.workload import PolicyChoice, Scenario
 from tidegate_proxy.configuration.config import PolicyChoice as ServedPolicy
 
 DEFAULT = "tidegate"
-"""The policy of `tidegate serve` as it comes."""
+"""Label of the default policy of `tidegate serve`."""
 TRITON = "triton"
-"""The policy that is Triton's own batcher."""
+"""Name of the policy that simulates Triton's batcher."""
 SEED = 1
-"""Of the arrivals: the same for every contender, so that luck divides out."""
+"""Seed of the arrivals, the same for every contender."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One workload of a sample. Pickles."""
+    """One workload of a sample. Picklable."""
 
     seed: int
     number: int
@@ -31,7 +31,7 @@ class Task:
 
 
 def contenders(scenario: Scenario) -> list[PolicyChoice]:
-    """The default, Triton's batcher with each setting that its experts try, and the simple policies."""
+    """Return the default policy, Triton's batcher with each of the tuned settings, and the simple policies."""
     return [
         PolicyChoice(name=ServedPolicy().name, label=DEFAULT),
         *triton_choices({model.name: model.slo_ms or 0.0 for model in scenario.models}),
@@ -44,7 +44,9 @@ def contenders(scenario: Scenario) -> list[PolicyChoice]:
 
 
 def triton_choices(slos_ms: Mapping[str, float]) -> list[PolicyChoice]:
-    """Triton's batcher with queue delays and queue timeouts per model; the first is `dynamic_batching {}`."""
+    """Return Triton's batcher with queue delays and queue timeouts for SLOs in ms by model, `dynamic_batching {}`
+    first.
+    """
     return [
         PolicyChoice(name=TRITON, label=f"{TRITON} {label}", options=options)
         for label, options in tuned_settings(slos_ms).items()
@@ -52,7 +54,7 @@ def triton_choices(slos_ms: Mapping[str, float]) -> list[PolicyChoice]:
 
 
 def measure(task: Task) -> dict[str, Any]:
-    """The attainment and the median latency of every contender under one workload."""
+    """Simulate one workload under every contender; return their attainment and median latency."""
     workload = draw_workload(task.seed, task.number, tight=task.tight, near=task.near)
     scenario = scenario_of(workload, task.seed, task.requests)
     near = scenario_of(beside(workload), task.seed, task.requests)
@@ -73,7 +75,11 @@ def measure(task: Task) -> dict[str, Any]:
 
 
 def verdict(row: dict[str, Any]) -> dict[str, Any]:
-    """What one workload says of the default: points of attainment over others, of all and of the worst model."""
+    """Return the default policy's gain over other contenders, in points of attainment of all requests and the worst
+    model.
+
+    `row`: from `measure`.
+    """
     figures = row["figures"]
     ours = figures[DEFAULT]
     tritons = {name: figure["attainment"] for name, figure in figures.items() if name.startswith(TRITON)}

@@ -1,4 +1,4 @@
-"""Scenarios drawn at random, from what is harmless to what no paper has: jitter, stalls, bursts, wrong profiles."""
+"""Random scenarios, from ordinary ones to jitter, stalls, bursts and wrong profiles."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -9,7 +9,7 @@ from tidegate.workload import Scenario, stream
 from tidegate_proxy.tritons.initial_profiles import DEFAULT_LATENCY
 
 REQUESTS = 6000
-"""In the measured window."""
+"""Number of requests in the measured window."""
 LEAST_S, LEAST_WARMUP_S = 1.5, 1.0
 MAX_BATCH = 32
 ROWS: dict[str, tuple[dict[str, Any], float, int]] = {
@@ -17,55 +17,61 @@ ROWS: dict[str, tuple[dict[str, Any], float, int]] = {
     "log-normal": ({"distribution": "lognormal", "mean": 4, "cv": 1}, 4.0, 9),
     "1 or 16": ({"distribution": "table", "values": [1, 16], "weights": [3, 1]}, 4.75, 16),
 }
-"""The rows of requests: how they are drawn, their mean, and those of a large request, for which SLOs leave time."""
+"""Distributions of rows per request: the distribution, its mean, and the rows of a large request, which SLOs
+allow for.
+"""
 BATCHING = {"much": (6.0, 30.0), "some": (0.8, 4.0), "little": (0.05, 0.4)}
-"""How well batching pays: the range of beta / alpha."""
+"""Gain of batching: the range of beta / alpha."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One experiment, in the words by which results are sorted."""
+    """One random experiment, described by the properties by which results are grouped."""
 
     number: int
     workers: int
     models: int
     batching: str
-    """Of all models `much`, `some` or `little`; or `mixed`."""
+    """Gain of batching: `much`, `some` or `little` for all models, or `mixed`."""
     popularity: str
     shapes: int
-    """Of each model, at most; the slowest takes up to three times as long as the quickest."""
+    """Maximum number of shapes of a model; the slowest takes up to three times as long as the fastest."""
     cv: float
-    """Of the stages' times."""
+    """CV of execution times."""
     stalls: bool
-    """One in a hundred stages takes ten times as long."""
+    """Whether one in a hundred executions takes ten times as long."""
     arrivals: str
-    """`poisson`, `gamma` of a shape, or a `step` in the load."""
+    """Arrival process: `poisson`, `gamma` with a shape, or a `step` of the load."""
     load: float
-    """Of what the workers could bear with batches as large as the SLOs allow."""
+    """Load as a share of the capacity with the largest batches that the SLOs allow."""
     profiles: str
-    """`good`, `wrong` or `none`."""
+    """Quality of the profiles: `good`, `wrong` or `none`."""
     tight: bool = False
-    """Whether SLOs are 2.5 to 4 times what a request takes alone, rather than 3 to 10 times."""
+    """Whether SLOs are 2.5 to 4 times a request's latency alone, instead of 3 to 10 times."""
     rows: str = "1"
-    """How many rows requests have: `1`, `log-normal` or `1 or 16`."""
+    """Rows per request: `1`, `log-normal` or `1 or 16`."""
     ways_ms: float = 0.0
-    """How far Tritons are from Tidegate: what every stage takes besides running, there and back."""
+    """Network latency between Tidegate and its Tritons in ms, round trip."""
     ways_jitter_ms: float = 0.0
-    """The mean of what a stage takes besides that: exponential."""
+    """Mean of the exponential network jitter in ms."""
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Everything, for files."""
+        """All fields, for files."""
         return asdict(self)
 
 
 def draw_workload(seed: int, number: int, *, tight: bool = False, near: bool = False) -> Workload:
-    """The workload of a number in the sample of a seed.
+    """Draw workload `number` of the sample with this seed.
 
-    Tritons are 0.2 to 2 ms away from Tidegate, as live ones are, every other workload is a tight one, and requests of
-    some have several rows. `near`: there is no network between them, requests have one row, and no workload is tight
-    unless `tight` is given. `tight`: each has few workers, whose
-    stages scatter as those of a real GPU behind a busy host do, under short SLOs.
+    By default the network latency to Tritons is 0.2 to 2 ms, every other workload is tight, and some have requests of
+    several rows.
+
+    Args:
+        seed: of the sample.
+        number: of the workload.
+        tight: few workers with variable execution times, and short SLOs.
+        near: no network latency, requests of one row, and no tight workload unless `tight` is given.
     """
     if not near:
         drawn = draw_workload(seed, number, tight=tight or number % 2 == 1, near=True)
@@ -106,9 +112,12 @@ def _drawn(draw: Random, number: int) -> Workload:
 
 
 def scenario_of(workload: Workload, seed: int, requests: int = REQUESTS) -> Scenario:
-    """The workload as a scenario. `seed`: of the sample; what is not a fact of the workload is drawn by it, too.
+    """Return a workload as a scenario.
 
-    Workers are away where they are so; Triton's own batcher is not away from its GPU, so give that `beside`.
+    Args:
+        workload: the workload, with its network latency; use `beside` for Triton's batcher.
+        seed: of the sample; it also draws what the workload leaves open.
+        requests: number of requests in the measured window.
     """
     draw = stream(seed, "models of no regret", workload.number)
     models, service, shares = [], {}, _shares(workload)
@@ -174,7 +183,7 @@ def scenario_of(workload: Workload, seed: int, requests: int = REQUESTS) -> Scen
 
 
 def beside(workload: Workload) -> Workload:
-    """The same as for a batcher that sits beside the GPUs."""
+    """Return the workload without network latency, as for Triton's own batcher."""
     return replace(workload, ways_ms=0.0, ways_jitter_ms=0.0)
 
 

@@ -1,1 +1,1 @@
-"""Programs that reproduce figures of the papers, one for each; most take long, or need the papers' data."""
+"""Programs that reproduce figures of papers, one for each paper. Most take long or need the paper's data."""

@@ -1,10 +1,10 @@
-"""Orloj beside Clipper, Nexus, Clockwork and Symphony, on the workloads of its paper (Tables 2 to 5), simulated.
+"""Orloj against Clipper, Nexus, Clockwork and Symphony on the workloads of its paper (Tables 2 to 5), simulated.
 
     python -m bench.papers.orloj --json orloj.json
 
-Finish rates beside the published ones; then how the readings of Algorithm 1 differ, what it costs to learn the
-distributions, whether applications had better have queues of their own, how much b matters (figure 11), and how long an
-insertion takes with thousands of requests pending (figure 10). About 20 minutes on two cores.
+Prints finish rates beside the published ones; the effect of different readings of Algorithm 1; the cost of learning
+latency distributions; one queue against one for each application; the effect of b (figure 11); and the time of an
+insertion with thousands of pending requests (figure 10). Takes about 20 minutes on two cores.
 """
 
 import argparse
@@ -58,7 +58,7 @@ DELAY_RATES: Final = (
 BY_SHAPE: Final = tuple(
     PolicyChoice(name=name, label=f"{name}{way}") for name in ("symphony", "orloj") for way in ("", " by shape")
 )
-"""With all requests in one queue, and with a queue for each application, whose latency is its own."""
+"""Policies with all requests in one queue, and with a queue for each application, whose latency is its own."""
 SHAPES_OF: Final = ("two-modal", "eight-modal", "bart-cnn", "rdinet-cifar")
 READINGS_OF: Final = ("two-modal", "eight-modal", "resnet-imagenet", "bart-cnn")
 PENDING: Final = (100, 1000, 5000, 10_000)
@@ -67,7 +67,7 @@ PARTS: Final = ("tables", "readings", "learning", "shapes", "delay_rate", "inser
 
 @dataclass(frozen=True)
 class Cell:
-    """A workload under a policy."""
+    """A workload and a policy."""
 
     workload: Workload
     policy: PolicyChoice
@@ -75,7 +75,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Finished:
-    """What came of it."""
+    """Result of a cell."""
 
     cell: Cell
     finish_rate: float
@@ -84,7 +84,7 @@ class Finished:
 
 
 def run_cell(cell: Cell) -> Finished:
-    """Simulate it."""
+    """Simulate a cell."""
     scenario = cell.workload.scenario(cell.policy)
     requests = cell.workload.requests_of(scenario, SEED)
     total = simulate(RunSpec(scenario, cell.policy, SEED), requests=requests).total
@@ -100,7 +100,10 @@ def run_cell(cell: Cell) -> Finished:
 
 
 def bench_insertion(pending: int, insertions: int = 500) -> dict[str, float]:
-    """How long a request takes to be queued behind so many, and a batch to be chosen of them, in ms."""
+    """Measure, with `pending` queued requests, the time of an insertion and of a choice of a batch, in ms.
+
+    `insertions`: number of repetitions.
+    """
     times = [
         LatencyDistribution("m", f"mode {mode}", "default", tuple(ms_to_ns(10 + 20 * mode + at) for at in range(64)))
         for mode in range(3)
@@ -140,7 +143,7 @@ def bench_insertion(pending: int, insertions: int = 500) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Simulate, print tables, write figures."""
+    """Run the simulations, print tables and write figures."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.papers.orloj", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,9 +1,9 @@
-"""What the Orloj paper reports (Tables 2 to 5): finish rates by case and SLO of Clipper, Nexus, Clockwork and Orloj."""
+"""Finish rates reported by the Orloj paper (Tables 2 to 5) by case and SLO, of Clipper, Nexus, Clockwork and Orloj."""
 
 from typing import Final
 
 SLOS: Final = (1.5, 2.0, 3.0, 4.0, 5.0)
-"""In multiples of the 99th percentile of the stand-alone times."""
+"""SLOs as multiples of the 99th percentile of stand-alone latencies."""
 SYSTEMS: Final = ("clipper", "nexus", "clockwork", "orloj")
 
 _TABLE = """
@@ -36,7 +36,7 @@ skipnet-imagenet: .00 .00 .05 .24, .00 .03 .14 .62, .00 .12 .21 .92, .00 .31 .12
 
 
 def published() -> dict[str, tuple[dict[str, float], ...]]:
-    """For each case, in the order of the SLOS, the finish rate by system."""
+    """Return, by case, the finish rate by system for each of the SLOS."""
     cases = (line.split(": ") for line in _TABLE.strip().splitlines())
     return {
         name: tuple(dict(zip(SYSTEMS, map(float, cell.split()), strict=True)) for cell in cells.split(", "))

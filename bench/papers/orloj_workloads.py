@@ -1,7 +1,7 @@
-"""The workloads of the Orloj paper's Tables 2 to 5, as scenarios: times as it gives them, the rest as chosen here.
+"""Workloads of the Orloj paper's Tables 2 to 5 as scenarios: latencies as published, the rest chosen here.
 
 The paper gives the spread of each mode, the number of modes, or the mean and the 99th percentile of the stand-alone
-times. It does not give where the modes are, the constants c0 and c1, the arrivals, nor the load.
+latencies. It does not give the positions of the modes, the constants c0 and c1, the arrivals, or the load.
 """
 
 from dataclasses import dataclass, replace
@@ -15,20 +15,29 @@ from tidegate.workload import PolicyChoice, RequestSequence, Scenario, draw_requ
 from tidegate.workload.distributions import AnyDistribution, Distribution
 
 FIRST_MODE_MS, LAST_MODE_MS, UNIT_MS = 40.0, 170.0, 10.0
-"""Where the modes lie, evenly spaced, and what a spread of 1 is: times from a tenth of the 99th percentile to above it,
-with about half of it as the mean, as section 5.7 says of the three-modal case (2, 10 and 20 ms)."""
+"""Positions of the first and the last mode, evenly spaced between, and the latency of a spread of 1, in ms.
+
+Latencies range from a tenth of the 99th percentile to above it, with a mean of half of it, as section 5.7 says of the
+three-modal case (2, 10 and 20 ms).
+"""
 SCALE: Final = 0.18
-"""c1: what a request adds to a batch, of its own time. ResNet50V2 and InceptionV3 measured on a 1080Ti
-(scenarios/profiles_1080ti.csv) have 0.19 and 0.18. c0 is the rest of the mean time, so that a batch of one takes it."""
+"""c1: the part of its own latency that a request adds to a batch.
+
+ResNet50V2 and InceptionV3 on a 1080Ti (scenarios/profiles_1080ti.csv) have 0.19 and 0.18. c0 is the rest of the mean
+latency.
+"""
 LOAD: Final = 2.0
-"""Requests in the mean stand-alone time, per worker: twice what one at a time could carry, and 46 % of what the largest
-batches can. Chosen on the static, the one-modal and the two-modal cases, as the highest round number at which Orloj
-finishes there what the paper's does."""
+"""Requests per mean stand-alone latency and worker: twice the capacity without batches, and 46 % of that with the
+largest.
+
+Chosen as the highest round number at which Orloj finishes as much as in the paper in the static, the one-modal and the
+two-modal cases.
+"""
 MAX_BATCH: Final = 16
-"""Clockwork's, on which Orloj is built."""
+"""Maximum batch size of Clockwork, on which Orloj is built."""
 SLOS: Final = (1.5, 2.0, 3.0, 4.0, 5.0)
 POINTS = 1000
-"""Of a distribution that is given by its moments."""
+"""Number of points of a distribution given by its moments."""
 
 MOMENTS_MS: Final = {
     "blenderbot-convAI": (200.39, 242.27),
@@ -42,9 +51,9 @@ MOMENTS_MS: Final = {
     "rdinet-cifar": (683.15, 2667.54),
     "skipnet-imagenet": (3.24, 5.56),
 }
-"""Mean and 99th percentile of the stand-alone times (Table 1)."""
+"""Mean and 99th percentile of the stand-alone latencies in ms (Table 1)."""
 STATIC_MS: Final = {"inception-imagenet": 15.0, "resnet-imagenet": 10.0}
-"""The one time of all requests; in what unit makes no difference."""
+"""Constant latency of all requests, in arbitrary units."""
 SPREADS: Final = {
     "std-0.5": (0.5, 0.5),
     "std-1": (1.0, 1.0),
@@ -56,33 +65,33 @@ SPREADS: Final = {
         for count, number in enumerate(("one", "two", "three", "four", "five", "six", "seven", "eight"), 1)
     },
 }
-"""The standard deviation of each mode (Tables 2 and 3)."""
+"""Standard deviation of each mode (Tables 2 and 3)."""
 CASES: Final = (*SPREADS, *STATIC_MS, *MOMENTS_MS)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A case at one SLO."""
+    """A case with one SLO."""
 
     case: str
     slo: float
-    """In multiples of the 99th percentile of the stand-alone times."""
+    """SLO as a multiple of the 99th percentile of stand-alone latencies."""
     load: float = LOAD
     scale: float = SCALE
     requests: int = 5000
-    """About how many arrive in the measured window."""
+    """Approximate number of arrivals in the measured window."""
     told: bool = True
-    """Whether policies are told how the times are distributed; else the engine learns it, beginning with nothing."""
+    """Whether policies get the latency distributions; else the engine learns them from nothing."""
     by_shape: bool = False
-    """Whether requests of different applications have different shapes, too, and so share no batch."""
+    """Whether applications also have different shapes, so that they share no batch."""
 
     def requests_of(self, scenario: Scenario, seed: int) -> RequestSequence:
-        """The requests that arrive: the same ones with shapes and without."""
+        """Return the requests that arrive, the same with shapes and without."""
         drawn = draw_requests(scenario, seed)
         return replace(drawn, shapes=drawn.apps) if self.by_shape else drawn
 
     def scenario(self, policy: PolicyChoice) -> Scenario:
-        """The experiment; the engine corrects the profile only for the policies that are to be as they are live."""
+        """Return the scenario; the engine corrects the profile only for policies evaluated as in production."""
         times = times_of(self.case)
         points = sorted(each.quantile((at + 0.5) / POINTS) for each in map(_read, times) for at in range(POINTS))
         mean_ms, p99_ms = sum(points) / len(points), points[int(0.99 * len(points))]
@@ -115,7 +124,9 @@ class Workload:
 
 
 def times_of(case: str) -> list[dict[str, Any]]:
-    """The distributions of the stand-alone times in ms, one for each application; all come equally often."""
+    """Return the distribution of stand-alone latencies in ms for each application; all applications have equal
+    rates.
+    """
     if case in STATIC_MS:
         return [{"distribution": "constant", "value": STATIC_MS[case]}]
     if case in SPREADS:

@@ -1,11 +1,11 @@
-"""PPipe's planners: the paper's problems side by side, others of the same models, more classes of GPUs, more GPUs.
+"""PPipe's planners on the paper's problems, other groups of its models, more GPU classes and more GPUs.
 
-The last two are those of PPipe, sections 7.2 and 7.6.
+The last two are experiments of PPipe, sections 7.2 and 7.6.
 
     python -m bench.papers.ppipe_planner --data FOLDER --json FILE
 
 `--data`: the folder with the paper's published profiles and plans. Without it the models are synthetic, and nothing is
-compared. Nothing else should run meanwhile.
+compared. Keep the machine otherwise idle.
 """
 
 import argparse
@@ -35,32 +35,32 @@ CLASSES: dict[int, dict[str, int]] = {
     3: {"L4": 13, "V100": 12, "T4": 75},
     4: {"L4": 13, "V100": 12, "T4": 38, "P4": 37},
 }
-"""Always 100 GPUs, a quarter of them fast: the paper's four classes, of which its clusters combine two each."""
+"""Number of GPUs by class, for two to four classes: always 100 GPUs, a quarter of them fast."""
 PER_NODE = {"L4": 1, "V100": 2, "T4": 4, "P4": 1}
 MAX_SHARE = {"P4": 1}
-"""It was profiled without MPS."""
+"""Maximum number of MPS shares of a GPU class; P4 was profiled without MPS."""
 GPUS = (100, 1000, 10_000, 100_000)
 LIMITS_S: dict[int, tuple[float, ...]] = {2: (1.0, 10.0), 3: (1.0, 10.0, 35.0), 4: (1.0, 10.0, 77.0)}
-"""By the number of classes; the last ones are what the paper's solver took."""
+"""Time limits in seconds, by number of classes; the last is the time of the paper's solver."""
 REGROUPED = 48
-"""Problems that were never published: other groups of the published models, on other clusters."""
+"""Number of unpublished problems: other groups of the published models, on other clusters."""
 SPEED = {"L4": 1.0, "V100": 0.95, "T4": 2.4, "P4": 3.5}
-"""Of synthetic models: how many times as long as on an L4."""
+"""Execution time of synthetic models by GPU class, relative to an L4."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one run of a planner."""
+    """Result of one run of a planner."""
 
     objective: float
     gap: float | None
     seconds: float
     cpu_s: float
-    """Of this process. It is the planner's clock here: what else the machine does is not its fault."""
+    """CPU time of this process in seconds; also the planner's clock here, so that other processes do not matter."""
 
 
 def main() -> None:
-    """Run, print the tables, write the figures."""
+    """Run the planners, print the tables and write the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.papers.ppipe_planner", description=__doc__)
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="the paper's published data")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def bench_published(console: Console, published: list[PublishedProblem]) -> list[dict[str, Any]]:
-    """Each problem, with each planner; the objective as a share of the published one."""
+    """Run each planner on each published problem; return its objective as a share of the published one."""
     rows: list[dict[str, Any]] = []
     for each in track(published, "published problems", console=console, transient=True):
         row: dict[str, Any] = {"problem": each.name, "reference": each.normalized_min_rps["ppipe"]}
@@ -128,7 +128,7 @@ def bench_published(console: Console, published: list[PublishedProblem]) -> list
 
 
 def bench_regrouped(console: Console, published: list[PublishedProblem]) -> list[dict[str, Any]]:
-    """Three models that were not published together, on 30 to 150 GPUs, with weights and SLOs of their own."""
+    """Plan three models of different published groups on 30 to 150 GPUs, with random weights and SLOs."""
     rows: list[dict[str, Any]] = []
     for number in track(range(REGROUPED if published else 0), "other groups", console=console, transient=True):
         problem = _regrouped(random.Random(number), published)
@@ -167,7 +167,7 @@ def _regrouped(draw: random.Random, published: list[PublishedProblem]) -> PpipeP
 
 
 def bench_classes(console: Console, models: tuple[PlannedModel, ...]) -> list[dict[str, Any]]:
-    """Two, three and four classes, with more and more time."""
+    """Plan for two, three and four GPU classes with increasing time limits."""
     rows = []
     for count, classes in CLASSES.items():
         for limit_s in track(LIMITS_S[count], f"{count} classes", console=console, transient=True):
@@ -182,7 +182,7 @@ def bench_classes(console: Console, models: tuple[PlannedModel, ...]) -> list[di
 
 
 def bench_gpus(console: Console, models: tuple[PlannedModel, ...]) -> list[dict[str, Any]]:
-    """More and more GPUs of two classes."""
+    """Plan for an increasing number of GPUs of two classes."""
     rows = []
     for gpus in track(GPUS, "GPUs", console=console, transient=True):
         for planner in PLANNERS:

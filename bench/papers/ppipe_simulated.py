@@ -2,12 +2,12 @@
 
     python -m bench.papers.ppipe_simulated --data DIR --json ppipe.json --html ppipe.html
 
-DIR holds the artifact's block timings and plans (docs/results/ppipe.md); none of it is a part of this project. About an
-hour on two cores, so no part of `make bench`; `--clusters HC1-L --groups G1` tries a part of it.
+DIR has the artifact's block timings and plans (docs/results/ppipe.md), which are not a part of this project. Takes
+about an hour on two cores, so it is not in `make bench`; `--clusters HC1-L --groups G1` runs a part.
 
-Each framework is a planner and a data plane. Load factor 1 is the throughput that the artifact's own PPipe plan bears;
-a model's load factor is the highest, on a grid of 0.05, at which 99 % of its requests are on time. Three models share
-a cluster, its links included.
+Each framework is a planner and a data plane. Load factor 1 is the throughput of the artifact's own PPipe plan; a
+model's load factor is the highest, on a grid of 0.05, with 99 % of its requests on time. Three models share a cluster
+and its links.
 """
 
 import argparse
@@ -42,12 +42,12 @@ FRAMEWORKS = {
     "PPipe": (plan_ppipe, "ppipe"),
     "reactive": (plan_ppipe, "reactive"),
 }
-"""A planner, and the policy that runs its plan."""
+"""Planner, and policy that runs its plan, by framework."""
 ARRIVALS: dict[str, tuple[str, dict[str, Any]]] = {
     "Poisson": ("maf19", {"process": "poisson"}),
     "bursty": ("maf21", {"process": "gamma", "shape": 0.25}),
 }
-"""The artifact's weights of the models, and how they arrive: its trace of 2021 is not at hand."""
+"""Weights of the models in the artifact, and the arrival process; the artifact's trace of 2021 is not available."""
 STEP = 0.05
 MOST_STEPS = 26
 ATTAINMENT = 0.99
@@ -58,18 +58,18 @@ PAPER = {
     ("Poisson", "DART-r"): {"HC1-L": 47.2, "HC2-L": 17.3, "HC3-L": 34.8, "HC4-L": 29.3, "mean": 32.2},
     ("bursty", "DART-r"): {"HC1-L": 50.4, "HC2-L": 18.1, "HC3-L": 40.2, "HC4-L": 34.5, "mean": 35.8},
 }
-"""How much higher PPipe's load factor is, in percent (section 7.2)."""
+"""Published gain of PPipe's load factor in percent (section 7.2)."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One framework on one problem, under one kind of arrivals."""
+    """A framework, a problem and an arrival process."""
 
     published: PublishedProblem
     framework: str
     arrivals: str
     folder: Path
-    """Where layouts are kept."""
+    """Folder that caches layouts."""
     duration_s: float
     jitter: float
     margin: float
@@ -78,7 +78,7 @@ class Task:
 
 
 def scenario_of(task: Task, factor: float) -> Scenario:
-    """The experiment at a load factor."""
+    """Return the scenario of a task at a load factor."""
     problem = task.published.problem.model_copy(update={"margin": task.margin, "whole_margin": task.whole_margin})
     planner, policy = FRAMEWORKS[task.framework]
     file = task.folder / f"{task.published.name} {planner.__name__} {task.margin:g} {task.whole_margin:g}.json".replace(
@@ -105,9 +105,9 @@ def scenario_of(task: Task, factor: float) -> Scenario:
 
 
 def load_factors(task: Task) -> dict[str, Any]:
-    """Of each model, the highest load factor at which its attainment is 99 %; and the GPUs' use there.
+    """Return for each model the highest load factor with an attainment of 99 %, and the GPUs' utilization at it.
 
-    Runs are shared among the models, which bisect the same grid. That attainment falls with load is an assumption.
+    Models share runs, as they bisect the same grid; attainment is assumed to fall with load.
     """
     results: dict[int, RunResult] = {}
 
@@ -149,7 +149,7 @@ def _busy(task: Task, result: RunResult) -> dict[str, float]:
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each kind of arrivals and each cluster (and all of them): mean load factors, and PPipe's gains in percent."""
+    """Return mean load factors and PPipe's gains in percent, for each arrival process and cluster, and all clusters."""
     lines = []
     for arrivals in dict.fromkeys(row["arrivals"] for row in rows):
         clusters = list(dict.fromkeys(row["cluster"] for row in rows))
@@ -178,7 +178,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Simulate, print load factors and gains beside the paper's, write files."""
+    """Run the simulations, print load factors and gains beside the paper's, and write files."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.papers.ppipe_simulated",
         description=__doc__,
@@ -285,7 +285,13 @@ def _busy_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def page_of(lines: Sequence[dict[str, Any]], origin: PageOrigin, settings: Mapping[str, Any]) -> str:
-    """The load factors as a page: a plot for each kind of arrivals, in it a group of bars for each cluster."""
+    """Return an HTML page with the load factors: a plot for each arrival process with bars for each cluster.
+
+    Args:
+        lines: from `summarise`.
+        origin: command and version for the page.
+        settings: parameters of the run.
+    """
     frameworks = [name for name in FRAMEWORKS if name in lines[0]]
     colors = Colors((), FRAMEWORKS)
     y = PlotAxis.over([line[name] for line in lines for name in frameworks], "load factor", least=0.0)

@@ -2,7 +2,8 @@
 
     python -m bench.papers.synthetic_workloads --sample 200 --seed 1 --json synthetic.json --html synthetic.html
 
-Half an hour on one core, so no part of `make bench`. A sample and a seed give the same figures in every process.
+Takes half an hour on one core, so it is not in `make bench`. A sample and a seed give the same figures in every
+process.
 """
 
 import argparse
@@ -44,7 +45,7 @@ from tidegate.sim.run import RunSpec
 from tidegate.workload import PolicyChoice, Scenario, stream
 
 PROFILES = Path(__file__).parents[2] / "scenarios" / "profiles_1080ti.csv"
-"""Table 3 of the paper: of the two tables the one whose beta/alpha range from 9.7 to 0.02 over Table 1's models."""
+"""Table 3 of the paper, whose beta/alpha range from 9.7 to 0.02 over Table 1's models."""
 MODELS = ("DenseNet121", "InceptionV3", "ResNet50V2", "VGG16", "Xception", "BERT")
 SLOS_MS = (20.0, 25.0, 30.0, 40.0, 50.0)
 COPIES = (8, 16, 24, 32, 48, 64)
@@ -67,39 +68,41 @@ RATIOS = {
     "frontrun / eager window": ("frontrun", ("eager window",)),
     "symphony / best of the others": ("symphony", ("eager", "eager window", "frontrun")),
 }
-"""Whose goodput is divided by the greatest of whose."""
+"""Ratios of goodput: numerator, and policies of whose goodput the maximum is the denominator."""
 PAPER = {"at least 0.95": "almost all", "at least 1.5": "16 %", "at least 2": "extreme cases"}
 
 SEED = 1
-"""Of the arrivals: the same for every policy, so that luck divides out."""
+"""Seed of the arrivals, the same for every policy."""
 PRECISION = 0.015
 REQUESTS_PER_MODEL, LEAST_REQUESTS = 500, 10_000
-"""In the window, at about the goodput: a model may lose five or more, and its bad rate is known to 0.4 %."""
+"""Requests per model in the window, and the minimum of all: a model may lose five, and its miss rate is known to
+0.4 %.
+"""
 PILOT_SHARE, PILOT_PRECISION = 0.25, 0.1
-"""The search that says how long the window has to be: what part of the requests it has, how exact it is."""
+"""Share of the requests, and relative precision, of the first search, which sets the length of the window."""
 WARMUP_SLOS = 4
-"""Length of the warm-up, in the longest SLO: nothing that waits is older than one."""
+"""Warm-up as a multiple of the longest SLO; no queued request is older than one SLO."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A member of the grid."""
+    """A workload of the grid."""
 
     model: str
-    """Of all copies; `mixed`: every model of Table 3 once, with its own SLO."""
+    """Model of all copies; `mixed`: every model of Table 3 once, with its own SLO."""
     slo_ms: float | None
-    """None: each model's own."""
+    """SLO in ms; None: each model's own."""
     shape: float
-    """Of the gamma-distributed gaps: 1 is Poisson, less is burstier."""
+    """Shape of the gamma-distributed gaps: 1 is Poisson, less is burstier."""
     models: int
     workers: int
 
 
 def grid() -> list[Workload]:
-    """The 5880 of Table 1, by model, SLO, burstiness, copies, workers.
+    """Return the 5880 workloads of Table 1, by model, SLO, burstiness, copies and workers.
 
-    The table's product has 7560. It has 5880 without SLOs under 2*l(1), at which not even single requests may wait for
-    one another, and without clusters of more than 128 workers; the paper does not say what it left out.
+    The product of the table's columns is 7560; it is 5880 without SLOs below 2*l(1), at which requests cannot wait for
+    each other, and without more than 128 workers. The paper does not say what it left out.
     """
     profiles = {row["name"]: row for row in _profiles()}
     return [
@@ -111,7 +114,9 @@ def grid() -> list[Workload]:
 
 
 def mixed_grid() -> list[Workload]:
-    """The 35 models of Table 3 at equal rates and their own SLOs: the paper says only that there are 35 at a time."""
+    """Return workloads with the 35 models of Table 3 at equal rates with their own SLOs; the paper says only their
+    number.
+    """
     models = len(_profiles())
     return [
         Workload(MIXED, None, shape, models, ceil(models * ratio))
@@ -120,9 +125,14 @@ def mixed_grid() -> list[Workload]:
 
 
 def draw_sample(members: Sequence[Workload], count: int, seed: int) -> list[Workload]:
-    """One of each of `count` equal stretches of the grid, so that every region is represented; in random order.
+    """Return one workload of each of `count` equal parts of the grid, in random order.
 
-    Raises ValueError for more than there are.
+    Raises ValueError if there are fewer.
+
+    Args:
+        members: the grid.
+        count: size of the sample.
+        seed: of the draw.
     """
     if not 0 <= count <= len(members):
         raise ValueError(f"a sample of {count}: the grid has {len(members)} workloads; ask for 0 to {len(members)}")
@@ -134,7 +144,13 @@ def draw_sample(members: Sequence[Workload], count: int, seed: int) -> list[Work
 
 
 def scenario_of(workload: Workload, rate_rps: float, duration_s: float) -> Scenario:
-    """The workload as an experiment."""
+    """Return a workload as a scenario.
+
+    Args:
+        workload: the workload.
+        rate_rps: requests per second of all models.
+        duration_s: measured window, seconds.
+    """
     rows = {row["name"]: row for row in _profiles()}
     names = list(rows) if workload.model == MIXED else [workload.model] * workload.models
     models: list[dict[str, Any]] = [
@@ -162,9 +178,11 @@ def scenario_of(workload: Workload, rate_rps: float, duration_s: float) -> Scena
 
 
 def compare(workload: Workload, requests_per_model: int = REQUESTS_PER_MODEL) -> dict[str, Any]:
-    """The goodput of every policy under a workload, and their ratios: a row of the JSON.
+    """Return the goodput of every policy under a workload, and their ratios, as a row of the JSON.
 
-    A quick search for eager batching tells the rate, hence the window; each further search begins where the last ended.
+    A quick search with eager batching sets the rate and the window; each further search begins at the previous result.
+
+    `requests_per_model`: in the measured window.
     """
     requests = max(LEAST_REQUESTS * requests_per_model / REQUESTS_PER_MODEL, requests_per_model * workload.models)
     rate_rps = _bound_rps(workload)
@@ -191,7 +209,12 @@ def compare(workload: Workload, requests_per_model: int = REQUESTS_PER_MODEL) ->
 
 
 def summarise(rows: Sequence[dict[str, Any]], ratio: str) -> dict[str, float]:
-    """How a ratio is distributed: shares of the workloads, and quantiles."""
+    """Return the distribution of a ratio: shares of workloads above limits, and quantiles.
+
+    Args:
+        rows: from `compare`.
+        ratio: name of the ratio.
+    """
     values = np.array([row["ratios"][ratio] for row in rows if row["ratios"][ratio] is not None])
     shares = {f"at least {limit:g}": float(np.mean(values >= limit)) for limit in (0.95, 1.0, 1.5, 2.0)}
     names = ("least", "quartile 1", "median", "quartile 3", "most")
@@ -199,7 +222,7 @@ def summarise(rows: Sequence[dict[str, Any]], ratio: str) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Search, print the distribution, write files."""
+    """Search the goodputs, print the distributions and write files."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.papers.synthetic_workloads",
         description=__doc__,
@@ -240,7 +263,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def page(groups: dict[str, list[dict[str, Any]]]) -> str:
-    """The distributions as one HTML page that needs no network."""
+    """Return the distributions as one HTML page that needs no network.
+
+    `groups`: rows by name of the sample.
+    """
     ratio = next(iter(RATIOS))
     colors = Colors((), RATIOS)
     parts: list[Chart | PageSection] = []

@@ -2,11 +2,11 @@
 
     python -m bench.papers.inss --data DIR [--json FILE]
 
-DIR holds iGniter's measurements (docs/results/inss.md says which, and where they come from); none of it is a part of
-this project. An hour on two cores, so no part of `make bench`; `--only`, `--seeds` and `--seconds` try a part.
+DIR has iGniter's measurements, which are not a part of this project (docs/results/inss.md has their source). Takes an
+hour on two cores, so it is not in `make bench`; `--only`, `--seeds` and `--seconds` run a part.
 
 rates        4 GPUs, 10 models: violations at fixed rates
-scale        the same: at how many times its rates a mix has violations of no more than 1 %
+scale        4 GPUs, 10 models: the largest multiple of the rates at which violations are at most 1 %
 """
 
 import argparse
@@ -32,7 +32,7 @@ PARTS = ("rates", "scale")
 BASELINES = ("gpulet", "gslice", "igniter")
 PLANNERS = (*BASELINES, "shares", "shares-ni", "inss", "inss-ni")
 TOLD = {"gpulet": 1.0, "gslice": 1.75, "igniter": 1.5}
-"""Best on mixes that nothing else is judged by."""
+"""Factor on the rates given to each planner, tuned on mixes of models that are not evaluated."""
 SCALES = (0.3, 0.5, 0.7)
 LIMIT, PRECISION = 0.01, 0.02
 GPUS = 4
@@ -40,7 +40,7 @@ CONFIDENCE = 0.95
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print tables, write figures."""
+    """Run the experiments, print tables and write figures."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.papers.inss", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""What becomes of a load on the shares that a planner chose: simulated, with interference from moment to moment."""
+"""Violations on the MPS shares that a planner chose, simulated with interference."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ from tidegate_inss.problem import ShareProblem
 
 TIME_LIMIT_S = 0.2
 WITHOUT_INTERFERENCE = "-ni"
-"""A planner of this ending is told that neighbors cost nothing, unless it is one by itself."""
+"""Suffix of a planner that ignores interference, unless a planner of that name is installed."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """A mix of models at so many times its rates."""
+    """A mix of models with its rates and a factor on them."""
 
     folder: Path
     names: tuple[str, ...]
@@ -34,44 +34,44 @@ class Load:
 
 @dataclass(frozen=True)
 class Way:
-    """A planner, and how it is used."""
+    """A planner and the factor on the rates given to it."""
 
     planner: str
     told: float = 1.0
-    """It plans for so many times the rates."""
+    """Factor on the rates given to the planner."""
     policy: str = "symphony"
 
     @property
     def title(self) -> str:
-        """For tables."""
+        """Title in tables."""
         return self.planner if self.told == 1 else f"{self.planner}, told {self.told:g}"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it."""
+    """Simulated and predicted figures of a plan."""
 
     late: float
-    """The share of all requests that were late or dropped; those of models without a share are."""
+    """Share of requests late or dropped, all requests of models without a share included."""
     worst: float
-    """The same of the model that fares worst."""
+    """The same share for the worst model."""
     goodput_rps: float
     most_rps: float
-    """The paper's throughput: the sum of what full batches would bring, foretold."""
+    """Throughput as in the paper: predicted requests/s with full batches, summed over models."""
     bears: float
-    """So many times the rates the plan is foretold to bear."""
+    """Predicted multiple of the rates that the plan sustains."""
     gpus_used: float
     missing: int
-    """Models without enough shares, as the planner says."""
+    """Number of models without enough shares, as the planner reports."""
     decided_s: float
-    """Processor time of the decision."""
+    """CPU time of the decision in seconds."""
 
 
 NOTHING = Outcome(1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0)
 
 
 def problem_for(load: Load, told: float = 1.0) -> ShareProblem:
-    """What a planner is told of a load."""
+    """Return the planner's problem for a load; `told`: factor on its rates."""
     base = measured(load.folder)
     return problem_of(
         load.names, base, _rates(load.folder, load.names, load.gpus, load.seed), load.gpus, load.scale * told
@@ -89,7 +89,7 @@ def _truth(folder: Path, names: tuple[str, ...]) -> InterferenceModel:
 
 
 def plan(load: Load, way: Way) -> tuple[SharePlan, float]:
-    """The plan, and the processor time that it took. Raises PlanningError."""
+    """Return the plan and its CPU time in seconds. Raises PlanningError."""
     problem = problem_for(load, way.told)
     name = way.planner
     if name.endswith(WITHOUT_INTERFERENCE) and name not in _plugins().planners:
@@ -109,7 +109,7 @@ def plan(load: Load, way: Way) -> tuple[SharePlan, float]:
 
 
 def outcome(load: Load, way: Way, seconds: float) -> Outcome:
-    """Plan, and simulate so many seconds of Poisson arrivals."""
+    """Plan a load and simulate it with Poisson arrivals for `seconds`."""
     try:
         found, decided_s = plan(load, way)
     except PlanningError:
@@ -136,7 +136,14 @@ def outcome(load: Load, way: Way, seconds: float) -> Outcome:
 
 
 def scenario_of(load: Load, layout: Layout, seconds: float, rates: Mapping[str, float]) -> Scenario:
-    """The load on a layout, Poisson, with neighbors slowing each other down."""
+    """Return a scenario with Poisson arrivals on a layout, with interference between neighbors.
+
+    Args:
+        load: the load.
+        layout: the planner's layout.
+        seconds: measured window.
+        rates: requests per second by model.
+    """
     served = [model.name for model in layout.models]
     return Scenario.model_validate(
         {
@@ -151,7 +158,15 @@ def scenario_of(load: Load, layout: Layout, seconds: float, rates: Mapping[str, 
 
 
 def largest_scale(load: Load, way: Way, seconds: float, limit: float, precision: float) -> float:
-    """The largest multiple of the rates, planned for anew each time, at which no more than the limit are late."""
+    """Return the largest factor on the rates at which the share of late requests is at most `limit`.
+
+    Args:
+        load: the load.
+        way: the planner, run for each factor.
+        seconds: simulated time of each run.
+        limit: share of late requests.
+        precision: of the factor.
+    """
     good, bad = 0.0, 1.4
     while bad - good > precision:
         middle = (good + bad) / 2
@@ -181,6 +196,6 @@ def _plugins() -> Plugins:
 
 
 def known(planners: Sequence[str]) -> list[str]:
-    """Those of these planners that are installed."""
+    """Return the planners of the list that are installed."""
     offered = _plugins().planners
     return [name for name in planners if name.removesuffix(WITHOUT_INTERFERENCE) in offered]

@@ -1,8 +1,8 @@
-"""The models of InSS's evaluation on a V100, as far as it was measured, and mixes of load for them.
+"""Models of InSS's evaluation on a V100, and mixes of load for them.
 
-Measured are AlexNet, ResNet50, VGG19 (and SSD, which the paper has not). The others are assumed to compute in
-proportion to one of these, so much as InSS's tables 3 and 4 say of an A100 (ResNet18, MnasNet, EfficientNet: batches
-of 8 on a fifth of the GPU, beside ResNet50's 11.06 ms), else as their operations are (VGG16, MobileNet).
+AlexNet, ResNet50, VGG19 and SSD (not in the paper) were measured. The execution times of the others are assumed
+proportional to one of these: by InSS's tables 3 and 4 for an A100 (ResNet18, MnasNet and EfficientNet, batches of 8 on
+a fifth of the GPU, relative to ResNet50's 11.06 ms), or by their number of operations (VGG16, MobileNet).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,21 +22,21 @@ from tidegate_loadtest.interference.runs import read_co_runs, read_compute, read
 GPU = "V100"
 MEMORY_MIB = 16_160
 SPREAD = 3.0
-"""How unlike models' parts of the load are: Dirichlet's parameter; more is more alike."""
+"""Concentration of the Dirichlet distribution of models' load shares; the larger, the more equal they are."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A model of the paper."""
+    """A model type of the paper."""
 
     like: str
-    """The measured model in proportion to which it computes."""
+    """The measured model whose execution times are scaled."""
     times: float
-    """How many times as long."""
+    """Factor on its execution times."""
     slo_ms: float
-    """The paper's (section 6.1)."""
+    """SLO of the paper (section 6.1), in ms."""
     memory_mib: float
-    """Of a process: weights, context and workspace; and for each row of a batch. Assumed, as nobody measured it."""
+    """Memory in MiB of a process (weights, context and workspace), and of each row of a batch; assumed."""
     per_row_mib: float
 
 
@@ -53,24 +53,24 @@ KINDS = {
 }
 _OTHERS = ("alexnet", "alexnet-2", "resnet50", "resnet50-2", "vgg16", "vgg19", "mnasnet", "mobilenet", "efficientnet")
 TEN = (*_OTHERS, "resnet18")
-"""Eight models, two of them twice; which two the paper does not say."""
+"""Eight models, two of them twice; the paper does not say which two."""
 
 
 @cache
 def measured(folder: Path) -> InterferenceModel:
-    """The V100 of iGniter's measurements, fitted to all of them."""
+    """Return the interference model fitted to all of iGniter's measurements on a V100."""
     solo = read_solo(folder / "igniter_v100_solo.csv", GPU)
     solo = with_compute(solo, read_compute(folder / "igniter_v100_grid3x3.csv", GPU))
     return fit(solo, read_co_runs(folder / "igniter_v100_pairs.csv", GPU), GPU)
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of a model: `alexnet-2` is an AlexNet."""
+    """Return the type of a model: `alexnet-2` is an AlexNet."""
     return KINDS[name.split("-", maxsplit=1)[0]]
 
 
 def interference_of(names: Sequence[str], base: InterferenceModel) -> InterferenceModel:
-    """The interference model of these, measured or in proportion to what was measured."""
+    """Return the interference model of these models, measured or scaled from measured ones."""
     models = {name: _in_proportion(base.models[kind_of(name).like], kind_of(name).times) for name in names}
     return InterferenceModel(gpu=base.gpu, models=models)
 
@@ -89,7 +89,15 @@ def _in_proportion(model: SharingModel, times: float) -> SharingModel:
 def problem_of(
     names: Sequence[str], base: InterferenceModel, rates: Mapping[str, float], gpus: int, scale: float = 1.0
 ) -> ShareProblem:
-    """These models at so many times these rates."""
+    """Return the planner's problem for models at given rates.
+
+    Args:
+        names: models.
+        base: interference model of the measured models.
+        rates: requests per second by model.
+        gpus: number of GPUs.
+        scale: factor on the rates.
+    """
     tenants = []
     for name in names:
         kind = kind_of(name)
@@ -107,9 +115,15 @@ def problem_of(
 
 
 def rates_of(names: Sequence[str], base: InterferenceModel, gpus: int, seed: int) -> dict[str, float]:
-    """Rates, drawn, that would keep all GPUs busy if nobody shared and shares could be had in any size.
+    """Draw rates that would keep all GPUs busy without sharing, if shares had any size.
 
-    Each model has a part of all GPUs, drawn from Dirichlet's distribution, and at most one GPU.
+    Each model gets a part of all GPUs, drawn from a Dirichlet distribution, and at most one GPU.
+
+    Args:
+        names: models.
+        base: interference model of the measured models.
+        gpus: number of GPUs.
+        seed: of the draw.
     """
     rng = Random(f"rates {seed}")
     drawn = [rng.gammavariate(SPREAD, 1) for _ in names]

@@ -1,9 +1,9 @@
-"""PARIS and ELSA beside homogeneous and random slices and FIFS, on measured slices of an A100 (section VI), simulated.
+"""PARIS and ELSA against homogeneous and random slices and FIFS, on measured slices of an A100 (section VI), simulated.
 
     python -m bench.papers.paris_elsa --data DIR [--json FILE]
 
-DIR holds the measurements (docs/results/paris_elsa.md says which, and where they come from); none of it is a part of
-this project. About an hour on two cores, so no part of `make bench`; `--only`, `--models` and `--requests` try a part.
+DIR has the measurements, which are not a part of this project (docs/results/paris_elsa.md has their source). Takes
+about an hour on two cores, so it is not in `make bench`; `--only`, `--models` and `--requests` run a part.
 
 throughput   the six design points: the most queries per second of which 95 % are within 1.5 times what the largest
              batch takes on GPU(7); query sizes log-normal, 1 to 32
@@ -29,7 +29,9 @@ from tidegate.sim.parallel import run_parallel
 
 PARTS = ("throughput", "merging")
 KNEES = {"segments": "knees"}
-"""The paper's. PARIS's default is ours, *by SLO*: a slice is planned for what it answers within 0.8 of the SLA."""
+"""Options of PARIS with the paper's knees; its default is our segmentation by SLO, which plans a slice for the queries
+that it answers within 0.8 of the SLA.
+"""
 RANDOM_SEEDS = (1, 2, 3)
 EQUAL = [homogeneous(size) for size in HOMOGENEOUS]
 DESIGNS = [
@@ -40,7 +42,7 @@ DESIGNS = [
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print tables, write figures."""
+    """Run the experiments, print tables and write figures."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.papers.paris_elsa", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""The design points of the paper's section VI: how the GPUs are cut, and who says what runs where."""
+"""Design points of the paper's section VI: a planner of MIG slices and a policy."""
 
 import time
 from collections import Counter
@@ -16,7 +16,7 @@ from tidegate.workload import PolicyChoice
 
 MODEL = "m"
 GPUS = {24: 4, 42: 6, 48: 8}
-"""So many A100 have the paper's servers, by the GPCs of their slices (Table I)."""
+"""Number of A100 GPUs of the paper's servers, by the GPCs of their slices (Table I)."""
 HOMOGENEOUS = (1, 2, 3, 7)
 FIFS = PolicyChoice(name="fifs", options={"max_rows": 1}, label="FIFS")
 ELSA = PolicyChoice(name="elsa", label="ELSA")
@@ -26,48 +26,56 @@ PLAN_WITHIN_S = 20.0
 
 @dataclass(frozen=True)
 class Point:
-    """A way to cut, and a policy."""
+    """A planner of slices and a policy."""
 
     planner: str
     policy: PolicyChoice
     options: tuple[tuple[str, Any], ...] = ()
-    """Of the planner's problem."""
+    """Options of the planner's problem."""
 
     @property
     def size(self) -> int | None:
-        """The GPCs of each slice, where they are equal."""
+        """GPCs of each slice if they are equal, else None."""
         return dict(self.options).get("size")
 
     @property
     def by_slo(self) -> bool:
-        """Whether PARIS plans slices by the SLA, not by the paper's knees."""
+        """Whether PARIS segments queries by the SLA, not by the paper's knees."""
         return dict(self.options).get("segments") != "knees"
 
 
 def homogeneous(size: int) -> Point:
-    """GPU(size)+FIFS."""
+    """Return the design point GPU(size)+FIFS."""
     return Point("homogeneous", FIFS, (("size", size),))
 
 
 def drawn(seed: int, policy: PolicyChoice) -> Point:
-    """Random, and a policy."""
+    """Return the design point of random slices with a policy."""
     return Point("heterogeneous-random", policy, (("seed", seed),))
 
 
 def paris(policy: PolicyChoice, **options: Any) -> Point:  # noqa: ANN401 - a problem's
-    """PARIS, and a policy."""
+    """Return the design point of PARIS with a policy and options of the planner."""
     return Point("paris", policy, tuple(options.items()))
 
 
 def slo_of(case: Case, largest: int, factor: float) -> float:
-    """The SLA in ms: so many times what the largest batch takes on GPU(7)."""
+    """Return the SLA in ms: `factor` times the latency of the batch of `largest` rows on GPU(7)."""
     return factor * case.curves[7].latency_ms[largest]
 
 
 def layout_of(
     case: Case, point: Point, sizes: Mapping[int, float], slo_ms: float, *, gpcs: int | None = None
 ) -> Layout:
-    """The layout of a design point, of as many GPCs as the paper's. Raises PlanningError, e.g. for lack of memory."""
+    """Return the layout of a design point. Raises PlanningError, for example for lack of memory.
+
+    Args:
+        case: the model.
+        point: the design point.
+        sizes: share of the requests by rows.
+        slo_ms: SLA.
+        gpcs: GPCs to use; None: as many as in the paper.
+    """
     gpcs, gpus = _spent(case, point.size) if gpcs is None else (gpcs, ceil(gpcs / 7))
     measured = [
         {
@@ -92,7 +100,7 @@ def layout_of(
 
 
 def slices_of(layout: Layout) -> dict[int, int]:
-    """{GPCs: how many slices have so many}, rising."""
+    """Return the number of slices by GPCs, in rising order."""
     gpcs = {f"{PRODUCT}/{profile}": size for size, profile in PROFILES.items()}
     return dict(sorted(Counter(gpcs[worker.speed] for worker in layout.workers).items()))
 

@@ -1,8 +1,8 @@
-"""How long models take on MIG slices of an A100, as others measured it, and the sizes of requests.
+"""Measured latencies of models on MIG slices of an A100, and the sizes of requests.
 
-`parvagpu_a100_80gb.csv`: of ParvaGPU (SC 2024; model, gpc, batch, procs, latency_ms). `migperf_a100_infer.csv`: of
-MIGPerf, with the slices' utilization (gpu, gpc, model, seq_len, batch, latency_ms, gract). Neither is a part of this
-project: docs/results/paris_elsa.md says where they come from.
+`parvagpu_a100_80gb.csv` is from ParvaGPU (SC 2024; model, gpc, batch, procs, latency_ms). `migperf_a100_infer.csv` is
+from MIGPerf, with the slices' utilization (gpu, gpc, model, seq_len, batch, latency_ms, gract). Neither is a part of
+this project: docs/results/paris_elsa.md has their sources.
 """
 
 import csv
@@ -14,33 +14,33 @@ from statistics import NormalDist
 
 PRODUCT = "A100-80GB"
 PROFILES = {1: "1g.10gb", 2: "2g.20gb", 3: "3g.40gb", 4: "4g.40gb", 7: "7g.80gb"}
-"""The plain MIG profile with so many GPCs."""
+"""Plain MIG profile by number of GPCs."""
 PARVAGPU, MIGPERF = "parvagpu_a100_80gb.csv", "migperf_a100_infer.csv"
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A model on one kind of slice."""
+    """Latencies of a model on one slice size."""
 
     latency_ms: dict[int, float]
-    """By rows, rising; those that ran out of memory are missing."""
+    """Latency in ms by rows, in rising order; batches that ran out of memory are missing."""
     utilization: dict[int, float] | None = None
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model, and the GPCs that the paper gives to one like it (Table I)."""
+    """A model, and the GPCs that the paper gives to a model of its size (Table I)."""
 
     title: str
     gpcs: int
     whole_gpcs: int
-    """For whole GPUs, of which the former are no multiple."""
+    """GPCs used for whole GPUs, a multiple of seven."""
     curves: dict[int, Curve]
-    """By the GPCs of a slice."""
+    """Latencies by GPCs of a slice."""
 
 
 LIGHT, MEDIUM, HEAVY = (24, 28), (48, 56), (42, 42)
-"""ShuffleNet and MobileNet; ResNet and Conformer; BERT."""
+"""GPCs of slices and of whole GPUs: ShuffleNet and MobileNet; ResNet and Conformer; BERT."""
 _PARVAGPU = {
     "mobilenetv2": LIGHT,
     "densenet121": LIGHT,
@@ -58,7 +58,7 @@ _MIGPERF = {("resnet50", ""): MEDIUM, ("vision_transformer", ""): MEDIUM, ("bert
 
 
 def read_cases(folder: Path) -> list[Case]:
-    """Every model of both files that is compared. Raises OSError, and KeyError for a file with other columns."""
+    """Return the compared models of both files. Raises OSError, and KeyError for a file with other columns."""
     parvagpu: dict[str, dict[int, dict[int, float]]] = {}
     for row in _rows(folder / PARVAGPU):
         if row["procs"] == "1":
@@ -87,9 +87,10 @@ def read_cases(folder: Path) -> list[Case]:
 
 
 def sizes_of_requests(largest: int, spread: float = 1.0) -> dict[int, float]:
-    """{rows: share of the requests}: log-normal, cut off at 1 and `largest`.
+    """Return the share of requests by rows: log-normal, truncated to 1 and `largest`.
 
-    With a spread of 1 those are two standard deviations from the middle, the root of `largest`; the paper says neither.
+    `spread`: with 1 the limits are two standard deviations from the median, the root of `largest`; the paper gives
+    neither.
     """
     bell = NormalDist(log(largest) / 2, spread * log(largest) / 4)
     weights = {rows: bell.cdf(log(rows + 0.5)) - bell.cdf(log(rows - 0.5)) for rows in range(1, largest + 1)}

@@ -1,4 +1,4 @@
-"""What was measured, as tables for people and rows for a file."""
+"""Results as tables for the terminal and rows for a file."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -12,11 +12,11 @@ from bench.papers.paris_elsa.design_points import ELSA, FIFS, MERGING
 from bench.papers.paris_elsa.throughput import Found
 
 GAIN_OVER_WHOLE, GAIN_OVER_BEST = 1.7, 1.1
-"""The aims, mean over the models."""
+"""Aims: mean gains over whole GPUs and over the best homogeneous slices."""
 
 
 def show_throughput(console: Console, results: Sequence[Found]) -> list[dict[str, Any]]:
-    """Queries per second of every design point, and what PARIS and ELSA gain."""
+    """Print queries per second of every design point and the gains of PARIS and ELSA; return them as rows."""
     rates, gains = _table("queries/s, p95 within the SLA", "random +F", "random +E", "knees +F", "knees +E"), []
     slices = Table("model", "PARIS by knees", "by SLO", title="Slices, and what no scheduler can pass on them")
     for column in ("by SLO +F", "by SLO +E", "knees / GPU(7)", "knees / max", "by SLO / GPU(7)", "by SLO / max"):
@@ -57,7 +57,7 @@ def show_throughput(console: Console, results: Sequence[Found]) -> list[dict[str
 
 
 def show_merging(console: Console, results: Sequence[Found]) -> list[dict[str, Any]]:
-    """ELSA beside ELSA that merges, on the same layouts."""
+    """Print ELSA with merging beside ELSA without, on the same layouts; return the figures as rows."""
     table = Table("model", "layout", "plain", "merging", "", title="Merging of small queries, queries/s")
     for title, of_model in _by_model(results):
         plain, merging = ([each for each in of_model if each.cell.point.policy == policy] for policy in (ELSA, MERGING))

@@ -17,19 +17,19 @@ from tidegate.sim.run import RunSpec
 from tidegate.workload import Scenario
 
 LATE = 0.05
-"""The share of requests that may be late: what counts is the 95th percentile."""
+"""Maximum share of late requests, for a 95th percentile within the SLA."""
 PRECISION = 0.01
 SEED = 1
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is varied (section VI-C)."""
+    """Varied parameters (section VI-C)."""
 
     factor: float = 1.5
-    """The SLA, in times of what the largest batch takes on GPU(7)."""
+    """SLA as a multiple of the latency of the largest batch on GPU(7)."""
     spread: float = 1.0
-    """Of the sizes of requests: `sizes_of_requests`."""
+    """Spread of request sizes, see `sizes_of_requests`."""
     largest: int = 32
 
 
@@ -42,24 +42,24 @@ class Cell:
     setting: Setting
     requests: int
     merging: bool = False
-    """Whether the model's requests may share batches."""
+    """Whether requests of the model may share batches."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What came of it."""
+    """Throughput of a cell."""
 
     cell: Cell
     rate_rps: float | None
-    """None where the model cannot run there."""
+    """Queries per second; None if the model cannot run there."""
     slices: dict[int, int]
     ceiling_rps: float = 0.0
-    """No scheduler can pass this on these slices, without merging."""
+    """Bound on the throughput of any scheduler on these slices without merging, queries per second."""
     p95_ms: float | None = None
     why_not: str = ""
 
     def row(self) -> dict[str, Any]:
-        """For a file."""
+        """Return the result as a row for a file."""
         cell = self.cell
         return {
             "model": cell.case.title,
@@ -77,7 +77,7 @@ class Found:
 
 
 def measure(cell: Cell) -> Found:
-    """Plan, and search for the highest rate."""
+    """Plan a cell and search for the highest rate."""
     setting, case = cell.setting, cell.case
     sizes = sizes_of_requests(setting.largest, setting.spread)
     slo_ms = slo_of(case, setting.largest, setting.factor)
@@ -95,7 +95,15 @@ def measure(cell: Cell) -> Found:
 def scenario_of(
     layout: Layout, sizes: Mapping[int, float], rate_rps: float, duration_s: float, *, merging: bool = False
 ) -> Scenario:
-    """Queries of these sizes, Poisson, on a layout."""
+    """Return a scenario with Poisson arrivals on a layout.
+
+    Args:
+        layout: the slices.
+        sizes: share of the queries by rows.
+        rate_rps: queries per second.
+        duration_s: measured window, seconds.
+        merging: whether queries may share batches.
+    """
     rows = {"distribution": "table", "values": list(sizes), "weights": list(sizes.values())}
     return Scenario.model_validate(
         {
@@ -110,14 +118,24 @@ def scenario_of(
 
 
 def capacity_rps(layout: Layout, sizes: Mapping[int, float]) -> float:
-    """What the slices bear if each gets queries of all sizes, and none waits for its deadline."""
+    """Return the capacity in queries per second if each slice gets queries of all sizes and deadlines are ignored.
+
+    `sizes`: share of the queries by rows.
+    """
     tables = layout.partitions[0].latency_ms
     busy_ms = {kind: sum(share * table[rows - 1] for rows, share in sizes.items()) for kind, table in tables.items()}
     return sum(1000 / busy_ms[worker.speed] for worker in layout.workers)
 
 
 def ceiling_rps(layout: Layout, sizes: Mapping[int, float], slo_ms: float) -> float:
-    """Bound on the rate of any scheduler: every query but one in twenty runs at once where it is on time."""
+    """Return an upper bound on queries per second of any scheduler: 95 % of queries run at once on a slice where they
+    are on time.
+
+    Args:
+        layout: the slices.
+        sizes: share of the queries by rows.
+        slo_ms: SLA.
+    """
     tables = layout.partitions[0].latency_ms
     workers = {kind: sum(worker.speed == kind for worker in layout.workers) for kind in tables}
     return _ceiling(
