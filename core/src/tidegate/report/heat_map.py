@@ -15,11 +15,11 @@ class HeatCell:
 
     shown: str
     goodness: float
-    """Where its color lies on the scale: 0 is the worst, 1 the best."""
+    """Position of its color on the scale: 0 is the worst, 1 the best."""
     says: str
-    """What its tooltip says."""
+    """Text of its tooltip."""
     is_kept: bool = False
-    """Whether it keeps a limit, which is marked without color, too."""
+    """Whether it meets the limit, which is marked independently of color."""
 
 
 def heat_map(
@@ -30,8 +30,16 @@ def heat_map(
     cells: Sequence[Sequence[HeatCell | None]],
     label: str,
 ) -> str:
-    """Return the heat map as HTML. `cells`: by row and column, None where nothing is known; `label`: its caption for
-    screen readers."""
+    """Return the heat map as HTML.
+
+    Args:
+        column_field: heading above the columns.
+        columns: their names.
+        row_field: heading of the rows.
+        rows: their names.
+        cells: by row and column; None if unknown.
+        label: caption for screen readers.
+    """
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
     body = "".join(
         f'<tr><th scope="row">{escape(name)}</th>{"".join(map(_cell, line))}</tr>'

@@ -196,7 +196,7 @@ def _simulated(
 
 
 class _Ends(OutcomeListener):
-    """Which requests were answered on time."""
+    """Record of which requests were answered on time."""
 
     def __init__(self, requests: int) -> None:
         self.on_time = bytearray(requests)
