@@ -1,10 +1,12 @@
 """Locust in processes of its own: pytest itself is never patched."""
 
+import contextlib
 import csv
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +23,7 @@ warmup_s: 0.2
 duration_s: {duration_s}
 workers: [{{count: 2}}]
 models:
-  - {{name: {model}, slo_ms: 2000, profile: {{alpha_ms: 1, beta_ms: 5, max_batch: 8}},
+  - {{name: {model}, slo_ms: 60000, profile: {{alpha_ms: 1, beta_ms: 5, max_batch: 8}},
      rows: {{distribution: table, values: [1, 2]}}}}
 arrivals: {{process: poisson, rate_rps: {rate_rps}}}
 policies: [{{name: fifs}}]
@@ -111,4 +113,8 @@ def requests_sent(tmp_path: Path) -> Callable[[], list[dict[str, str]]]:
 def free_port() -> int:
     """A port that nobody listens to, below those that the system gives to clients."""
     low = int(re.split(r"\s", Path("/proc/sys/net/ipv4/ip_local_port_range").read_text())[0])
-    return low - 1 - os.getpid() % (low // 4)
+    for port in range(low - 1 - os.getpid() % (low // 4), 0, -1):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")

@@ -82,7 +82,7 @@ def test_requests_leave_on_time_whatever_the_server_does(
     triton: "FakeTriton", start_locust: "StartLocust", results: Results, requests_sent: Sent
 ) -> None:
     # The server answers nobody before all twenty are there: whoever waits for an answer waits for ever.
-    load = ("--model", "crowd", "--rate", 40, "--process", "uniform", "--duration-s", 0.5, "--slo-ms", 1000)
+    load = ("--model", "crowd", "--rate", 40, "--process", "uniform", "--duration-s", 0.5, "--slo-ms", 60_000)
     locust = start_locust(*HEADLESS, "--host", triton.target, *load)
     assert locust.ended() == 0, locust.output
     assert results()["summary"]["attainment"] == 1
@@ -95,7 +95,7 @@ def test_requests_leave_on_time_whatever_the_server_does(
 
 @pytest.mark.slow
 def test_a_silent_server_costs_the_timeout(triton: "FakeTriton", start_locust: "StartLocust", results: Results) -> None:
-    load = ("--model", "silent", "--rate", 20, "--duration-s", 0.5, "--slo-ms", 1000, "--timeout-s", 0.3)
+    load = ("--model", "silent", "--rate", 20, "--duration-s", 0.5, "--slo-ms", 60_000, "--timeout-s", 0.3)
     locust = start_locust(*HEADLESS, "--host", triton.target, *load)
     assert locust.ended() == 1  # Locust's own: there were errors
     summary = results()["summary"]
@@ -107,7 +107,7 @@ def test_a_silent_server_costs_the_timeout(triton: "FakeTriton", start_locust: "
 def test_a_generator_that_fell_behind_says_so(
     triton: "FakeTriton", start_locust: "StartLocust", results: Results
 ) -> None:
-    load = ("--model", "echo", "--rate", 50, "--duration-s", 0.5, "--slo-ms", 1000, "--lateness-limit-ms", 0)
+    load = ("--model", "echo", "--rate", 50, "--duration-s", 0.5, "--slo-ms", 60_000, "--lateness-limit-ms", 0)
     locust = start_locust(*HEADLESS, "--host", triton.target, *load)
     assert locust.ended() == 0, locust.output
     assert "The generator fell behind its schedule: this run does not measure the server." in locust.output
@@ -141,7 +141,7 @@ def test_http_and_a_server_that_is_killed_half_way(
     halves = {}
     for protocol, address in (("grpc", server.grpc_address), ("http", server.http_address)):
         halves[protocol] = start_locust(
-            *("--headless", "--only-summary", "--host", address, "--protocol", protocol, "--slo-ms", 1000, *shape),
+            *("--headless", "--only-summary", "--host", address, "--protocol", protocol, "--slo-ms", 60_000, *shape),
             *("--model", "echo", "--rate", 30, "--duration-s", 3, "--results-json", f"{protocol}.json"),
         )
     began = "All users spawned"
@@ -162,7 +162,7 @@ def test_a_closed_loop_lasts_as_long_as_locust_is_told(
     triton: "FakeTriton", start_locust: "StartLocust", results: Results
 ) -> None:
     users = ("--users", 3, "--spawn-rate", 10, "--run-time", "2s")
-    locust = start_locust(*HEADLESS, "--host", triton.target, "--model", "echo", "--slo-ms", 1000, *users)
+    locust = start_locust(*HEADLESS, "--host", triton.target, "--model", "echo", "--slo-ms", 60_000, *users)
     assert locust.ended() == 0, locust.output
     assert 1 <= triton.most_in_flight <= 3
     summary = results()["summary"]

@@ -105,8 +105,9 @@ def test_a_shard_that_dies_fails_what_is_under_way_at_once(
     frontends = children(tidegate)[1:]
     over_http = http.client.HTTPConnection(_address(tidegate, "HTTP"), timeout=60)
     over_http.request("POST", "/v2/models/gated/infer", INFERENCE)
-    waiting = start_call(tidegate, "ModelInfer", request_of("gated", {"X": ROW}))
     eventually(gate.somebody_waits, "the model to run")
+    waiting = start_call(tidegate, "ModelInfer", request_of("gated", {"X": ROW}))
+    assert call(tidegate, "ServerLive", b"")[0] is OK  # behind it on one connection
     os.kill(children(tidegate)[0], signal.SIGKILL)
     assert outcome(waiting) == (UNAVAILABLE, SHARD_LOST)
     answer = over_http.getresponse()
