@@ -15,7 +15,7 @@ from hypothesis.internal.constants_ast import Constants
 # How long an example takes, and how long drawing it does, says nothing on a busy machine.
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 settings.register_profile("quick", _PATIENT, max_examples=30, derandomize=True, database=None)
-settings.register_profile("thorough", _PATIENT, max_examples=200, derandomize=True, database=None)
+settings.register_profile("thorough", _PATIENT, max_examples=60, derandomize=True, database=None)
 settings.register_profile("explore", _PATIENT, max_examples=1000, print_blob=True)
 settings.load_profile("quick")
 # Hypothesis draws constants of the modules that a process has loaded, too: which they are depends on the tests before.

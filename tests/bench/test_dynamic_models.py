@@ -23,6 +23,7 @@ from bench.dynamic_models.__main__ import main
 from bench.dynamic_models.baselines import contenders, copy_with_batcher, generate_repository
 from bench.dynamic_models.case import Case
 from bench.dynamic_models.tables import tables
+from tests.examples import few
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model
 
@@ -70,10 +71,7 @@ def arrays(path: Path, session: ort.InferenceSession) -> Arrays:
     return {name: tensor[None] for name, tensor in tensors.items()}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow) if name == "text_recognition" else name for name in UNTRAINED],
-)
+@pytest.mark.parametrize("name", few(["text_direction", "file_types", "text_recognition", "text_detection"], 2))
 def test_each_answers_through_triton_and_tidegate_what_onnxruntime_does(
     written: dict[str, tuple[Path, Path]], triton: EmbeddedTriton, start_tidegate: Callable[..., Any], name: str
 ) -> None:
@@ -103,7 +101,7 @@ def test_each_answers_through_triton_and_tidegate_what_onnxruntime_does(
                     np.testing.assert_allclose(answer[key], tensor, atol=0.02 * float(np.abs(tensor).max()))
 
 
-@pytest.mark.parametrize("name", UNTRAINED)
+@pytest.mark.parametrize("name", few(["text_direction", "file_types", "text_recognition", "text_detection"], 2))
 def test_inputs_are_the_same_every_time(written: dict[str, tuple[Path, Path]], name: str, tmp_path: Path) -> None:
     find_case(name).write_inputs(tmp_path)
     before, again = files(written[name][1]), files(tmp_path)

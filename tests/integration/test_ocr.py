@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PICTURE = Path(skimage.__file__).parent / "data" / "page.png"
 SHAPES = {"text_detection": (3, 96, 128), "text_direction": (3, 48, 192), "text_recognition": (3, 48, 160)}
 CLIENTS = 12
-LARGE = (1, 3, 960, 960)
+LARGE = (1, 3, 640, 640)
 """A picture that keeps the one worker busy for hundreds of milliseconds: what is sent meanwhile has to queue."""
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tests.arrivals import Arrivals
 from tests.core.engine.script import SETUP, Script, arrived, engine_of, run
+from tests.examples import examples
 from tidegate.api import (
     NEVER_NS,
     Dispatch,
@@ -57,7 +58,7 @@ def test_what_can_grow_is_deferred() -> None:
 
 
 @pytest.mark.parametrize("spec", EVERY_POLICY, ids=lambda spec: spec.name)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(0.2))
 @given(
     limit=st.sampled_from([1, 2, 4]),
     requests=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 8), st.sampled_from("ab")), max_size=30),

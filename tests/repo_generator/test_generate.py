@@ -143,7 +143,11 @@ def test_rows_of_one_value_keep_a_dimension(save_onnx: SaveOnnx, repository: Pat
 
 @pytest.mark.parametrize(
     ("model", "inputs", "outputs"),
-    [("det", [3, -1, -1], [1, -1, -1]), ("cls", [3, -1, -1], [2]), ("rec", [3, -1, -1], [-1, 6625])],
+    [
+        pytest.param("det", [3, -1, -1], [1, -1, -1], marks=pytest.mark.slow),
+        ("cls", [3, -1, -1], [2]),
+        ("rec", [3, -1, -1], [-1, 6625]),
+    ],
 )
 def test_the_ocr_models(
     ocr_models: dict[str, Path], repository: Path, model: str, inputs: list[int], outputs: list[int]

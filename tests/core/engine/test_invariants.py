@@ -41,7 +41,7 @@ RNG = st.randoms(use_true_random=False)
 if not settings().derandomize:
     RNG |= st.randoms(use_true_random=True)
 worlds = given(rng=RNG)
-a_few = settings(max_examples=examples(0.067))
+a_few = settings(max_examples=examples(0.034))
 
 
 @every_policy
@@ -269,16 +269,15 @@ def test_10_no_idle_refusal(spec: PolicySpec, rng: random.Random) -> None:
 
 
 def digest_of_logs() -> str:
-    """Of every policy in a few worlds; the runs of another process are compared by it."""
+    """Of every policy in two worlds; the runs of another process are compared by it."""
     import hashlib
 
     digest = hashlib.sha256()
     for spec in PLUGINS.policies.values():
-        for seed in range(2):
-            rng = random.Random(seed)
-            scenario = world(spec, rng)
-            digest.update(log_of(spec, scenario))
-            digest.update(log_of(spec, crowded(rng, scenario)))
+        rng = random.Random(0)
+        scenario = world(spec, rng)
+        digest.update(log_of(spec, scenario))
+        digest.update(log_of(spec, crowded(rng, scenario)))
     return digest.hexdigest()
 
 

@@ -34,7 +34,7 @@ PLUGINS = Plugins.installed()
 DROPPING = ["symphony", "eager", "timeout", "clockwork", "nexus", "shepherd"]
 every_policy = pytest.mark.parametrize("policy", PLUGINS.policies)
 every_dropping_policy = pytest.mark.parametrize("policy", DROPPING)
-a_few = settings(max_examples=examples(0.05))
+a_few = settings(max_examples=examples(0.034))
 SLO_NS = ms_to_ns(70)
 TRUTH = Profile.linear("m", alpha_ms=5.09, beta_ms=18.368, max_rows=16)
 GUESS = Profile.linear("m", alpha_ms=0.05, beta_ms=0.5, max_rows=16)
@@ -100,8 +100,6 @@ def spell_of(stages_ms: Sequence[float], from_s: float, to_s: float) -> Callable
 @given(
     slow_ms=st.sampled_from([350, 1000, 3000]), slow=st.sets(st.integers(0, 12), min_size=1), workers=st.integers(1, 3)
 )
-@example(slow_ms=350, slow={2, 5}, workers=1)
-@example(slow_ms=1000, slow={1, 8}, workers=1)
 @example(slow_ms=3000, slow={3, 4}, workers=1)
 @example(slow_ms=3000, slow=set(range(13)), workers=1)
 @a_few
@@ -133,7 +131,6 @@ def test_after_slow_stages_the_next_answer_is_there_within_a_second(
     workers=st.integers(1, 4),
 )
 @example(stages_ms=[450], spell_s=1, start_s=0, workers=4)
-@example(stages_ms=[454], spell_s=0.5, start_s=0, workers=3)
 @example(stages_ms=[1500], spell_s=8, start_s=1, workers=2)
 @example(stages_ms=[1, 15, 84, 316], spell_s=5, start_s=1, workers=1)
 @a_few
@@ -156,7 +153,7 @@ def test_after_any_spell_a_service_recovers(
 def test_what_is_truly_too_slow_is_tried_now_and_then(
     policy: str, stage_ms: float, base: Profile, workers: int
 ) -> None:
-    taught_s, end_s = 15, 75
+    taught_s, end_s = 15, 45
     service = Service(policy, spell_of([stage_ms], 0, 1e9), seconds=end_s, base=base, workers=workers, rate_rps=40)
     assert not service.on_time
     tried = service.share(service.tried, taught_s, end_s)
@@ -178,8 +175,8 @@ def test_a_cold_start_passes(policy: str, cold_stages: int) -> None:
         return ms_to_ns(460) if ran[stage.worker_id] <= cold_stages else TRUTH.upper_ns(effect.rows)
 
     warm_s = 3 if cold_stages == 1 else 30
-    service = Service(policy, stage_ns, seconds=warm_s + 8, workers=4, rate_rps=100)
-    assert service.share(service.on_time, warm_s, warm_s + 8) > 0.95
+    service = Service(policy, stage_ns, seconds=warm_s + 5, workers=4, rate_rps=70)
+    assert service.share(service.on_time, warm_s, warm_s + 5) > 0.95
 
 
 @every_dropping_policy

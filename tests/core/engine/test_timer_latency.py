@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.core.engine.script import SETUP, Script, arrived, engine_of
 from tests.effect_log import EffectLog
+from tests.examples import examples
 from tidegate.api import (
     AnyEvent,
     CancelTimer,
@@ -167,7 +168,7 @@ class Sleepy(Engine):
     late_ms=st.lists(st.floats(0, 40), min_size=7, max_size=7),
     gaps_ms=st.lists(st.integers(130, 400), min_size=3, max_size=9),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(0.15))
 def test_a_lone_request_on_an_idle_worker_is_answered_however_late_timers_fire(
     policy: str, late_ms: list[float], gaps_ms: list[int]
 ) -> None:

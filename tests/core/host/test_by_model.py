@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.host.joined_worlds import joined
+from tests.examples import examples, few
 from tidegate.api import (
     AnyEvent,
     Batch,
@@ -126,10 +127,10 @@ def test_what_a_part_is_told_and_commands_is_passed_on(policy: str) -> None:
     """Timers, preemption, reservations, losses and cancellations in conformance's worlds, where one part has all."""
     kind = ByModel if policy == "ppipe" else ByWholeModel
     options = {"parts": [{"models": ["*"], "policy": policy}]}
-    check_policy(PolicySpec("by-model", "Several policies", kind), worlds=12, options=options)
+    check_policy(PolicySpec("by-model", "Several policies", kind), worlds=examples(0.2), options=options)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", few(range(10), 2))
 def test_two_policies_in_worlds_side_by_side_keep_all_invariants(seed: int) -> None:
     rng = random.Random(seed)
     names = rng.choices([name for name in PLUGINS.policies if name != "by-model"], k=2)
@@ -211,7 +212,7 @@ def breaking(nth: int, how: str = "raises") -> tuple[Plugins, list[dict[str, Any
 
 
 @pytest.mark.parametrize("how", ["raises", "commands what is none", "drops another's", "is no list"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(0.15))
 @given(nth=st.integers(0, 12), models=st.lists(st.sampled_from("ab"), min_size=1, max_size=30))
 def test_a_part_that_breaks_is_replaced_and_the_others_go_on(how: str, nth: int, models: list[str]) -> None:
     plugins, parts = breaking(nth, how)

@@ -196,7 +196,7 @@ def test_an_engine_that_restarts_has_failed_what_it_says_and_answered_what_ended
 
 @pytest.mark.parametrize("spec", PLUGINS.policies.values(), ids=lambda spec: spec.name)
 @given(rng=st.randoms(use_true_random=False))
-@settings(max_examples=examples(0.1))
+@settings(max_examples=examples(0.034))
 def test_a_log_tells_what_workers_and_clients_saw(spec: PolicySpec, rng: random.Random) -> None:
     """The driver's own books are those of `Ledger`: it knows what clients, workers and effects tell it."""
     out = io.BytesIO()

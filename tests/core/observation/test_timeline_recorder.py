@@ -187,7 +187,7 @@ def test_only_the_latest_are_kept() -> None:
 
 @pytest.mark.parametrize("spec", PLUGINS.policies.values(), ids=lambda spec: spec.name)
 @given(rng=st.randoms(use_true_random=False))
-@settings(max_examples=examples(0.1))
+@settings(max_examples=examples(0.034))
 def test_every_request_has_a_timeline_that_ends_as_it_did(spec: PolicySpec, rng: random.Random) -> None:
     scenario = with_other_plans(rng, world(spec, rng))
     timelines = TimelineRecorder()

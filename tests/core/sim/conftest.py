@@ -14,8 +14,8 @@ MakeScenario = Callable[..., Scenario]
 SMALL: dict[str, Any] = {
     "name": "small",
     "seed": 1,
-    "warmup_s": 1,
-    "duration_s": 4,
+    "warmup_s": 0.5,
+    "duration_s": 2,
     "workers": [{"count": 2, "gpu": "A100"}],
     "models": [
         {"name": "resnet", "slo_ms": 25, "profile": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 16}},

@@ -19,7 +19,7 @@ UNTAUGHT = {"simulation.learn": False}
 
 
 def run_of(changes: dict[str, Any], rate_rps: float, seed: int = 1) -> RunSpec:
-    window = {"warmup_s": 1, "duration_s": 4, "arrivals.rate_rps": rate_rps}
+    window = {"warmup_s": 0.5, "duration_s": 2, "arrivals.rate_rps": rate_rps}
     return RunSpec(read_scenario(RESNET50, {**window, **changes}), PolicyChoice(name="symphony"), seed)
 
 

@@ -51,11 +51,11 @@ def _estimate(begin: ShadowSetup, seen: list[BypassedRequest], on_time: float) -
 @pytest.fixture(scope="module")
 def simulated() -> float:
     """The attainment of the simulated batcher at the rate of these tests."""
-    return _estimate(_begin(), _passed(400), 1.0).batcher
+    return _estimate(_begin(), _passed(200), 1.0).batcher
 
 
 def test_where_the_simulator_agrees_a_gain_is_told_with_its_doubt(simulated: float) -> None:
-    said = _estimate(_begin(), _passed(400), simulated)
+    said = _estimate(_begin(), _passed(200), simulated)
     assert said.why == ""
     assert said.gain is not None
     low, high = said.gain
@@ -93,13 +93,13 @@ def test_triton_tuned_by_its_experts_is_beside_the_policy() -> None:
 
 
 def test_where_it_disagrees_nothing_is_promised(simulated: float) -> None:
-    said = _estimate(_begin(), _passed(400), simulated - 0.2)
+    said = _estimate(_begin(), _passed(200), simulated - 0.2)
     assert said.gain is None
     assert "points from what was measured" in said.why
 
 
 def test_nothing_is_promised_of_a_guess_or_of_a_few(simulated: float) -> None:
-    assert "tidegate profile" in _estimate(_begin(guessed=("m",)), _passed(400), simulated).why
+    assert "tidegate profile" in _estimate(_begin(guessed=("m",)), _passed(200), simulated).why
     assert "too few" in _estimate(_begin(), _passed(2), 1.0).why
 
 

@@ -26,7 +26,7 @@ PLUGINS = Plugins.installed()
 def _bursts(seed: int) -> list[BypassedRequest]:
     """Some 100 requests a second for 20 s; within a burst they come within 0.6 ms of each other."""
     rng, at_ns, seen = Random(seed), 0, []
-    while at_ns < 20 * S:
+    while at_ns < 10 * S:
         at_ns += round(rng.expovariate(25) * S)
         for _ in range(rng.randint(1, 7)):
             at_ns += round(rng.uniform(0.02, 0.6) * MS)

@@ -32,7 +32,7 @@ from tidegate.toolkit import FirstComeFirstServed, RequestQueue
 
 @pytest.mark.parametrize("name", Plugins.installed().policies)
 def test_installed_policies_conform(name: str) -> None:
-    check_policy(Plugins.installed().policy(name), worlds=examples(0.3))
+    check_policy(Plugins.installed().policy(name), worlds=examples(0.1))
 
 
 def replanned(commands: Commands, **changes: int) -> Sequence[AnyCommand]:
@@ -175,10 +175,10 @@ def test_the_class_says_it_in_the_test_of_that_invariant(policy: type[Policy], t
     class Conformance(PolicyConformance):
         spec = PolicySpec("bad", "made to fail", policy)
         options = OPTIONS.get(policy, {})
-        worlds = 40
+        worlds = 15
 
     first = rf"policy 'bad' in world (\d+) \(seed=\1\): .*{message}"
-    with pytest.raises(ConformanceError, match=first + r".* \(the first of \d+ of 40 worlds\)$"):
+    with pytest.raises(ConformanceError, match=first + r".* \(the first of \d+ of 15 worlds\)$"):
         getattr(Conformance(), test)()
 
 
@@ -194,7 +194,7 @@ class FollowsHashes(FirstComeFirstServed):
 
 class TestByHashes(PolicyConformance):
     spec = PolicySpec("by-hashes", "Deterministic within a process only", FollowsHashes)
-    worlds = 20
+    worlds = 5
 
     def test_6_determinism_across_processes(self) -> None:
         said = r"policy 'by-hashes' in world (\d+) \(seed=\1\): invariant 6: under PYTHONHASHSEED"
@@ -204,7 +204,7 @@ class TestByHashes(PolicyConformance):
 
 class TestFirstCome(PolicyConformance):
     spec = PolicySpec("first-come", "First come, first served", FirstComeFirstServed)
-    worlds = 20
+    worlds = 8
 
 
 def failures(conformance: PolicyConformance) -> dict[str, str]:
@@ -245,7 +245,7 @@ def test_what_is_wrong_with_options_is_said() -> None:
     class Conformance(PolicyConformance):
         spec = PolicySpec("careless", "", Careless)
         options: ClassVar = {"patience_ms": 1}
-        worlds = 5
+        worlds = 1
 
     said = failures(Conformance())
     del said["test_8_deadline_honesty"]  # skipped
@@ -260,7 +260,7 @@ def test_what_is_wrong_with_options_is_said() -> None:
 def test_classes_for_other_options_are_tried_on_their_own() -> None:
     class Conformance(PolicyConformance):
         spec = PolicySpec("hides", "Hides an option", HidesAnOption)
-        worlds = 20
+        worlds = 5
 
     class WithOptions(Conformance):
         options: ClassVar = {"most_rows": 1}

@@ -57,7 +57,7 @@ def bad_share(tally: OutcomeCounts) -> float:
     ],
 )
 def test_the_contract_is_kept_with_other_options(name: str, options: Options) -> None:
-    check_policy(PLUGINS.policy(name), worlds=examples(0.3), options=options)
+    check_policy(PLUGINS.policy(name), worlds=examples(0.1), options=options)
 
 
 @pytest.mark.parametrize(

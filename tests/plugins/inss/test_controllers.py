@@ -24,14 +24,14 @@ class TestShareReplanning(ControllerConformance):
     spec = ControllerSpec("share-replanning", "Shares as rates are", ShareReplanning)
     options = {"problem": GIVEN}  # noqa: RUF012
     layout = FIRST
-    situations = 3
+    situations = 2
 
 
 class TestGsliceLoop(ControllerConformance):
     spec = ControllerSpec("gslice-loop", "Shares as the loop has them", GsliceLoop)
     options = {"problem": GIVEN}  # noqa: RUF012
     layout = FIRST
-    situations = 3
+    situations = 2
 
 
 def made(name: str, **options: Any) -> Controller:  # noqa: ANN401 - its own

@@ -292,12 +292,12 @@ def test_a_successor_knows_what_was_told_since_and_how_often_applications_come()
     few(["worth", "earliest", "latest"]),
 )
 def test_every_reading_of_the_algorithm_conforms(choice: str) -> None:
-    check_policy(PolicySpec("orloj", "Orloj", Orloj), worlds=12, options={"batch_selection": choice})
+    check_policy(PolicySpec("orloj", "Orloj", Orloj), worlds=examples(0.2), options={"batch_selection": choice})
 
 
 class TestOrloj(PolicyConformance):
     spec = PolicySpec("orloj", "Orloj", Orloj)
-    worlds = examples(0.5)
+    worlds = examples(0.2)
 
 
 class TestCostlyOrloj(PolicyConformance):
@@ -306,4 +306,4 @@ class TestCostlyOrloj(PolicyConformance):
         "costs": {f"model{number}": [{"after": 1, "cost": 1}, {"after": 2, "cost": 3}] for number in range(3)},
         "delay_rate": 0.1,
     }
-    worlds = 16
+    worlds = examples(0.2)

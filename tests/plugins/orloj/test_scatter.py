@@ -26,8 +26,8 @@ def scenario(*, told: bool, cv: float, rows: int = 1) -> Scenario:
     profile = {"alpha_ms": SCALE * 105, "beta_ms": fixed_ms, "max_batch": 16 * rows}
     return Scenario.model_validate(
         {
-            "warmup_s": 40,
-            "duration_s": 100,
+            "warmup_s": 20,
+            "duration_s": 60,
             "workers": [{"count": 1}],
             "models": [
                 {

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
+from tests.examples import examples
 from tidegate.api import (
     NEVER_NS,
     Dispatch,
@@ -240,10 +241,10 @@ def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
 
 class TestElsa(PolicyConformance):
     spec = PolicySpec("elsa", "ELSA", Elsa)
-    worlds = 20
+    worlds = examples(0.2)
 
 
 class TestMergingElsa(PolicyConformance):
     spec = PolicySpec("elsa", "ELSA", Elsa)
     options: ClassVar = {"allow_batching": True, "alpha": 1.2, "beta": 0.8}
-    worlds = 20
+    worlds = examples(0.2)

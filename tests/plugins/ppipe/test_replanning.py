@@ -44,7 +44,7 @@ class TestReplanning(ControllerConformance):
     spec = ControllerSpec("ppipe-replanning", "Plans pooled pipelines anew when rates drift", Replanning)
     options = {"problem": EQUAL}  # noqa: RUF012
     layout = FIRST
-    situations = 4
+    situations = 2
 
 
 def observed(present: Layout, a_rps: float, b_rps: float, period_s: float = 10) -> Observation:

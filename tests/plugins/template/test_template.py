@@ -56,7 +56,7 @@ def test_its_entry_point_offers_it(renamed: Path, monkeypatch: pytest.MonkeyPatc
     plugins.register(importlib.import_module(module), project["project"]["name"])
     spec = plugins.policy("acme-edf")
     assert spec.policy.__name__ == "AcmeEdf"
-    check_policy(spec, worlds=60, seed=1000)
+    check_policy(spec, worlds=10, seed=1000)
 
 
 def test_the_readme_has_the_shape_of_every_other(plugins: Plugins) -> None:

@@ -185,12 +185,12 @@ def answers(grpc_address: str, http_address: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("over_grpc_restricted", "over_http_restricted"),
     [
-        ("inference", "inference"),
+        pytest.param("inference", "inference", marks=pytest.mark.slow),
         ("inference", ""),
         ("", "inference"),
-        ("model-repository", "model-repository"),
-        ("health,metadata", "health,metadata"),
-        ("model-config", ""),
+        pytest.param("model-repository", "model-repository", marks=pytest.mark.slow),
+        pytest.param("health,metadata", "health,metadata", marks=pytest.mark.slow),
+        pytest.param("model-config", "", marks=pytest.mark.slow),
         ("model-repository,statistics,shared-memory", ""),
         (",".join(RESTRICTABLE_APIS), ",".join(RESTRICTABLE_APIS)),
     ],

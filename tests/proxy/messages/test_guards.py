@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
+from itertools import product
 from typing import Any
 
 import grpc
@@ -73,12 +73,12 @@ def test_the_status_of_a_failed_answer() -> None:
     assert guards.failed_answer(messages.ModelStreamInferResponse().SerializeToString()) is None
 
 
-@pytest.fixture
-def fragile(start_triton: Make, add_model: Make, tmp_path: Path) -> EmbeddedTriton:
-    """A Triton of its own, which a test may end: `picky` is not scheduled, and refuses negative numbers."""
-    add_model(tmp_path / "models", "picky", "max_batch_size: 0", refuses_negative=1)
-    add_model(tmp_path / "models", "many", "max_batch_size: 4 model_transaction_policy { decoupled: true }", repeats=2)
-    started: EmbeddedTriton = start_triton([tmp_path / "models"])
+@pytest.fixture(scope="module")
+def fragile(start_triton: Make, add_model: Make, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
+    """A Triton for these tests alone, which one of them may end: `picky` is not scheduled, and refuses negatives."""
+    repository = tmp_path_factory.mktemp("models")
+    add_model(repository, "picky", "max_batch_size: 0", refuses_negative=1)
+    started: EmbeddedTriton = start_triton([repository])
     return started
 
 
@@ -143,23 +143,22 @@ def test_shapes_that_end_a_model(
         assert ask("POST", "/v2/models/picky/infer", json.dumps({"inputs": [good]}))[0] == 200
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v2/models/picky/generate",
-        "/v2/models/picky/generate_stream",
-        "/v2/repository/models/picky/load",
-        "/v2/repository/index",
-        "/v2/logging",
-        "/v2/trace/setting",
-        "/v2/models/picky/trace/setting",
-        "/v2/systemsharedmemory/region/a/register",
-        "/v2/nope",
-    ],
-)
-def test_deeply_nested_json_reaches_no_triton(path: str, fragile: EmbeddedTriton, proxy: Any) -> None:  # noqa: ANN401
+def test_deeply_nested_json_reaches_no_triton(fragile: EmbeddedTriton, proxy: Any) -> None:  # noqa: ANN401
     with asking(proxy) as ask:
-        for body in (b"[" * 1_000_000, b'{"a":' * 400_000):
+        for path, body in product(
+            (
+                "/v2/models/picky/generate",
+                "/v2/models/picky/generate_stream",
+                "/v2/repository/models/picky/load",
+                "/v2/repository/index",
+                "/v2/logging",
+                "/v2/trace/setting",
+                "/v2/models/picky/trace/setting",
+                "/v2/systemsharedmemory/region/a/register",
+                "/v2/nope",
+            ),
+            (b"[" * 1_000_000, b'{"a":' * 400_000),
+        ):
             status, answer = ask("POST", path, body)
-            assert (status, b"nested too deeply" in answer) == (400, True), answer
+            assert (status, b"nested too deeply" in answer) == (400, True), (path, answer)
     assert fragile.running

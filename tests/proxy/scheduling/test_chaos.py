@@ -52,7 +52,7 @@ class Callers:
 
     def __call__(self, seed: int) -> None:
         generator = Random(seed)
-        for _ in range(60):
+        for _ in range(30):
             rows = np.ones((generator.randint(1, 3), 3), np.float32)
             request = self._request_of("echo", {"X": rows}, id="mine")
             if generator.random() < 0.3:

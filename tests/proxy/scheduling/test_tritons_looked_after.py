@@ -17,7 +17,6 @@ LOOKING_AFTER = (
     "tidegate_proxy.tritons.catalog",
     "tidegate_proxy.service.discovery",
     "tidegate_proxy.scheduling.membership",
-    "tidegate_proxy.service.discovery",
 )
 AT_THE_START_OR_THE_END = {
     *("close", "retire", "starting_profiles", "watch", "look_around", "change"),

@@ -15,6 +15,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
+from tests.examples import few
 from tidegate_proxy.app.proxy import Proxy
 from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -117,7 +118,7 @@ def serve_policy(serve_here: Make, triton: EmbeddedTriton, policy: str, **option
     return serving
 
 
-@pytest.mark.parametrize("policy", ["fifs", "symphony"])
+@pytest.mark.parametrize("policy", few(["symphony", "fifs"]))
 @pytest.mark.parametrize(
     ("model", "said", "batch"),
     [

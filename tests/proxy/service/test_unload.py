@@ -13,6 +13,8 @@ import pytest
 import tritonclient.http as triton_http
 from tritonclient.grpc import service_pb2 as messages
 
+from tests.examples import few
+
 Make = Callable[..., Any]
 ROW = np.ones((1, 3), np.float32)
 OK = grpc.StatusCode.OK
@@ -77,7 +79,7 @@ def test_requests_that_wait_are_answered_before_their_model_is_unloaded(
     assert call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is not OK
 
 
-@pytest.mark.parametrize("mode", ["none", "poll"])
+@pytest.mark.parametrize("mode", few(["none", "poll"]))
 def test_an_unload_that_triton_refuses_leaves_its_model_scheduled(
     add_model: Make,
     start_triton: Make,

@@ -62,10 +62,10 @@ def test_a_message_over_the_limit_is_refused_and_never_held(
 ) -> None:
     address, seen = server
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert _send(address, 200 << 20, compression, kind) == "RESOURCE_EXHAUSTED"
+    assert _send(address, 64 << 20, compression, kind) == "RESOURCE_EXHAUSTED"
     assert seen in ([], [None]), "the call is told that there is no message"
     grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
-    assert grown_kib < 100 << 10, "gRPC gives up at the limit: 200 MiB are neither kept nor inflated"
+    assert grown_kib < 32 << 10, "gRPC gives up at the limit: 64 MiB are neither kept nor inflated"
 
 
 @pytest.mark.parametrize("compression", ["plain", "gzip"])

@@ -45,11 +45,10 @@ def check(path: Path, shapes: dict[str, tuple[int, ...]], *, batch_dim: bool) ->
 @pytest.mark.parametrize(
     "name",
     [
-        "squeezenet",
         "shufflenet",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("inception_v1", "inception_v2", "resnet50", "densenet121")
+            for name in ("squeezenet", "inception_v1", "inception_v2", "resnet50", "densenet121")
         ),
         *(pytest.param(name, marks=pytest.mark.huge) for name in ("bvlc_alexnet", "zfnet512", "vgg19")),
     ],
@@ -58,7 +57,14 @@ def test_light_models(light_model: Callable[[str], Path], name: str) -> None:
     check(light_model(name), {}, batch_dim=True)
 
 
-@pytest.mark.parametrize(("name", "sizes"), [("det", (3, 64, 96)), ("cls", (3, 48, 192)), ("rec", (3, 48, 96))])
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("cls", (3, 48, 192)),
+        ("rec", (3, 48, 96)),
+        pytest.param("det", (3, 64, 96), marks=pytest.mark.slow),
+    ],
+)
 def test_text_recognition(ocr_models: dict[str, Path], name: str, sizes: tuple[int, ...]) -> None:
     check(ocr_models[name], {"x": sizes}, batch_dim=False)
 

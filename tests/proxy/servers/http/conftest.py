@@ -362,7 +362,7 @@ def alike(triton: EmbeddedTriton, http_server: RunningFrontend, scheduling: Over
         direct = ask(triton.http_address, method, path, body, headers)
         before = len(scheduling.messages)
         through = ask(http_server.http_address, method, path, body, headers)
-        assert through == direct
+        assert through == direct, f"{method} {path}"
         assert len(scheduling.messages) - before == scheduled
         return direct
 

@@ -47,9 +47,9 @@ ODD_PATHS = [
 
 
 @pytest.mark.parametrize("path", [*ROUTES, *ODD_PATHS])
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"])
-def test_every_route_by_every_method(alike: Alike, method: str, path: str) -> None:
-    alike(method, path)
+def test_every_route_by_every_method(alike: Alike, path: str) -> None:
+    for method in ("GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"):
+        alike(method, path)
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pynvml = pytest.importorskip("pynvml", reason="needs nvidia-ml-py, the extra `nvml` of tidegate-proxy")
 
+from tests.examples import examples  # noqa: E402
 from tests.proxy.tritons.mig.fake_nvml import FakeNvml, Gpu, refuse  # noqa: E402
 from tidegate.schemas import MIG_GEOMETRIES, Device, Mig, MigGeometry  # noqa: E402
 from tidegate_proxy.tritons.mig.changes import apply_changes, changes  # noqa: E402
@@ -38,8 +39,10 @@ def subsets(draw: st.DrawFn, geometry: MigGeometry) -> tuple[Mig, ...]:
 
 
 geometries = st.sampled_from(list(MIG_GEOMETRIES.values()))
+a_few = settings(max_examples=examples(0.4))
 
 
+@a_few
 @given(data=st.data(), geometry=geometries)
 def test_whatever_there_is_becomes_what_is_wanted(data: st.DataObject, geometry: MigGeometry) -> None:
     gpu = Gpu(ONE, geometry=geometry)
@@ -56,6 +59,7 @@ def test_whatever_there_is_becomes_what_is_wanted(data: st.DataObject, geometry:
     assert carry_out(nvml, {FIRST: wanted}) == []
 
 
+@a_few
 @given(data=st.data(), geometry=geometries)
 def test_what_is_in_use_is_left_for_later_and_the_rest_is_done(data: st.DataObject, geometry: MigGeometry) -> None:
     """A change of layouts goes on wave by wave: whoever computes notices nothing, and it ends as it is wanted."""
@@ -79,6 +83,7 @@ def test_what_is_in_use_is_left_for_later_and_the_rest_is_done(data: st.DataObje
     assert cut(gpu) == set(wanted)
 
 
+@a_few
 @given(data=st.data(), geometry=geometries, at=st.integers(0, 20), interrupted=st.booleans())
 def test_where_one_step_is_refused_all_is_as_it_was(
     data: st.DataObject, geometry: MigGeometry, at: int, interrupted: bool
@@ -109,6 +114,7 @@ def test_where_one_step_is_refused_all_is_as_it_was(
         assert next(calls) <= at
 
 
+@a_few
 @given(data=st.data(), geometry=geometries)
 def test_what_the_hardware_would_refuse_is_refused_before_anything_is_touched(
     data: st.DataObject, geometry: MigGeometry
