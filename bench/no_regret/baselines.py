@@ -14,6 +14,8 @@ DEFAULT = "tidegate"
 """Label of the default policy of `tidegate serve`."""
 TRITON = "triton"
 """Name of the policy that simulates Triton's batcher."""
+AWAY = "away "
+"""Prefix of the labels of Triton's settings that run as policies of Tidegate, with its network latency."""
 SEED = 1
 """Seed of the arrivals, the same for every contender."""
 
@@ -25,21 +27,31 @@ class Task:
     seed: int
     number: int
     requests: int
-    only_default: bool = False
+    known: frozenset[str] = frozenset()
+    """Contenders with figures of an earlier run."""
     tight: bool = False
     near: bool = False
 
 
 def contenders(scenario: Scenario) -> list[PolicyChoice]:
-    """Return the default policy, Triton's batcher with each of the tuned settings, and the simple policies."""
+    """Return the default policy, Triton's batcher with each of the tuned settings, and the other policies.
+
+    With network latency, each setting of Triton's batcher comes twice: without that latency, and as a policy of
+    Tidegate.
+    """
+    settings = triton_choices({model.name: model.slo_ms or 0.0 for model in scenario.models})
+    is_away = any(pool.network for pool in scenario.workers)
     return [
         PolicyChoice(name=ServedPolicy().name, label=DEFAULT),
-        *triton_choices({model.name: model.slo_ms or 0.0 for model in scenario.models}),
+        *settings,
+        *(choice.model_copy(update={"label": AWAY + choice.title}) for choice in settings if is_away),
         PolicyChoice(name="fifs"),
         PolicyChoice(name="eager"),
         PolicyChoice(name="eager", label="eager window", options={"batch_formation": "skip_head"}),
         PolicyChoice(name="symphony", label="frontrun", options={"deferral": "frontrun"}),
         PolicyChoice(name="nexus"),
+        PolicyChoice(name="shepherd"),
+        PolicyChoice(name="orloj"),
     ]
 
 
@@ -60,9 +72,9 @@ def measure(task: Task) -> dict[str, Any]:
     near = scenario_of(beside(workload), task.seed, task.requests)
     figures = {}
     for choice in contenders(scenario):
-        if task.only_default and choice.title != DEFAULT:
+        if choice.title in task.known and choice.title != DEFAULT:
             continue
-        total = simulate(RunSpec(near if choice.name == TRITON else scenario, choice, SEED)).total
+        total = simulate(RunSpec(near if choice.title.startswith(TRITON) else scenario, choice, SEED)).total
         figures[choice.title] = {
             "attainment": total.attainment,
             "worst": 1 - total.worst_bad_rate,

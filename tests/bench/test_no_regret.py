@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from bench.no_regret.__main__ import main, missed, summary
+from bench.no_regret.__main__ import main, missed, regrets, summary
 from bench.no_regret.adversarial_workloads import Attack, attacks, suffer
 from bench.no_regret.adversarial_workloads import contenders as contenders_under_attack
-from bench.no_regret.baselines import DEFAULT, contenders, verdict
+from bench.no_regret.baselines import AWAY, DEFAULT, contenders, verdict
 from bench.no_regret.workloads import ROWS, beside, draw_workload, scenario_of
 from tests.examples import few
 from tidegate.workload import PolicyChoice
@@ -46,6 +46,9 @@ def test_tritons_that_are_away_are_so_for_tidegate_alone() -> None:
     assert beside(away) == replace(draw_workload(2, 3, tight=True, near=True), rows=away.rows)
     assert not draw_workload(2, 4).tight
     (pool,) = scenario_of(away, 2, 1000).workers
+    titles = {choice.title for choice in contenders(scenario_of(away, 2, 1000))}
+    assert len([title for title in titles if title.startswith(AWAY)]) == 16
+    assert not any(choice.title.startswith(AWAY) for choice in contenders(scenario_of(beside(away), 2, 1000)))
     assert pool.network is not None
     assert 0.2 <= pool.network.control_ms <= 2
     (near,) = scenario_of(beside(away), 2, 1000).workers
@@ -82,6 +85,16 @@ def test_whoever_is_worse_is_found() -> None:
     late = {**late, "verdict": verdict(late)}
     assert missed([late]) == [late]
     assert not summary([late])[4][2]
+
+
+def test_regret_is_against_the_best_in_the_same_place() -> None:
+    row = _row(**{"away triton plain": 0.87, "triton tuned": 0.99})
+    assert [(name, round(mean), above) for name, mean, above in regrets([row])] == [
+        (DEFAULT, 0, 0),
+        ("eager", 0, 0),
+        ("away triton plain", 3, 1),
+    ]
+    assert regrets([_row()])[-1][0] == "triton tuned", "without a network it is in the same place"
 
 
 @pytest.mark.slow
