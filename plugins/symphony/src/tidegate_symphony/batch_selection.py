@@ -1,16 +1,27 @@
 """Selection of the requests of a queue to batch: most on-time requests for the duration of the batch."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate, islice
 from math import exp
 
 from tidegate.api import Request
-from tidegate.toolkit import FormedBatch, Gathering
+from tidegate.toolkit import FormedBatch, Gathering, RequestQueue
 from tidegate_symphony.applications import SimilarRequests
 from tidegate_symphony.latency_bounds import LatencyBounds
 
 URGENCY_DISCOUNT = 0.1
 """Discount of a request for each row latency that it could wait: the rate of its next chance (b in Orloj)."""
+MAX_COMPARED_REQUESTS = 256
+"""Requests at the head of a queue that batches are compared of."""
+MAX_STARTS = 16
+"""Requests, evenly spaced among them, at which a compared batch may begin; up to twice as many where they are few."""
+SIZE_STEP = 1.2
+"""Factor from one compared batch size to the next, rounded to rows."""
+MAX_WEIGHED_REQUESTS = 8
+"""Requests, evenly spaced in a compared batch, that represent it; up to twice as many in small batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +52,7 @@ def choose(
         looked_at = len(members)
         promises = group.promises
         expected_ns = promises.profile.expected_ns
-        profile = promises.less_sure[0] if promises.less_sure else promises.profile
+        profile = promises.likely
         rest = sum([request.rows for request in members])
         tried = 0
         for start, request in enumerate(members):
@@ -72,3 +83,73 @@ def choose(
             if rows == largest:
                 break  # later ones could only be fewer
     return best
+
+
+def most_on_time(
+    queue: RequestQueue,
+    promises: LatencyBounds,
+    gathering: Gathering,
+    now_ns: int,
+    most_rows: int,
+    promised: FormedBatch | None,
+    *,
+    skips: bool,
+) -> FormedBatch | None:
+    """Return the batch of consecutive requests with the most expected on-time requests for its duration.
+
+    `promised`: the batch with the full margin, returned unless another one is better; None if there is none. `skips`:
+    whether a batch may begin behind the head. Skipped requests wait and are dropped in the end, which leaves room for
+    large batches. No batch contains a request that would be late even in much less time than expected.
+    """
+    waiting = list(islice(queue, MAX_COMPARED_REQUESTS))
+    left_ns = [(1.0, gathering.due_ns(request) - now_ns) for request in waiting]
+    ends = [*accumulate((request.rows for request in waiting), initial=0)]
+    expected_ns, lower_bound_ns = promises.profile.expected_ns, promises.profile.lower_bound_ns
+    best, most = promised, _rate(promised, queue, promises, gathering, now_ns) if promised else 0.0
+    found: tuple[int, int] | None = None
+    starts = range(0, len(waiting), max(1, len(waiting) // MAX_STARTS)) if skips else (0,)
+    for start in starts:
+        last = start
+        for size in _compared_sizes(most_rows):
+            end = max(start + 1, bisect_right(ends, ends[start] + size) - 1)
+            if end == last:
+                continue
+            last, rows = end, ends[end] - ends[start]
+            count, takes_ns = end - start, expected_ns(rows)
+            if min(left_ns[start:end])[1] < lower_bound_ns(rows):
+                break
+            if count <= most * takes_ns:
+                continue  # not even if all were on time
+            step = max(1, count // MAX_WEIGHED_REQUESTS)
+            weighed = left_ns[start + (step - 1) // 2 : end : step]
+            rate = promises.on_time(rows, weighed) * count / (len(weighed) * takes_ns)
+            if rate > most:
+                most, found = rate, (start, end)
+    if found:
+        start, end = found
+        rows = ends[end] - ends[start]
+        best = gathering.longest_run(queue, rows, promises.least, now_ns, start=start)
+        if end < len(waiting) and rows + waiting[end].rows > most_rows:
+            filled = gathering.longest_run(queue, most_rows, promises.least, now_ns, start=start)
+            if filled and _rate(filled, queue, promises, gathering, now_ns) > most:
+                best = filled
+    return best
+
+
+def _rate(batch: FormedBatch, queue: RequestQueue, promises: LatencyBounds, gathering: Gathering, now_ns: int) -> float:
+    """Return the expected on-time requests of a batch that starts now, per nanosecond of its duration."""
+    members = [*islice(queue, batch.start, batch.start + batch.count)]
+    if batch.fillers:
+        members += [request for request in queue if request.id in batch.fillers]
+    left_ns = [(1.0, gathering.due_ns(request) - now_ns) for request in members]
+    return promises.on_time(batch.rows, left_ns) / promises.profile.expected_ns(batch.rows)
+
+
+@lru_cache(maxsize=64)
+def _compared_sizes(most_rows: int) -> tuple[int, ...]:
+    """Return the compared batch sizes in rows, ascending, the last one `most_rows`."""
+    sizes, rows = [], 1
+    while rows < most_rows:
+        sizes.append(rows)
+        rows = max(rows + 1, round(SIZE_STEP * rows))
+    return (*sizes, most_rows)

@@ -8,8 +8,6 @@ from typing import Self
 
 from tidegate.api import Profile
 
-LESS_SURE = (0.5, 0.0)
-"""Fractions of a profile's margin for forming batches if the whole margin keeps them too small."""
 MIN_MARGIN_FRACTION = 0.1
 """Minimum margin relative to the expected latency that can be reduced; the expectation may be wrong by as much."""
 
@@ -19,8 +17,8 @@ class LatencyBounds:
     """Profile with its full margin and with reduced ones: a larger margin makes batches safer and smaller."""
 
     profile: Profile
-    less_sure: Sequence[Profile]
-    """Profiles with the fractions `LESS_SURE` of the margin; empty if the margin is small."""
+    likely: Profile
+    """Profile with half of the margin; the profile itself if the margin is small."""
     least: Profile
     """Profile with the lower bound of the latency, for requests that can only be tried."""
     deviations: float
@@ -31,8 +29,13 @@ class LatencyBounds:
         """Create the bounds of a profile; `quantile`: the one that its upper latency covers."""
         rows = profile.max_rows
         scatters = profile.upper_ns(rows) > (1 + MIN_MARGIN_FRACTION) * profile.expected_ns(rows)
-        less_sure = [profile.with_margin_fraction(share) for share in LESS_SURE] if scatters else ()
-        return cls(profile, less_sure, profile.lower_bound(), NormalDist().inv_cdf(quantile))
+        likely = profile.with_margin_fraction(0.5) if scatters else profile
+        return cls(profile, likely, profile.lower_bound(), NormalDist().inv_cdf(quantile))
+
+    @property
+    def scatters(self) -> bool:
+        """Whether the margin exceeds the error that the expected latency may have."""
+        return self.likely is not self.profile
 
     def on_time(self, rows: int, left_ns: Sequence[tuple[float, int]]) -> float:
         """Return the expected number of on-time requests of a batch of `rows` rows, with normally distributed latency.

@@ -135,13 +135,13 @@ class Symphony(QueueingPolicy[ModelThread]):
     def new_queue(self, key: QueueKey, model: Model) -> ModelThread:
         """Return the model thread of a queue; all queues of a model and shape share a target."""
         load, no_slo_max_deferral_ns = self._loads[key[:2]], self.setup.no_slo_max_deferral_ns
-        rate, targets = load.rates_of_keys[key[2]], load.targets if self._by_window else ()
+        rate, target = load.rates_of_keys[key[2]], load.target if self._by_window else None
         return ModelThread(
             key,
             model,
             self._gathering,
             rate,
-            targets,
+            target,
             no_slo_max_deferral_ns=no_slo_max_deferral_ns,
             slack_ns=self._slack_ns,
         )
@@ -382,7 +382,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         if self.models[kind[0]].slo_ns is None or not load.alike:
             return ()
         alone = need is not None and len(need.loads) == 1
-        return load.alike if len(load.alike) > 1 or (alone and not load.alike[0].promises.less_sure) else ()
+        return load.alike if len(load.alike) > 1 or (alone and not load.alike[0].promises.scatters) else ()
 
     def _alike_by_applications(self, kind: Kind, profile: Profile) -> tuple[SimilarRequests, ...]:
         known, model = self._applications.get(kind[0]), self.models[kind[0]]

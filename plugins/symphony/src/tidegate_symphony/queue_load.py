@@ -6,7 +6,7 @@ from typing import Self
 
 from tidegate.toolkit import ArrivalRate, BatchTarget
 from tidegate_symphony.applications import SimilarRequests
-from tidegate_symphony.latency_bounds import LESS_SURE, QueueOutlook
+from tidegate_symphony.latency_bounds import QueueOutlook
 
 MAX_KEYS = 64
 """Maximum number of merge keys with known rates, the latest ones; for others no arrivals are expected."""
@@ -17,8 +17,8 @@ class QueueLoad:
     """Arrivals of one queue (model and shape), and their cost."""
 
     rate: ArrivalRate
-    targets: tuple[BatchTarget, ...]
-    """Target batch sizes at this rate, one for each margin."""
+    target: BatchTarget
+    """Target batch size at this rate."""
     outlook: QueueOutlook | None = None
     """Latency outlook; None: no worker hosts the model, or it was not needed since a change of workers or profiles."""
     needed_rows: float = 1.0
@@ -34,7 +34,7 @@ class QueueLoad:
 
         `needed_rows`: initial batch size.
         """
-        return cls(rate, tuple(BatchTarget(rate) for _ in (1, *LESS_SURE)), needed_rows=needed_rows)
+        return cls(rate, BatchTarget(rate), needed_rows=needed_rows)
 
     def rate_of_key(self, merge_key: str, now_ns: int) -> ArrivalRate:
         """Return the rate of a merge key at the arrival of a request; only few are kept, because clients choose
@@ -53,5 +53,4 @@ class QueueLoad:
     def forget_plans(self) -> None:
         """Discard the target after a change of workers or profiles."""
         self.outlook, self.alike = None, ()
-        for target in self.targets:
-            target.forget()
+        self.target.forget()
