@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tidegate.api import Model, Profile, Setup, Worker
 from tidegate.host import Plugins
-from tidegate.sim.shadow import MAX_REQUESTS, PASSING, ShadowWindow, _interval
+from tidegate.sim.shadow import MAX_REQUESTS, PASSING, POLICY, ShadowWindow, _interval
 from tidegate.sim.shadow_messages import (
     BypassedRequest,
     BypassedResponse,
@@ -71,7 +71,7 @@ def test_no_more_is_promised_than_there_is_to_gain() -> None:
     assert said.gain is not None
     assert said.gain[1] == pytest.approx(1 - said.measured, abs=1e-4)
     blocks = [[100, 98, 97, 97, 97, 97]] * 4
-    assert _interval(blocks, PASSING, 0.025, 0.98) == (-0.025, 0.02)
+    assert _interval(blocks, PASSING, 0.025, 0.98, POLICY) == (-0.025, 0.02)
 
 
 @pytest.mark.slow
@@ -101,6 +101,56 @@ def test_where_it_disagrees_nothing_is_promised(simulated: float) -> None:
 def test_nothing_is_promised_of_a_guess_or_of_a_few(simulated: float) -> None:
     assert "tidegate profile" in _estimate(_begin(guessed=("m",)), _passed(200), simulated).why
     assert "too few" in _estimate(_begin(), _passed(2), 1.0).why
+
+
+GUESSES = (Profile.linear("m", alpha_ms=0.05, beta_ms=0.5, max_rows=32),)
+"""What the proxy assumes where nobody measured."""
+
+
+def _unprofiled(*sizes: int, assumed: tuple[str, ...] = ()) -> ShadowEstimate:
+    """What is said without a profile where the Triton has run batches of these sizes, which take 10 ms and 1 a row."""
+    begin = ShadowSetup(replace(SETUP, profiles=GUESSES), "symphony", {}, {}, ("m",), assumed)
+    shadow, seen = ShadowWindow(begin, Plugins.installed()), _passed(60)
+    ended = [BypassedResponse(request.at_ns, "m", 20 * MS, ok=True) for request in seen]
+    for now_ns, count in ((S, 0), (NOW, 100)):
+        batches = [(rows, count, count * (10 + rows) * MS) for rows in sizes]
+        told = TritonStatistics("m", "a:1 1", 1000 * count, 1000 * count * 20 * MS, batches)
+        shadow.take(BypassedTraffic(now_ns, [], [], report=False, executed=[told]))
+    shadow.take(BypassedTraffic(NOW, seen, ended, report=True))
+    return shadow.report(NOW).estimates[0]
+
+
+def test_without_a_profile_the_statistics_of_triton_count_with_their_doubt() -> None:
+    said = _unprofiled(1, 2, 4)
+    assert said.gain is not None, said.why
+    assert "which end at 4 rows: one of 32 takes between 42 and 112 ms" in said.doubt
+    assert _unprofiled(1, 32).doubt.endswith("what its Triton's statistics say.")
+    assert "As if scheduling: batched were set for m" in _unprofiled(1, assumed=("m",)).doubt
+    assert _estimate(_begin(), _passed(100), 1.0).doubt == ""
+
+
+def test_models_without_traffic_or_slo_keep_nothing_from_being_said() -> None:
+    """Neither has a profile."""
+    others = (Model("idle", 8, slo_ns=50 * MS), Model("any", 8))
+    setup = replace(SETUP, models=(*SETUP.models, *others), workers=(Worker(0, "w", ("m", "idle", "any")),))
+    guesses = tuple(Profile.linear(each.name, alpha_ms=0.05, beta_ms=0.5, max_rows=8) for each in others)
+    begin = ShadowSetup(replace(setup, profiles=(*SETUP.profiles, *guesses)), "symphony", {}, {}, ("idle", "any"))
+    said = _estimate(begin, _passed(60), 1.0)
+    assert said.gain is not None, said.why
+
+
+@pytest.mark.parametrize(("others", "judged"), [(5, True), (400, False)])
+def test_what_cannot_be_scheduled_is_counted_and_widens_the_interval(others: int, judged: bool) -> None:
+    shadow, seen = ShadowWindow(_begin(slo_ms=500), Plugins.installed()), _passed(60)
+    ended = [BypassedResponse(request.at_ns, "m", 20 * MS, ok=True) for request in seen]
+    ended += [BypassedResponse(request.at_ns, "m", 600 * MS, ok=True) for request in seen[:others]]
+    shadow.take(BypassedTraffic(NOW, seen, ended, report=True))
+    said = shadow.report(NOW).estimates[0]
+    assert (said.gain is not None) == judged
+    assert f"{others} requests" in (said.doubt if judged else said.why)
+    if judged:
+        assert said.gain is not None
+        assert said.gain[0] <= -others / len(seen) * 0.9
 
 
 def test_a_policy_has_no_more_time_than_it_is_given_live() -> None:

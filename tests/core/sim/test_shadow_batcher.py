@@ -46,11 +46,11 @@ def _of_truth(seen: list[BypassedRequest], begin_ms: float) -> TritonBatchStats:
     [pytest.param(begin_ms, marks=() if begin_ms in (0.0, 0.8) else pytest.mark.slow) for begin_ms in BEGINS_MS],
 )
 def test_it_is_learned_within_a_few_reports_and_kept(begin_ms: float) -> None:
-    batcher = OwnBatcher(BEGIN, PLUGINS)
+    batcher = OwnBatcher(PLUGINS)
     learned = []
     for seed in range(5):
         seen = _bursts(seed)
-        batcher.took_ns(seen, {"m": _of_truth(seen, begin_ms)}, ALL)
+        batcher.took_ns(BEGIN, seen, {"m": _of_truth(seen, begin_ms)}, ALL)
         assert batcher.begin_ms is not None
         learned.append(BEGINS_MS.index(batcher.begin_ms))
     true = BEGINS_MS.index(begin_ms)
@@ -58,20 +58,20 @@ def test_it_is_learned_within_a_few_reports_and_kept(begin_ms: float) -> None:
 
 
 def test_it_is_unlearned_where_batches_become_smaller() -> None:
-    batcher = OwnBatcher(BEGIN, PLUGINS)
+    batcher = OwnBatcher(PLUGINS)
     for begin_ms in (1.6, 0.0):
         for seed in range(4):
             seen = _bursts(seed)
-            batcher.took_ns(seen, {"m": _of_truth(seen, begin_ms)}, ALL)
+            batcher.took_ns(BEGIN, seen, {"m": _of_truth(seen, begin_ms)}, ALL)
         assert batcher.begin_ms is not None
         assert abs(BEGINS_MS.index(batcher.begin_ms) - BEGINS_MS.index(begin_ms)) <= 1
 
 
 def test_where_batches_do_not_tell_nothing_is_assumed() -> None:
-    batcher, alone = OwnBatcher(BEGIN, PLUGINS), [BypassedRequest(at_s * S, "m", 1, "", "") for at_s in range(20)]
-    took_ns = batcher.took_ns(alone, {"m": _of_truth(alone, 1.6)}, ALL)
+    batcher, alone = OwnBatcher(PLUGINS), [BypassedRequest(at_s * S, "m", 1, "", "") for at_s in range(20)]
+    took_ns = batcher.took_ns(BEGIN, alone, {"m": _of_truth(alone, 1.6)}, ALL)
     assert batcher.begin_ms == 0
     assert took_ns == [24 * MS] * 20
     seen = _bursts(1)
-    batcher.took_ns(seen, {"m": NOTHING_TOLD}, ALL)
+    batcher.took_ns(BEGIN, seen, {"m": NOTHING_TOLD}, ALL)
     assert batcher.begin_ms is None

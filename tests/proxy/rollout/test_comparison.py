@@ -114,11 +114,22 @@ def test_what_is_not_known_is_not_said() -> None:
     assert "are too few" in few.why
     (without,) = report(comparison, NOW_NS, has_slo=False)
     assert (without.gain, without.why, without.scheduled.attainment) == (None, "the model has no SLO", None)
-    comparison = compare(random.Random(4), 1.0, 0.5, 0.02, 0.0, 2500)
-    for _ in range(5000):
-        comparison.answered(BURN_IN_NS, "m", SOON_NS, SLO_NS, scheduled=False)
-    (stray,) = report(comparison, NOW_NS)
-    assert stray.why.startswith("more was answered than could have been scheduled")
+
+
+def test_responses_to_what_cannot_be_scheduled_are_counted_and_widen_the_interval() -> None:
+    (without,) = report(compare(random.Random(4), 0.9, 0.6, 0.5, 0.0, 2500), NOW_NS)
+    comparison = compare(random.Random(4), 0.9, 0.6, 0.5, 0.0, 2500)
+    bypassed = next(
+        number for number in range(BLOCKS) if (block := comparison._blocks.get(number)) and ("m", False) in block
+    )
+    for _ in range(100):
+        comparison.answered(bypassed * BLOCK_NS + BURN_IN_NS, "m", SOON_NS, SLO_NS, scheduled=False)
+    (beside,) = report(comparison, NOW_NS)
+    assert without.gain is not None
+    assert beside.gain is not None
+    assert beside.passed.others == 100
+    assert beside.gain[0] < without.gain[0], "if all of them were requests that could have been scheduled"
+    assert beside.gain[1] > without.gain[1], "if none of them was"
 
 
 def test_answers_in_blocks_in_which_no_request_of_their_side_came_are_not_counted() -> None:

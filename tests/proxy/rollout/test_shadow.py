@@ -189,7 +189,7 @@ def test_what_would_change_the_tritons_is_refused() -> None:
 
 
 def test_it_says_why_nothing_can_be_said(
-    shadowing: ProxyHere, eventually: Make, caplog: pytest.LogCaptureFixture
+    shadowing: ProxyHere, eventually: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
     eventually(lambda: "no shadow estimate: nothing has come" in caplog.text, "the log says that there was no traffic")
@@ -197,7 +197,10 @@ def test_it_says_why_nothing_can_be_said(
     section = section_of(shadowing.serving.trial)
     assert section is not None
     assert section.note.startswith("Nothing has come that could have been scheduled")
-    without_slo: Any = SimpleNamespace(catalog=SimpleNamespace(models={"m": SimpleNamespace(slo_ns=None)}))
+    without_slo: Any = SimpleNamespace(
+        catalog=SimpleNamespace(models={"m": SimpleNamespace(slo_ns=None)}), unbatched={}
+    )
+    monkeypatch.setattr(shadow, "catalog_for_shadow", lambda current, *_: current)
     proxy = shadowing.serving
     assert "--slo MODEL=MS" in shadow.Shadow(proxy.config, proxy.in_force, without_slo, ProfileFile(profiles=[])).why
 
@@ -403,8 +406,9 @@ def test_what_is_told_names_the_triton_and_one_that_does_not_answer_is_left_out(
         return None if backend.address == "b:1" else answer
 
     monkeypatch.setattr(shadow, "statistics_of", statistics_of)
+    monkeypatch.setattr(shadow, "catalog_for_shadow", lambda current, *_: current)
     tritons = [SimpleNamespace(address=f"{name}:1", alive=True) for name in "abc"]
-    directory: Any = SimpleNamespace(catalog=SimpleNamespace(loaded=tritons, models={"m"}))
+    directory: Any = SimpleNamespace(catalog=SimpleNamespace(loaded=tritons, models={"m"}), unbatched={})
     config = read_config(flags={"tritons": ["localhost:8001"], "shadow": True})
     of_tritons = shadow.Shadow(config, SettingsHolder(), directory, ProfileFile(profiles=[]))
     told = asyncio.run(of_tritons._executed())

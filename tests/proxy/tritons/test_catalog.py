@@ -15,7 +15,7 @@ from tidegate_proxy.app.doctor.facts import facts_of
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
 from tidegate_proxy.rollout.shadow import own_batching
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
-from tidegate_proxy.tritons.catalog import Catalog, discover
+from tidegate_proxy.tritons.catalog import Catalog, catalog_for_shadow, discover
 from tidegate_proxy.tritons.serialization import SerializationController
 
 TENSORS = """
@@ -249,6 +249,40 @@ def test_an_slo_of_a_model_that_is_not_scheduled() -> None:
         match="an SLO is given for flat, nope, which is not scheduled; these models are: m; flat: max_batch_size is 0",
     ):
         _discover(triton, flat=3.0, nope=4.0)
+
+
+def test_shadow_mode_judges_whatever_the_operator_could_have_scheduled() -> None:
+    """Models that Triton batches need no setting; the settings of the operator, and what only Triton can do, stay."""
+    tritons = _Triton(
+        "a:1",
+        delayed="max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 100 }",
+        python='max_batch_size: 8 backend: "python" dynamic_batching { }',
+        placed="max_batch_size: 8",
+        refused="max_batch_size: 8 dynamic_batching { }",
+        sequences="max_batch_size: 8 sequence_batching { }",
+    )
+    told = {"refused": ModelConfig(scheduling="unbatched"), "python": ModelConfig(slo_ms=9)}
+    backends = cast("tuple[Backend, ...]", (tritons,))
+    catalog = _told(tritons, **told)
+    assert {name: model.merged_rows for name, model in catalog.models.items()} == {
+        "python": 1,
+        "placed": 1,
+        "refused": 1,
+    }
+    judged = catalog_for_shadow(catalog, told)
+    assert {name: model.merged_rows for name, model in judged.models.items()} == {
+        "delayed": 8, "python": 8, "placed": 1, "refused": 1,
+    }  # fmt: skip
+    (worker,) = {worker.hosts for worker in judged.workers if "delayed" in worker.hosts}
+    assert "delayed" in worker
+    assert {worker.hosts for worker in catalog.workers if "delayed" in worker.hosts} == set()
+    assert judged.signatures["placed"] is catalog.signatures["placed"]
+    slo = {"delayed": ModelConfig(slo_ms=9)}
+    with pytest.raises(BackendError, match="an SLO is given for delayed, which is not scheduled"):
+        _told(tritons, **slo)
+    assert "delayed" not in asyncio.run(discover(backends, slo, is_shadow=True)).models
+    with pytest.raises(BackendError, match="an SLO is given for sequences, which is not scheduled"):
+        asyncio.run(discover(backends, {"sequences": ModelConfig(slo_ms=9)}, is_shadow=True))
 
 
 def test_shadow_mode_compares_with_each_model_as_most_tritons_batch_it() -> None:

@@ -13,10 +13,13 @@ batch at once; how long its batches occupy an instance comes from its statistics
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from tidegate.api import NEVER_NS
 from tidegate.engine import ResponseMargin
 from tidegate.host import Plugins
 from tidegate.sim.block_bootstrap import gain_interval
+from tidegate.sim.observed_profiles import ProfileBounds, profile_bounds
 from tidegate.sim.shadow_batcher import OwnBatcher, TunedBatcher
 from tidegate.sim.shadow_messages import (
     BypassedRequest,
@@ -45,7 +48,7 @@ MIN_REQUESTS: Final = 200
 MIN_BLOCKS: Final = 4
 MAX_CALIBRATION_ERROR: Final = 0.03
 """Maximum difference between simulated and measured attainment of Triton's batcher."""
-POLICY, PASSING, TUNED = 3, 4, 5
+POLICY, PASSING, TUNED, QUICK_POLICY = 3, 4, 5, 6
 """Columns of a bootstrap block."""
 
 
@@ -55,7 +58,7 @@ class ShadowWindow:
     def __init__(self, begin: ShadowSetup, plugins: Plugins) -> None:
         self._begin = begin
         self._plugins = plugins
-        self._batcher = OwnBatcher(begin, plugins)
+        self._batcher = OwnBatcher(plugins)
         self._tuned = TunedBatcher(begin, plugins)
         self._seen: list[BypassedRequest] = []
         self._ended: list[BypassedResponse] = []
@@ -90,8 +93,11 @@ class ShadowWindow:
         first_ns = seen[0].at_ns
         ended = [answer for answer in self._ended if first_ns <= answer.at_ns < until_ns]
         headroom = ResponseMargin()
-        policy = [took is not None for took in replay_under_policy(begin, self._plugins, seen, headroom).took_ns]
         of_model = {model.name: self._told(model.name, seen, ended) for model in begin.setup.models}
+        bounds = profile_bounds(begin, of_model)
+        begin = replace(begin, setup=bounds.quick)
+        quick = self._under_policy(begin, seen, headroom)
+        slow = self._under_policy(replace(begin, setup=bounds.slow), seen, headroom) if bounds.differ else quick
         between_ns = (self._executed[0][0], self._executed[-1][0]) if self._executed else (0, 0)
 
         def on_time(took_ns: Sequence[int | None], way_ns: int) -> list[bool]:
@@ -102,8 +108,9 @@ class ShadowWindow:
                 for request, took in zip(seen, took_ns, strict=False)
             ]
 
-        own_ns = self._batcher.took_ns(all_seen, of_model, between_ns)
+        own_ns = self._batcher.took_ns(begin, all_seen, of_model, between_ns)
         tuned_ns = self._tuned.took_ns(
+            begin,
             all_seen,
             of_model,
             (self._batcher.begin_ms, own_ns),
@@ -111,18 +118,26 @@ class ShadowWindow:
         )
         simulated = (
             on_time(own_ns, 0),
-            policy,
+            slow,
             on_time(own_ns, headroom.way_ns),
             on_time(tuned_ns, headroom.way_ns),
+            quick,
         )
         estimates = []
         for name in ("", *sorted(self._slo_ns)):
             counts = self._blocks(name, first_ns, seen, ended, simulated)
             if counts:
-                estimates.append(self._estimate(name, counts))
+                requested = {request.model for request in seen if name in ("", request.model)}
+                estimates.append(self._estimate(name, counts, requested, bounds))
         unsimulated = max(0, len(ended) - len(seen))
         window_s = (until_ns - first_ns) / NS_PER_S
         return ShadowReport(begin.policy, window_s, unsimulated, self._batcher.begin_ms, self._tuned.setting, estimates)
+
+    def _under_policy(
+        self, begin: ShadowSetup, seen: Sequence[BypassedRequest], headroom: ResponseMargin
+    ) -> list[bool]:
+        """Whether each request is on time under the policy."""
+        return [took is not None for took in replay_under_policy(begin, self._plugins, seen, headroom).took_ns]
 
     def _blocks(
         self,
@@ -132,12 +147,11 @@ class ShadowWindow:
         ended: Sequence[BypassedResponse],
         simulated: tuple[Sequence[bool], ...],
     ) -> list[list[int]]:
-        """For each block: requests, and how many were on time as measured, under the batcher, under the policy, and,
-        as the policy's are counted, under the batcher and under the tuned batcher."""
+        """Return the columns of each block: requests, on time as measured, on time as simulated, responses."""
         blocks: dict[int, list[int]] = {}
         for request, *on_time in zip(seen, *simulated, strict=True):
             if request.model in self._slo_ns and name in ("", request.model):
-                counts = blocks.setdefault((request.at_ns - first_ns) // BLOCK_NS, [0] * (2 + len(simulated)))
+                counts = blocks.setdefault((request.at_ns - first_ns) // BLOCK_NS, [0] * (3 + len(simulated)))
                 counts[0] += 1
                 for column, is_on_time in enumerate(on_time, 2):
                     counts[column] += is_on_time
@@ -145,55 +159,87 @@ class ShadowWindow:
             block = (answer.at_ns - first_ns) // BLOCK_NS
             if answer.model in self._slo_ns and name in ("", answer.model) and block in blocks:
                 blocks[block][1] += answer.ok and answer.took_ns <= self._slo_ns[answer.model]
+                blocks[block][-1] += 1
         return [blocks[block] for block in sorted(blocks)]
 
-    def _estimate(self, name: str, blocks: list[list[int]]) -> ShadowEstimate:
-        requests, measured, batcher, policy, passing, tuned = (sum(column) for column in zip(*blocks, strict=True))
-        error = (batcher - measured) / requests
+    def _estimate(
+        self, name: str, blocks: list[list[int]], requested: set[str], bounds: ProfileBounds
+    ) -> ShadowEstimate:
+        """Return the estimate for a model. `requested`: models of its requests; `bounds`: the profiles that count."""
+        requests, measured, batcher, slow, passing, tuned, quick, answered = (
+            sum(column) for column in zip(*blocks, strict=True)
+        )
+        # Responses to requests that could not be scheduled may be any of those that were on time.
+        others = max(0, answered - requests)
+        at_most = min(measured, requests)
+        error = (batcher - at_most) / requests
+        worst_error = max(abs(error), abs(batcher - max(0, measured - others)) / requests)
 
         def gain_over(column: int) -> tuple[float, float] | None:
-            most = (measured - batcher + sum(block[column] for block in blocks)) / requests
-            return None if why else _interval(blocks, column, abs(error), most)
+            most = (at_most - batcher + sum(block[column] for block in blocks)) / requests
+            if why:
+                return None
+            policies = (POLICY, QUICK_POLICY) if bounds.differ else (POLICY,)
+            both = [_interval(blocks, column, worst_error, most, policy) for policy in policies]
+            return min(low for low, _ in both), max(high for _, high in both)
 
-        why = self._why_not(name, requests, len(blocks), measured, error)
+        why = self._why_not(requests, len(blocks), others, worst_error, error, bounds.unknown & requested)
         return ShadowEstimate(
             name,
             requests,
-            round(measured / requests, 4),
+            round(at_most / requests, 4),
             round(batcher / requests, 4),
             round(passing / requests, 4),
             round(tuned / requests, 4),
-            round(policy / requests, 4),
+            round(min(slow, quick) / requests, 4),
             round(error, 4),
             gain_over(PASSING),
             gain_over(TUNED),
             why,
+            self._doubt(requested, bounds, others),
         )
 
-    def _why_not(self, name: str, requests: int, blocks: int, measured: int, error: float) -> str:
-        guessed = [model for model in self._begin.guessed if name in ("", model)]
-        if guessed:
-            return f"no profile of {', '.join(guessed)} was measured: see tidegate profile"
+    def _why_not(
+        self, requests: int, blocks: int, others: int, worst_error: float, error: float, unknown: frozenset[str]
+    ) -> str:
+        if unknown:
+            return (
+                f"no profile of {', '.join(sorted(unknown))} was measured, and no Triton gives statistics of its "
+                "batches: see tidegate profile"
+            )
         if requests < MIN_REQUESTS or blocks < MIN_BLOCKS:
             return f"{requests} requests in {blocks} blocks of {BLOCK_NS // NS_PER_S} s are too few"
-        if measured > requests:
-            return "more was answered than could have been scheduled: sequences, shared memory or the like pass, too"
-        if abs(error) > MAX_CALIBRATION_ERROR:
-            return f"the simulated batcher is {100 * error:+.1f} points from what was measured"
-        return ""
+        if worst_error <= MAX_CALIBRATION_ERROR:
+            return ""
+        if abs(error) <= MAX_CALIBRATION_ERROR:
+            return (
+                f"{others} requests beside {requests} could not be scheduled, and used the GPUs too: sequences, shared "
+                "memory or the like"
+            )
+        return f"the simulated batcher is {100 * error:+.1f} percentage points from what was measured"
+
+    def _doubt(self, requested: set[str], bounds: ProfileBounds, others: int) -> str:
+        """What an estimate assumes, as sentences."""
+        said = [bounds.doubts[model] for model in sorted(requested.intersection(bounds.doubts))]
+        if assumed := sorted(requested.intersection(self._begin.assumed)):
+            said.append(f"As if scheduling: batched were set for {', '.join(assumed)}, as its Triton batches it.")
+        if others:
+            said.append(f"{others} requests could not be scheduled in any case.")
+        return " ".join(said)
 
     def _told(self, model: str, seen: Sequence[BypassedRequest], ended: Sequence[BypassedResponse]) -> TritonBatchStats:
-        """Return the batch statistics of a model in the window; none for a model with several shapes."""
-        if len({request.shape for request in seen if request.model == model}) > 1:
+        """Return the batch statistics of a model in the window; none for a measured model with several shapes."""
+        shapes = {request.shape for request in seen if request.model == model}
+        if len(shapes) > 1 and model not in self._begin.guessed:
             return NOTHING_TOLD
         said = [(now_ns, of_models.get(model, {})) for now_ns, of_models in self._executed]
         return batch_stats_between(said, [answer for answer in ended if answer.model == model])
 
 
-def _interval(blocks: list[list[int]], column: int, error: float, measured: float) -> tuple[float, float]:
-    """95 % of the gain of the policy over a column of the blocks, wider by `error`.
+def _interval(blocks: list[list[int]], column: int, error: float, measured: float, policy: int) -> tuple[float, float]:
+    """95 % of the gain of a column `policy` over another column of the blocks, wider by `error`.
 
     Where `measured` of the requests were on time, no more can be gained than the rest, nor more be lost than those.
     """
-    low, high = gain_interval([(block[0], block[POLICY] - block[column]) for block in blocks])
+    low, high = gain_interval([(block[0], block[policy] - block[column]) for block in blocks])
     return round(max(-measured, low - error), 4), round(min(1 - measured, high + error), 4)

@@ -28,15 +28,18 @@ MAX_TRIES: Final = 2
 class OwnBatcher:
     """Model of the Tritons' own batchers, which keeps what it learned between reports."""
 
-    def __init__(self, begin: ShadowSetup, plugins: Plugins) -> None:
-        self._begin = begin
+    def __init__(self, plugins: Plugins) -> None:
         self._plugins = plugins
         self._at = 0
         self.begin_ms: float | None = None
         """How long an idle instance takes to begin; None where the Tritons did not tell of any batch."""
 
     def took_ns(
-        self, seen: Sequence[BypassedRequest], told: Mapping[str, TritonBatchStats], between_ns: tuple[int, int]
+        self,
+        begin: ShadowSetup,
+        seen: Sequence[BypassedRequest],
+        told: Mapping[str, TritonBatchStats],
+        between_ns: tuple[int, int],
     ) -> list[int | None]:
         """Return the latency of each request in ns, simulated with Triton's batcher; None if it had no response.
 
@@ -46,10 +49,10 @@ class OwnBatcher:
         counted = [each for of_model in told.values() for each in of_model.sizes]
         if not counted:
             self.begin_ms = None
-            return self._replay(seen, told, BEGINS_MS[0]).took_ns
+            return self._replay(begin, seen, told, BEGINS_MS[0]).took_ns
 
         def replay(at: int) -> tuple[float, ShadowReplayResult]:
-            replayed = self._replay(seen, told, BEGINS_MS[at])
+            replayed = self._replay(begin, seen, told, BEGINS_MS[at])
             simulated = [
                 (rows, 1)
                 for ended_ns, model, rows in replayed.batches
@@ -69,15 +72,19 @@ class OwnBatcher:
         return best.took_ns
 
     def _replay(
-        self, seen: Sequence[BypassedRequest], told: Mapping[str, TritonBatchStats], begin_ms: float
+        self,
+        begin: ShadowSetup,
+        seen: Sequence[BypassedRequest],
+        told: Mapping[str, TritonBatchStats],
+        begin_ms: float,
     ) -> ShadowReplayResult:
-        models = self._begin.batcher.get("models", {})
+        models = begin.batcher.get("models", {})
         options: dict[str, Any] = {
-            **self._begin.batcher,
+            **begin.batcher,
             "begin_ms": begin_ms,
             "models": {name: {**models.get(name, {}), "executed": each.before} for name, each in told.items()},
         }
-        return replay_under_batcher(self._begin, self._plugins, seen, options, told)
+        return replay_under_batcher(begin, self._plugins, seen, options, told)
 
 
 class TunedBatcher:
@@ -88,7 +95,6 @@ class TunedBatcher:
     """
 
     def __init__(self, begin: ShadowSetup, plugins: Plugins) -> None:
-        self._begin = begin
         self._plugins = plugins
         slos_ms = {model.name: model.slo_ns / NS_PER_MS for model in begin.setup.models if model.slo_ns is not None}
         self._settings = tuned_settings(slos_ms)
@@ -98,6 +104,7 @@ class TunedBatcher:
 
     def took_ns(
         self,
+        begin: ShadowSetup,
         seen: Sequence[BypassedRequest],
         told: Mapping[str, TritonBatchStats],
         own: tuple[float | None, list[int | None]],
@@ -111,29 +118,30 @@ class TunedBatcher:
         """
         begin_ms, best = own
         if self.setting:
-            best = max(best, self._replay(seen, told, begin_ms, self.setting), key=on_time)
+            best = max(best, self._replay(begin, seen, told, begin_ms, self.setting), key=on_time)
             if best is own[1]:
                 self.setting = ""
         other = next(self._others)
         if other != self.setting:
-            tried = self._replay(seen, told, begin_ms, other)
+            tried = self._replay(begin, seen, told, begin_ms, other)
             if on_time(tried) > on_time(best):
                 self.setting, best = other, tried
         return best
 
     def _replay(
         self,
+        begin: ShadowSetup,
         seen: Sequence[BypassedRequest],
         told: Mapping[str, TritonBatchStats],
         begin_ms: float | None,
         setting: str,
     ) -> list[int | None]:
-        own, tuned = self._begin.batcher.get("models", {}), self._settings[setting]["models"]
+        own, tuned = begin.batcher.get("models", {}), self._settings[setting]["models"]
         models = {
             name: {**own.get(name, {}), **tuned.get(name, {}), "executed": each.before} for name, each in told.items()
         }
-        options = {**self._begin.batcher, "begin_ms": begin_ms or BEGINS_MS[0], "models": models}
-        return replay_under_batcher(self._begin, self._plugins, seen, options, told).took_ns
+        options = {**begin.batcher, "begin_ms": begin_ms or BEGINS_MS[0], "models": models}
+        return replay_under_batcher(begin, self._plugins, seen, options, told).took_ns
 
 
 def _mean_log(sizes: Sequence[tuple[int, int]]) -> float:

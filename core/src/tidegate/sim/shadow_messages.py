@@ -16,7 +16,9 @@ class ShadowSetup(msgspec.Struct, tag="begin", frozen=True):
     batcher: dict[str, Any]
     """Options of the policy `triton` that describe the Tritons' own batchers."""
     guessed: tuple[str, ...]
-    """Models without a measured profile on some of their workers; no gain is reported for them."""
+    """Models without a measured profile on some of their workers: the statistics of their Tritons count instead."""
+    assumed: tuple[str, ...] = ()
+    """Models that are batched here, and would not be if they were scheduled with the current configuration."""
 
 
 class BypassedRequest(msgspec.Struct, array_like=True, frozen=True):
@@ -87,6 +89,8 @@ class ShadowEstimate(msgspec.Struct, frozen=True):
     """The same interval relative to `tuned`."""
     why: str
     """Why no gain is reported; empty otherwise."""
+    doubt: str = ""
+    """What the estimate assumes without a measurement or a setting, as sentences; empty: nothing."""
 
 
 class ShadowReport(msgspec.Struct, frozen=True):

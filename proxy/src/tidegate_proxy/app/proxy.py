@@ -178,9 +178,9 @@ class Proxy:
         # From here on nothing fails, and nothing waits.
         self._gate.follow(gate)
         self._tritons.follow(wanted, added, leaving)
-        self.trial.change_policy(wanted.policy)
+        self.trial.follow(wanted)
         self.in_force.change(settings_of(wanted))
-        self._inference.replace_bypasses(self.trial.bypasses())
+        self._inference.replace_bypasses(self.trial.bypasses(), self.trial.judged())
         self.driver.observability.replace_watchers(self.trial.watchers())
         self.driver.settings_changed()
         if self.actuator and wanted.controller:

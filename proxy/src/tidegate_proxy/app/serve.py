@@ -148,7 +148,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
         routing = Routing(discovery.backends, directory, driver, observability, gate, in_force)
         passages = BypassedInferences(routing, observability)
         control = ControlPlaneCalls(discovery.backends, directory, discovery, routing, observability, liveness)
-        inference = Inference(directory, driver, ApplicationTags(config.app), trial.bypasses())
+        inference = Inference(directory, driver, ApplicationTags(config.app), trial.bypasses(), trial.judged())
         stack.push_async_callback(trial.close)
 
         # What changes while it serves: the configuration, the layout, the plan of several shards.
@@ -394,6 +394,7 @@ async def _first_look(
         layout=layout,
         gpus=gpus,
         is_whole=shard is None,
+        is_shadow=config.shadow,
         broken={each.model for each in broken},
     )
     await _tell_what_needs_attention(config, catalog, measured, backends, broken)

@@ -24,7 +24,11 @@ def tell_tally(proxy: "Proxy") -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    Console(soft_wrap=True, highlight=False).print(f"[dim]requests: {escape(str(proxy.engine.tally))}[/]")
+    from tidegate_proxy.observability.observability import bypassed_in_words
+
+    bypassed = bypassed_in_words(proxy.driver.observability.metrics.bypassed)
+    told = f"{proxy.engine.tally}; bypassed the scheduler: {bypassed or '0'}"
+    Console(soft_wrap=True, highlight=False).print(f"[dim]requests: {escape(told)}[/]")
 
 
 def say_error(error: Exception | str) -> None:
@@ -136,6 +140,7 @@ def announce(proxy: "Proxy", title: str = "policy", *, is_whole: bool = True) ->
     `title`: label of the line with the policy. `is_whole`: False if the addresses are printed once for several shards.
     """
     from rich.console import Console
+    from rich.markup import escape
 
     # What is here stays. Looked through for garbage again and again, it would hold everybody for 40 ms each time.
     gc.collect()
@@ -148,7 +153,9 @@ def announce(proxy: "Proxy", title: str = "policy", *, is_whole: bool = True) ->
     if not proxy.config.shadow:
         _announce_slos(console, proxy)
     else:
-        console.print("[bold]shadow[/]   nothing is scheduled: all requests bypass the scheduler")
+        assumed = ", ".join(proxy.trial.shadow.assumed)
+        judged = f"; judged as if scheduling: batched were set for {assumed}" if assumed else ""
+        console.print(f"[bold]shadow[/]   nothing is scheduled: all requests bypass the scheduler{escape(judged)}")
     if proxy.config.canary is not None:
         share = f"{proxy.config.canary:.3g}" if proxy.config.canary < 0.001 else f"{100 * proxy.config.canary:g} %"
         console.print(

@@ -136,6 +136,14 @@ class _EngineCollector(Collector):
         for (model, result), count in sorted(snapshot.verified.items()):
             verified.add_metric((model, result), count)
         yield verified
+        bypassed = CounterMetricFamily(
+            "tidegate_bypassed",
+            "Requests that bypassed the scheduler: shadow mode, canary, or what only Triton can serve.",
+            labels=["model", "outcome"],
+        )
+        for (model, outcome), count in sorted(snapshot.bypassed.items()):
+            bypassed.add_metric((model, outcome), count)
+        yield bypassed
         yield from _about_changes(snapshot)
         own = CounterMetricFamily(
             "tidegate_internal_errors", "Internal errors of Tidegate, each of which is logged.", labels=("place",)

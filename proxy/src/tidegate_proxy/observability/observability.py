@@ -192,6 +192,8 @@ SLACK_BOUNDS_NS = tuple(map(ms_to_ns, (0, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 
 """Bucket bounds of slack in ns; below zero the batch was predicted to be late."""
 _OF_WORKERS = frozenset({WorkerJoined, WorkerLost, TopologyChanged})
 DECISION_BOUNDS_NS = tuple(map(ms_to_ns, (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100)))
+MAX_NAMED_MODELS = 5
+"""Number of models that a sentence names."""
 MAX_REASONS = 32
 OTHER_REASONS = "other"
 """Reason under which drops are counted once a policy has given too many reasons: each is a time series."""
@@ -339,6 +341,7 @@ class MetricsSnapshot:
     policies_restored: int
     refused: Counter[tuple[str, str]]
     verified: Counter[tuple[str, str]]
+    bypassed: Counter[tuple[str, str]]
     observers_removed: int
     engine_restarts: int
     changes: Counter[str]
@@ -365,6 +368,8 @@ class Metrics(OutcomeListener):
         """Requests rejected because a queue was full, by model and by the limit that was reached."""
         self.verified: Counter[tuple[str, str]] = Counter()
         """Verified batches, by model and result."""
+        self.bypassed: Counter[tuple[str, str]] = Counter()
+        """Requests that bypassed the scheduler, by model and outcome."""
         self._decisions = DurationHistogram(DECISION_BOUNDS_NS)
         self._advised = 0
         self._advised_at_ns: int | None = None
@@ -393,6 +398,16 @@ class Metrics(OutcomeListener):
         counts.padded_rows += rows
         counts.sent_elements += padded.sent
         counts.added_elements += padded.added
+
+    def passed_through(self, model: str, *, ok: bool) -> None:
+        """Count a request that bypassed the scheduler; a failed one only if its model has answered others.
+
+        Clients choose the names of models that no Triton has.
+        """
+        if ok:
+            self.bypassed[model, "answered"] += 1
+        elif (model, "answered") in self.bypassed:
+            self.bypassed[model, "failed"] += 1
 
     def sent_ns(self, batch_id: int) -> int | None:
         """Return the instant at which the running stage of a batch was sent, or None if none runs."""
@@ -429,6 +444,7 @@ class Metrics(OutcomeListener):
             policies_restored=self._policies_restored,
             refused=self.refused.copy(),
             verified=self.verified.copy(),
+            bypassed=self.bypassed.copy(),
             observers_removed=self._observers_removed,
             engine_restarts=self._engine_restarts,
             changes=self._changes.copy(),
@@ -554,6 +570,18 @@ class Metrics(OutcomeListener):
                 self._engine_restarts += 1
 
 
+def bypassed_in_words(bypassed: Mapping[tuple[str, str], int]) -> str:
+    """Return how many requests bypassed the scheduler, and of which models, the most first; empty: none."""
+    of_models = Counter[str]()
+    for (model, _), count in bypassed.items():
+        of_models[model] += count
+    if not of_models:
+        return ""
+    shown = [f"{model} {count}" for model, count in of_models.most_common(MAX_NAMED_MODELS)]
+    more = len(of_models) - len(shown)
+    return f"{of_models.total()} ({', '.join(shown)}{f', and {more} more models' if more > 0 else ''})"
+
+
 PassedWatcher = Callable[[str, int, int, bool], None]
 """Callback for each response to an unscheduled request: model, instant sent, duration, success."""
 
@@ -675,6 +703,7 @@ class Observability:
         `sent_ns`: instant of sending; `ok`: whether it succeeded.
         """
         total_ns = time.monotonic_ns() - sent_ns
+        self.metrics.passed_through(model, ok=ok)
         self.statistics.passed_through(
             model, version, ok=ok, at_ms=time.time_ns() // 1_000_000, total_ns=total_ns, rows=rows
         )

@@ -204,10 +204,12 @@ def describe(policy: str, compared: ModelComparison) -> str:
     """Describe a comparison in one line."""
     scheduled, passed = _words_of(compared.scheduled), _words_of(compared.passed)
     both = f"{compared.model}: by {policy} {scheduled}; passed unmodified {passed}"
+    if compared.passed.others:
+        both += f" (and {compared.passed.others} that could not be scheduled)"
     if compared.gain is None:
         return f"{both}; what {policy} gains is not said: {compared.why}"
     low, high = (100 * bound for bound in compared.gain)
-    return f"{both}; gained {low:+.1f} to {high:+.1f} points"
+    return f"{both}; gained {low:+.1f} to {high:+.1f} percentage points"
 
 
 def _words_of(side: TrafficGroup) -> str:

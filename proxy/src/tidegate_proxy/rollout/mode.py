@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 from tidegate.engine import Engine
 from tidegate.schemas import ProfileFile
-from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
+from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.rollout.canary import Canary
 from tidegate_proxy.rollout.shadow import Shadow
-from tidegate_proxy.tritons.catalog import CurrentCatalog
+from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 
 
 class RolloutMode:
@@ -38,6 +38,10 @@ class RolloutMode:
             return (self._shadowed,)
         return (self._passed_for_now,) if self.canary.is_on else ()
 
+    def judged(self) -> Callable[[], Catalog] | None:
+        """Return what returns the catalog of the models that `bypasses` are asked about; None: the current one."""
+        return self.shadow.judged if self.shadow.is_on else None
+
     def watchers(self) -> tuple[Callable[[str, int, int, bool], None], ...]:
         """Return the functions that count responses to unscheduled requests; empty if both are off."""
         if self.shadow.is_on:
@@ -51,10 +55,10 @@ class RolloutMode:
     def _passed_for_now(self, envelope: InferenceRequest) -> bool:
         return not self.canary.schedules(envelope)
 
-    def change_policy(self, policy: PolicyChoice) -> None:
-        """Report on another policy from now on."""
-        self.shadow.change_policy(policy)
-        self.canary.change_policy(policy)
+    def follow(self, config: ServeConfig) -> None:
+        """Report on another policy, or with other settings of models, from now on."""
+        self.shadow.follow(config)
+        self.canary.change_policy(config.policy)
 
     async def run(self) -> None:
         """Run forever: the background work of both."""

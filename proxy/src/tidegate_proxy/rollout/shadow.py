@@ -24,12 +24,12 @@ from tritonclient.grpc.model_config_pb2 import ModelDynamicBatching
 from tidegate.schemas import ProfileFile, options_of
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.labels import label
-from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
+from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.transport import CallFailed
 from tidegate_proxy.tritons.backend import SERVICE_PREFIX, Backend
-from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
+from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog, catalog_for_shadow
 from tidegate_proxy.tritons.initial_profiles import hosted, starting_profiles
 
 log = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ class Shadow(Collector):
         self, config: ServeConfig, in_force: SettingsHolder, directory: CurrentCatalog, measured: ProfileFile
     ) -> None:
         self._policy = config.policy
+        self._models = config.models
         self._seed = config.seed
         self._in_force = in_force
         self._directory = directory
@@ -78,6 +79,8 @@ class Shadow(Collector):
         self._starting: asyncio.Task[asyncio.subprocess.Process] | None = None
         """Task that starts the process; cancelling a waiter does not cancel the start."""
         self._process: asyncio.subprocess.Process | None = None
+        self._judged: tuple[Catalog, Catalog] | None = None
+        """The current catalog, and that which is judged: one value, since threads replace it. None: not asked for."""
         self._told: Catalog | None = None
         self._report: dict[str, Any] | None = None
         self._messages = 0
@@ -94,6 +97,20 @@ class Shadow(Collector):
     def is_on(self) -> bool:
         """Whether shadow mode is on, so that requests bypass scheduling."""
         return self._in_force.settings.shadow
+
+    def judged(self) -> Catalog:
+        """Return the catalog as if all that could be were scheduled, and what its Triton batches were batched."""
+        current = self._directory.catalog
+        known = self._judged
+        if known is None or known[0] is not current:
+            known = current, catalog_for_shadow(current, self._models, self._directory.unbatched)
+            self._judged = known
+        return known[1]
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """Models that are judged as if `scheduling: batched` were set, which it is not."""
+        return _batched_on_trial(self._directory.catalog, self.judged()) if self.is_on else ()
 
     @property
     def policy(self) -> str:
@@ -114,7 +131,7 @@ class Shadow(Collector):
             return f"the simulator {self._ended_why} (requests do not notice); it is started again after a minute"
         if (late_s := self._late_s) > OVERDUE_S:
             return f"the simulator has not answered for {late_s:.0f} s: it has the lowest priority on this machine"
-        if all(model.slo_ns is None for model in self._directory.catalog.models.values()):
+        if all(model.slo_ns is None for model in self.judged().models.values()):
             return "no model has an SLO to be on time for: --slo MODEL=MS, or models.MODEL.slo_ms"
         if self._report and not self._report["estimates"]:
             return "nothing has come that could have been scheduled, of models that have an SLO, in the latest minute"
@@ -139,7 +156,7 @@ class Shadow(Collector):
 
         `sent_ns`: instant of sending; `took_ns`: its latency; `ok`: whether it succeeded.
         """
-        if self.is_on and len(self._ended) < MAX_REQUESTS and model in self._directory.catalog.models:
+        if self.is_on and len(self._ended) < MAX_REQUESTS and model in self.judged().models:
             self._ended.append((sent_ns, model, took_ns, ok))
 
     def document(self) -> dict[str, Any]:
@@ -150,6 +167,7 @@ class Shadow(Collector):
             "left_out": self._counts["left_out"],
             "simulator": "runs" if self._process else "does not run",
             "why": self.why,
+            "as_if_batched": self.assumed,
             "report": self._report,
         }
 
@@ -157,10 +175,11 @@ class Shadow(Collector):
         """Yield the latest report as Prometheus metrics."""
         return gauges((self._report or {}).get("estimates", ()) if self.is_on else ())
 
-    def change_policy(self, policy: PolicyChoice) -> None:
-        """Simulate another policy from now on."""
-        if policy != self._policy:
-            self._policy, self._told, self._report = policy, None, None
+    def follow(self, config: ServeConfig) -> None:
+        """Simulate another policy, or other settings of models, from now on."""
+        if (config.policy, config.models) != (self._policy, self._models):
+            self._policy, self._models, self._told, self._report = config.policy, config.models, None, None
+            self._judged = None
 
     async def run(self) -> None:
         """Run forever: send bypassed requests to the process while shadow mode is on."""
@@ -229,7 +248,7 @@ class Shadow(Collector):
 
     async def _executed(self) -> list[Executed]:
         """Return the statistics of scheduled models from the Tritons that answer."""
-        catalog = self._directory.catalog
+        catalog = self.judged()
         asked = [backend for backend in catalog.loaded if backend.alive]
         answers = zip(asked, await asyncio.gather(*map(statistics_of, asked)), strict=True)
         of_each = (
@@ -245,7 +264,7 @@ class Shadow(Collector):
             self._counts["left_out"] += len(seen)
             return
         self._counts["seen"] += len(seen)
-        catalog = self._directory.catalog
+        catalog = self.judged()
         if self._told is None or not catalog.same_plan(self._told):
             self._told = catalog
             stdin.write(msgspec.json.encode(self._begin(catalog)) + b"\n")
@@ -283,6 +302,7 @@ class Shadow(Collector):
             "options": policy.options,
             "batcher": own_batching(catalog),
             "guessed": sorted(guessed),
+            "assumed": _batched_on_trial(self._directory.catalog, catalog),
         }
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
@@ -406,6 +426,17 @@ def own_batching(catalog: Catalog) -> dict[str, Any]:
     return {"queue_order": "fewest", "models": batching}
 
 
+def _batched_on_trial(current: Catalog, judged: Catalog) -> tuple[str, ...]:
+    """Return the models that are batched in one catalog, and are unbatched or bypassed in the current one."""
+    return tuple(
+        sorted(
+            name
+            for name in judged.models
+            if judged.consents[name].scheduling == "batched" != current.consents[name].scheduling
+        )
+    )
+
+
 def _batching(way: bytes) -> dict[str, Any]:
     return options_of(MessageToDict(ModelDynamicBatching.FromString(way), preserving_proto_field_name=True))
 
@@ -416,7 +447,8 @@ def _in_words(policy: str, tuned: str, estimate: dict[str, Any]) -> str:
         return f"{said}; what {policy} would gain is not said: {estimate['why']}"
     low, high = (100 * bound for bound in estimate["gain"])
     tuned_low, tuned_high = (100 * bound for bound in estimate["over_tuned"])
+    doubt = f". {estimate['doubt']}" if estimate["doubt"] else ""
     return (
-        f"{said}; with {policy} {low:+.1f} to {high:+.1f} points, {tuned_low:+.1f} to {tuned_high:+.1f} over Triton "
-        f"tuned ({tuned or 'its own settings'})"
+        f"{said}; with {policy} {low:+.1f} to {high:+.1f} percentage points, {tuned_low:+.1f} to {tuned_high:+.1f} "
+        f"over Triton tuned ({tuned or 'its own settings'}){doubt}"
     )

@@ -21,7 +21,7 @@ from tidegate_proxy.messages.request import (
 from tidegate_proxy.messages.wire import first_string
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.transport import Metadata
-from tidegate_proxy.tritons.catalog import CurrentCatalog
+from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 
 Bypass = Callable[[InferenceRequest], bool]
 """Function that decides whether a schedulable request is bypassed; may be called in any thread."""
@@ -31,9 +31,16 @@ class Inference:
     """Entry point of inference: parses requests, in any thread, and schedules those that can be."""
 
     def __init__(
-        self, directory: CurrentCatalog, driver: Driver, applications: ApplicationTags, bypasses: Sequence[Bypass]
+        self,
+        directory: CurrentCatalog,
+        driver: Driver,
+        applications: ApplicationTags,
+        bypasses: Sequence[Bypass],
+        judged: Callable[[], Catalog] | None = None,
     ) -> None:
-        self._bypasses = tuple(bypasses)
+        """Create the entry point. `bypasses`, `judged`: see `replace_bypasses`."""
+        self._rollout = tuple(bypasses), judged
+        """One value, since threads read it."""
         self._directory = directory
         self._driver = driver
         self._applications = applications
@@ -55,9 +62,18 @@ class Inference:
         signature = self._left_to_streams.get(model)
         return signature is not None and signature is self._directory.catalog.signatures.get(model)
 
-    def replace_bypasses(self, bypasses: Sequence[Bypass]) -> None:
-        """Replace the functions that decide which schedulable requests are bypassed."""
-        self._bypasses = tuple(bypasses)
+    def replace_bypasses(self, bypasses: Sequence[Bypass], judged: Callable[[], Catalog] | None) -> None:
+        """Replace the functions that decide whether a schedulable request is bypassed.
+
+        `judged`: returns the catalog of the models that they are asked about, if that is not the current one: then they
+        bypass every request.
+        """
+        self._rollout = tuple(bypasses), judged
+
+    def _schedulable(self) -> Catalog:
+        """Return the catalog of the models that `open` returns requests of, unless they are bypassed."""
+        _, judged = self._rollout
+        return judged() if judged else self._directory.catalog
 
     def is_served(self, model: str) -> bool:
         """Return whether any Triton has this model, scheduled or not."""
@@ -65,13 +81,13 @@ class Inference:
 
     def is_scheduled(self, model: str) -> bool:
         """Return whether requests of a model are scheduled where possible: each has one response."""
-        return model in self._directory.catalog.signatures
+        return model in self._schedulable().signatures
 
     def takes_long(self, message: bytes) -> bool:
         """Return whether to parse a message in a thread."""
         if len(message) < STRINGS_ASIDE_FROM:
             return False
-        signature = self._directory.catalog.signatures.get(first_string(message))
+        signature = self._schedulable().signatures.get(first_string(message))
         return signature is not None and signature.has_strings
 
     def lets_in(self, model: str, protocol: Protocol, metadata: Metadata) -> bool:
@@ -87,7 +103,8 @@ class Inference:
         model = first_string(message)
         if self._directory.catalog.guarded and not self.lets_in(model, protocol, metadata):
             return None
-        signature = self._directory.catalog.signatures.get(model)
+        bypasses, judged = self._rollout
+        signature = (judged() if judged else self._directory.catalog).signatures.get(model)
         if signature is None:
             self._headings.pop(model, None)
             return None
@@ -100,7 +117,7 @@ class Inference:
             return None
         if protocol == "grpc" and (patterns := self._directory.catalog.key_patterns.get(model)):
             envelope.merge_key += keys_of(metadata, patterns)
-        for lets_pass in self._bypasses:
+        for lets_pass in bypasses:
             if lets_pass(envelope):
                 return None
         return envelope

@@ -18,7 +18,7 @@ from tidegate_proxy.messages.model_signature import ModelSignature
 from tidegate_proxy.messages.padding import PaddedAxis
 from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
-from tidegate_proxy.tritons.batching_mode import BatchingDecision, consent_of
+from tidegate_proxy.tritons.batching_mode import SCHEDULING_PARAMETER, BatchingDecision, consent_of
 from tidegate_proxy.tritons.declared_padding import PaddingError, padding_of
 from tidegate_proxy.tritons.gpus import Gpu
 from tidegate_proxy.tritons.split_models import SPLIT_MODEL_VERSION, SplitModel, WorkerKey, find_layout
@@ -189,6 +189,7 @@ async def discover(
     gpus: Sequence[Gpu] = (),
     *,
     is_whole: bool = True,
+    is_shadow: bool = False,
     unbatched: Mapping[str, UnbatchedModel] | None = None,
     suspects: Collection[str] | None = None,
     broken: Collection[str] = (),
@@ -198,6 +199,7 @@ async def discover(
     `told`: configured settings of models, which precede their configs and the layout. `before`: the current catalog, in
     which equal workers keep their ids, and whose models of a lost Triton are kept, unless that is `returning`. `gpus`:
     those of this machine; `before` has them too. `is_whole`: False if `told` also names models of other Tritons.
+    `is_shadow`: shadow mode is on, so that an SLO of a model that could be scheduled is no error.
     `suspects`: models whose configs may have changed, besides those with other ready versions; None: all models.
     `broken`: models that Tritons failed to load, which `told` may name. Raises BackendError for a Triton without an
     answer if it is new or `returning`, for invalid parameters of a config, (at first) for an SLO of an unscheduled
@@ -214,31 +216,43 @@ async def discover(
     catalog.gpus = before.gpus if before else gpus
     if layout is None:
         catalog.places = await _places(catalog, before, returning)
-        forms = _forms(catalog, told, unbatched or {})
-        catalog.versions = _versions(catalog)
-        agreements = {name: agree(_seen(forms[name]), answers) for name in sorted(forms)}
-        for name, agreement in agreements.items():
-            hosts = [backend for backend in backends if any(form.backend is backend for form in forms[name])]
-            catalog.hosts[name] = sorted(hosts, key=lambda backend: backend not in agreement.followers)
-            _add_model(catalog, name, agreement, told.get(name, ModelConfig()))
-            patterns = {each.grpc_forward_pattern for each in agreement.followers}
-            signature = catalog.signatures.get(name)
-            if any(patterns) and signature and signature.reads_headers:
-                catalog.key_patterns[name] = tuple(sorted(filter(None, patterns)))
-            guards = [each for each in agreement.followers if any(api == "inference" for _, api in each.apis.left)]
-            if guards and name in catalog.signatures:
-                catalog.guarded[name] = tuple(guards)
-        for backend in backends:
-            _add_workers(catalog, backend, agreements, known)
-    if layout is not None:
+        _add_models(catalog, backends, told, answers, known, unbatched or {})
+    else:
         _follow(catalog, layout, told, known)
     if before:
         _keep_signatures(catalog, before)
     else:
         expected = catalog.names if not is_whole else catalog.names | (told.keys() - broken)
         unseen = {name for name in told if _is_unseen(catalog, backends, name)}
-        _check_told(catalog, {name: said for name, said in told.items() if name in expected - unseen})
+        judged = catalog_for_shadow(catalog, told) if is_shadow else catalog
+        _check_told(judged, {name: said for name, said in told.items() if name in expected - unseen})
     return catalog
+
+
+def catalog_for_shadow(
+    catalog: Catalog, told: Mapping[str, ModelConfig], unbatched: Mapping[str, UnbatchedModel] | None = None
+) -> Catalog:
+    """Return the catalog that the operator could have: shadow mode judges it. Queries no Triton.
+
+    A model that its Triton batches is batched, where neither the configuration nor its config.pbtxt says otherwise: in
+    shadow mode no batch of Tidegate's reaches a Triton. `told`, `unbatched`: as for `discover`.
+    """
+    if catalog.layout is not None:
+        return catalog
+    wanted = dict(told)
+    for models in catalog.loaded.values():
+        for config in (model.config for model in models):
+            said = told.get(config.name, ModelConfig())
+            is_chosen = said.scheduling is not None or SCHEDULING_PARAMETER in config.parameters
+            if config.HasField("dynamic_batching") and not is_chosen:
+                wanted[config.name] = said.model_copy(update={"scheduling": "batched"})
+    judged = Catalog(
+        backend_of=dict(catalog.backend_of), loaded=catalog.loaded, gpus=catalog.gpus, places=catalog.places
+    )
+    backends = [*catalog.loaded]
+    _add_models(judged, backends, wanted, backends, _known_workers(catalog), unbatched or {})
+    _keep_signatures(judged, catalog)
+    return judged
 
 
 def catalog_for_layout(
@@ -281,6 +295,36 @@ def _check_told(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
         raise BackendError(
             f"{what} is given for {', '.join(unscheduled)}, which is not scheduled{scheduled}{''.join(reasons)}"
         )
+
+
+def _add_models(
+    catalog: Catalog,
+    backends: Sequence[Backend],
+    told: Mapping[str, ModelConfig],
+    voters: Collection[Backend],
+    known: Mapping[WorkerKey, int],
+    unbatched: Mapping[str, UnbatchedModel],
+) -> None:
+    """Add the models of Tritons without a layout, and their workers.
+
+    `voters`: Tritons that are available; `known`: ids of the workers that are known.
+    """
+    forms = _forms(catalog, told, unbatched)
+    catalog.versions = _versions(catalog)
+    agreements = {name: agree(_seen(forms[name]), voters) for name in sorted(forms)}
+    for name, agreement in agreements.items():
+        hosts = [backend for backend in backends if any(form.backend is backend for form in forms[name])]
+        catalog.hosts[name] = sorted(hosts, key=lambda backend: backend not in agreement.followers)
+        _add_model(catalog, name, agreement, told.get(name, ModelConfig()))
+        patterns = {each.grpc_forward_pattern for each in agreement.followers}
+        signature = catalog.signatures.get(name)
+        if any(patterns) and signature and signature.reads_headers:
+            catalog.key_patterns[name] = tuple(sorted(filter(None, patterns)))
+        guards = [each for each in agreement.followers if any(api == "inference" for _, api in each.apis.left)]
+        if guards and name in catalog.signatures:
+            catalog.guarded[name] = tuple(guards)
+    for backend in backends:
+        _add_workers(catalog, backend, agreements, known)
 
 
 async def _places(catalog: Catalog, before: Catalog | None, returning: Backend | None) -> dict[Backend, WorkerHardware]:

@@ -1,6 +1,7 @@
 """Dashboard source for a running Tidegate; it collects data only while a viewer is connected."""
 
 import time
+from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import islice
 from typing import Final
@@ -21,6 +22,7 @@ from tidegate_proxy.app.dashboard.source import PageHello
 from tidegate_proxy.app.dashboard.tick_buffer import TickBuffer
 from tidegate_proxy.app.dashboard.timeline_builder import build_timeline, build_timeline_steps
 from tidegate_proxy.app.dashboard.what_if import what_if
+from tidegate_proxy.observability.observability import bypassed_in_words
 from tidegate_proxy.rollout.mode import RolloutMode
 from tidegate_proxy.rollout.shadow import own_batching
 from tidegate_proxy.scheduling.driver import Driver
@@ -120,10 +122,18 @@ class LiveView:
             round(self._cost_ns / max(1, now_ns - self._ticks_since_ns) * 1000, 3),
             section_of(self._trial),
             self._driver.engine.decides,
-            [words for backend in self._discovery.backends for words, _ in restriction_warnings(backend)],
+            [*self._bypassed(), *self._restrictions()],
         )
         self._cost_ns += time.thread_time_ns() - began_ns
         return snapshot
+
+    def _bypassed(self) -> Iterator[str]:
+        if said := bypassed_in_words(self._driver.observability.metrics.bypassed):
+            yield f"Requests that bypassed the scheduler: {said}"
+
+    def _restrictions(self) -> Iterator[str]:
+        for backend in self._discovery.backends:
+            yield from (words for words, _ in restriction_warnings(backend))
 
     async def timeline(self, request_id: int) -> LatencyExplanation | None:
         """Return the timeline of a request, or None if it is unknown or forgotten."""

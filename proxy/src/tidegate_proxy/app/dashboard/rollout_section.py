@@ -26,8 +26,8 @@ def _of_shadow(shadow: Shadow) -> RolloutSection:
     left_out = document["left_out"]
     notes = [
         f"{left_out} requests were left out, as the simulator did not keep up." if left_out else "",
+        report["estimates"][0]["doubt"] if report["estimates"] else "",
         f"{document['why'][:1].upper()}{document['why'][1:]}." if document["why"] else "",
-        f"{report['unsimulated']} answers beyond what could have been scheduled." if report["unsimulated"] else "",
     ]
     note = " ".join(filter(None, notes))
     return RolloutSection(

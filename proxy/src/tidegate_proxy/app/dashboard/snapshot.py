@@ -175,7 +175,7 @@ class DashboardSnapshot(msgspec.Struct, frozen=True):
     policy: str = ""
     """Description of the current policy; "" in a recorded run, which reports it first."""
     restrictions: list[str] = []
-    """APIs that Tritons restrict, and what Tidegate cannot see of them, as sentences."""
+    """What bypassed the scheduler, APIs that Tritons restrict and what Tidegate cannot see of them, as sentences."""
 
 
 def cut(name: str) -> str:
