@@ -1,4 +1,4 @@
-"""Profiles of models without a measured profile, from the batch statistics of their Tritons: the quickest and the slowest.
+"""Profiles of unprofiled models from the batch statistics of their Tritons: the quickest and the slowest.
 
 Statistics say how long batches take of the sizes that ran. Larger ones are bounded: each further row costs at least as
 much as it did among the sizes that ran, and at most as much as a row of the largest of these.
