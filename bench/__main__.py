@@ -47,7 +47,6 @@ def main() -> None:
         "--rounds", type=int, default=ROUNDS, metavar="N", help="added_latency, saturation: how often each is measured"
     )
     parser.add_argument("--full", action="store_true", help="scheduler: every number of models with every of workers")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="scheduler: draw how it grows into this HTML file")
     arguments = parser.parse_args()
     console = Console(width=None if os.isatty(1) else 120)
     console.print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
@@ -65,7 +64,7 @@ def main() -> None:
             console, arguments.perf_analyzer, arguments.against, rounds=arguments.rounds
         )
     if arguments.only in (None, "scheduler"):
-        figures["scheduler"] = bench_scheduler(console, full=arguments.full, plot=arguments.plot)
+        figures["scheduler"] = bench_scheduler(console, full=arguments.full)
     if arguments.only in (None, "live_vs_simulated"):
         figures["live_vs_simulated"] = bench_live_vs_simulated(console)
     if arguments.json:

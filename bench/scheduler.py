@@ -1,10 +1,9 @@
 """Speed of the simulator and of the scheduler on one core, and its growth with models and workers.
 
-`python -m bench --only scheduler` runs only this, `--full` every size, `--plot FILE` writes a chart.
+`python -m bench --only scheduler` runs only this, `--full` every size.
 """
 
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import log2
 from pathlib import Path
@@ -17,9 +16,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from bench.scheduler_driver import BATCH, Drive, Lap, setup_of
-from tidegate.commands.common import origin
 from tidegate.host import Plugins
-from tidegate.report import Colors, LegendEntry, LineMark, Page, PageOrigin, Plot, PlotAxis, PointMarks, facets
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, read_scenario
 
@@ -60,13 +57,12 @@ class Growth:
     """Slope of time over log2 size in microseconds, bounded for O(log size)."""
 
 
-def bench_scheduler(console: Console, *, full: bool = False, plot: Path | None = None) -> dict[str, Any]:
+def bench_scheduler(console: Console, *, full: bool = False) -> dict[str, Any]:
     """Measure and print the speed of the simulator and the scheduler, and its growth.
 
     Args:
         console: where the tables are printed.
         full: every size.
-        plot: HTML file to write.
     """
     plugins = Plugins.installed()
     sizes = [(m, w) for m in MODELS for w in WORKERS if full or MIDDLE in (m, w) or (m, w) == AUTHORS]
@@ -85,9 +81,6 @@ def bench_scheduler(console: Console, *, full: bool = False, plot: Path | None =
                 progress.advance(task)
     growths = [growth(cells, deferral, of) for deferral in DEFERRALS for of in ("models", "workers")]
     _show(console, simulated, cells, growths)
-    if plot:
-        plot.write_text(page_of(cells, growths, origin()), encoding="utf-8")
-        console.print(f"Chart: {plot}")
     return {"simulator": simulated, "scheduler": [asdict(c) for c in cells], "growth": [asdict(g) for g in growths]}
 
 
@@ -136,41 +129,6 @@ def growth(cells: list[Cell], deferral: str, of: str) -> Growth:
             exponents.append(float(np.polyfit(doubled, np.log2(taken_us), 1)[0]))
             doublings.append(float(np.polyfit(doubled, taken_us, 1)[0]))
     return Growth(deferral, of, median(exponents), median(doublings))
-
-
-def page_of(cells: Sequence[Cell], growths: Sequence[Growth], origin: PageOrigin) -> str:
-    """Return an HTML page with the time per request over each size."""
-    colors = Colors((), DEFERRALS)
-    plots = []
-    for of, other in (("models", "workers"), ("workers", "models")):
-        rows = {
-            deferral: [cell for cell in cells if cell.deferral == deferral and getattr(cell, other) == MIDDLE]
-            for deferral in DEFERRALS
-        }
-        points = {
-            deferral: [(log2(getattr(cell, of)), cell.us_per_request) for cell in row] for deferral, row in rows.items()
-        }
-        marks: list[LineMark | PointMarks] = []
-        for deferral, line in points.items():
-            color = colors.of_contender(deferral)
-            says = [f"{deferral}: {taken_us:.1f} µs with {2**at:.0f} {of}" for at, taken_us in line]
-            marks += [LineMark(line, color, deferral, colors.dash_of(deferral)), PointMarks(line, color, says, 3)]
-        ticks = tuple(sorted({at for line in points.values() for at, _ in line}))
-        x = PlotAxis(f"{of} (logarithmic)", ticks[0], ticks[-1], ticks, lambda at: f"{2**at:.0f}")
-        y = PlotAxis.over([cell.us_per_request for cell in cells], "µs per request", least=0.0)
-        plots.append((f"{MIDDLE} {other}", Plot(marks, x, y)))
-    chart = facets(
-        "How does the scheduler's time per request grow with models and workers?",
-        plots,
-        legend=[LegendEntry(name, colors.of_contender(name), colors.dash_of(name), "line") for name in DEFERRALS],
-        note="Sizes grow by factors: time that grows with their logarithm is a straight line.",
-    )
-    verdicts = [
-        f"{row.deferral}: {row.us_per_doubling:+.2f} µs for each doubling of the {row.of} "
-        f"(exponent {row.exponent:.2f}, where 1 is linear)."
-        for row in growths
-    ]
-    return Page("Symphony's scheduler on one core", verdicts, origin, {}, {}, [chart]).html()
 
 
 def _show(console: Console, simulated: dict[str, float], cells: list[Cell], growths: list[Growth]) -> None:

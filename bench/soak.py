@@ -1,6 +1,6 @@
 """Soak test: half an hour of mixed traffic at a moderate rate, to detect leaks of memory, threads or descriptors.
 
-    python -m bench.soak [--minutes M] [--json FILE] [--plot FILE]
+    python -m bench.soak [--minutes M] [--json FILE]
 
 Unary calls, large tensors, streams, HTTP, cancelled calls, malformed input, short-lived clients, a model loaded
 repeatedly, metrics and statistics. Fails if memory grows in the second half, threads or descriptors grow, or a
@@ -16,7 +16,7 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,9 +33,6 @@ from tritonclient.grpc import service_pb2
 from bench.fuzz import CONFIG, ECHO, send
 from bench.fuzz_inputs import MODEL, WORDS, good_request, make_input
 from bench.proxy_process import ProxyProcess, proxy_before
-from tidegate.commands.common import origin
-from tidegate.report import Chart, LegendEntry, LineMark, Page, PageOrigin, Plot, PlotAxis, chart_of
-from tidegate.report.colors import INK
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 SERVICE = "/inference.GRPCInferenceService/"
@@ -282,7 +279,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=30, help="how long (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write counts and samples to this file")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the samples into this HTML file")
     arguments = parser.parse_args()
     console = Console(width=None if os.isatty(1) else 120)
     ledger = soak(arguments.minutes, console)
@@ -296,8 +292,6 @@ def main() -> None:
     if arguments.json:
         figures = {"counts": ledger.counts, "samples": ledger.samples, "wrong": wrong}
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
-    if arguments.plot:
-        arguments.plot.write_text(page_of(ledger, origin()), encoding="utf-8")
     for words in wrong:
         console.print(f"[red]{words}", markup=False)
     raise SystemExit(1 if wrong else 0)
@@ -306,35 +300,6 @@ def main() -> None:
 def _slope(ledger: Ledger) -> str:
     second = ledger.samples[len(ledger.samples) // 2 :]
     return f"{growth_mib_per_hour(second):+.1f} MiB an hour" if len(second) > 1 else "unknown"
-
-
-def page_of(ledger: Ledger, origin: PageOrigin) -> str:
-    """Return the samples as an HTML page: resources of the proxy, latencies and failures over time."""
-    samples = ledger.samples
-    x = PlotAxis.over([sample["at_s"] / 60 for sample in samples], "minutes", least=0.0)
-
-    def lines(title: str, label: str, figures: Mapping[str, str], *, least: float | None = 0.0) -> Chart:
-        values = [sample[name] for sample in samples for name in figures]
-        drawn = [
-            LineMark([(sample["at_s"] / 60, sample[name]) for sample in samples], color, name.removesuffix("_ms"))
-            for name, color in figures.items()
-        ]
-        keys = [LegendEntry(line.name, line.color, shape="line") for line in drawn] if len(drawn) > 1 else []
-        return chart_of(title, Plot(drawn, x, PlotAxis.over(values, label, least=least), 150), legend=keys)
-
-    on_time = [(sample["at_s"] / 60, sample["attainment"]) for sample in samples]
-    attained = Plot([LineMark(on_time, "on-time")], x, PlotAxis.shares([value for _, value in on_time], "in time"), 150)
-    parts = [
-        lines("Does it keep memory?", "MiB", {"memory_mib": INK}, least=None),
-        lines("Does it keep descriptors?", "descriptors", {"descriptors": INK}),
-        lines("Does it keep threads?", "threads", {"threads": INK}),
-        lines("Does it become slower?", "ms", {"p50_ms": "contender-0", "p99_ms": "contender-2"}),
-        chart_of(f"How many unary calls are answered within {SLO_S:g} s?", attained),
-    ]
-    wrong = judge(ledger)
-    verdicts = wrong or [f"Nothing is wrong. Memory in the second half: {_slope(ledger)}."]
-    facts = {"Calls": ", ".join(f"{name} {count:,}" for name, count in sorted(ledger.counts.items()))}
-    return Page("Everything at once, for a while", verdicts, origin, facts, {}, parts).html()
 
 
 if __name__ == "__main__":

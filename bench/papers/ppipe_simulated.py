@@ -1,6 +1,6 @@
 """PPipe against its baselines, simulated, on the paper's clusters of 25 fast and 75 slow GPUs (sections 7.2 and 7.4).
 
-    python -m bench.papers.ppipe_simulated --data DIR --json ppipe.json --html ppipe.html
+    python -m bench.papers.ppipe_simulated --data DIR --json ppipe.json
 
 DIR has the artifact's block timings and plans (docs/results/ppipe.md), which are not a part of this project. Takes
 about an hour on two cores, so it is not in `make bench`; `--clusters HC1-L --groups G1` runs a part.
@@ -15,8 +15,8 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -25,8 +25,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tidegate.commands.common import origin
-from tidegate.report import Colors, ColumnMarks, LegendEntry, Page, PageOrigin, Plot, PlotAxis, facets
 from tidegate.schemas import DocumentError, Layout, read_document, write_document
 from tidegate.sim.parallel import run_parallel
 from tidegate.sim.result import RunResult
@@ -202,7 +200,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--options", type=json.loads, default={}, help="of the policies, as JSON")
     parser.add_argument("--jobs", type=int, default=-1, help="runs at once; default: as many as cores")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--html", type=Path, help="write a page with the load factors to this file")
     options = parser.parse_args(arguments)
     console = Console(width=None if os.isatty(1) else 140)
     try:
@@ -250,8 +247,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     if options.json:
         options.json.write_text(json.dumps({**settings, "rows": rows, "summary": lines}, indent=2) + "\n")
-    if options.html:
-        options.html.write_text(page_of(lines, origin(), settings), encoding="utf-8")
 
 
 def _table(lines: Sequence[dict[str, Any]]) -> Table:
@@ -282,72 +277,6 @@ def _busy_table(rows: Sequence[dict[str, Any]]) -> Table:
         if shares:
             table.add_row(framework, *(f"{fmean(column):.1%}" for column in zip(*shares, strict=True)))
     return table
-
-
-def page_of(lines: Sequence[dict[str, Any]], origin: PageOrigin, settings: Mapping[str, Any]) -> str:
-    """Return an HTML page with the load factors: a plot for each arrival process with bars for each cluster.
-
-    Args:
-        lines: from `summarise`.
-        origin: command and version for the page.
-        settings: parameters of the run.
-    """
-    frameworks = [name for name in FRAMEWORKS if name in lines[0]]
-    colors = Colors((), FRAMEWORKS)
-    y = PlotAxis.over([line[name] for line in lines for name in frameworks], "load factor", least=0.0)
-    plots = []
-    for arrivals in dict.fromkeys(line["arrivals"] for line in lines):
-        own = [line for line in lines if line["arrivals"] == arrivals]
-        plots.append((arrivals, Plot(_groups(own, frameworks, colors), _clusters(own), y)))
-    chart = facets(
-        f"How much load does each framework bear with {ATTAINMENT:.0%} in time?",
-        plots,
-        legend=[LegendEntry(name, colors.of_contender(name)) for name in frameworks],
-        note="Means over a cluster's models. 1 is the throughput that the artifact's own PPipe plan bears.",
-    )
-    return Page(
-        "PPipe and its baselines, simulated",
-        _verdicts(lines),
-        origin,
-        {name: str(value) for name, value in settings.items()},
-        {},
-        [replace(chart, wide=True)],
-    ).html()
-
-
-def _clusters(lines: Sequence[dict[str, Any]]) -> PlotAxis:
-    """An axis with a name in the middle of each group of bars."""
-    names = [line["cluster"] for line in lines]
-    middles = tuple(number + 0.5 for number in range(len(names)))
-    return PlotAxis("cluster", 0.0, float(len(names)), middles, lambda at: names[int(at)])
-
-
-def _groups(lines: Sequence[dict[str, Any]], frameworks: Sequence[str], colors: Colors) -> list[ColumnMarks]:
-    """The bars of each framework, beside each other in every group."""
-    wide = 0.8 / len(frameworks)
-    return [
-        ColumnMarks(
-            [
-                (group + 0.1 + wide * place, group + 0.1 + wide * (place + 1), line[name])
-                for group, line in enumerate(lines)
-            ],
-            colors.of_contender(name),
-            [f"{name}, {line['cluster']}: {line[name]:.3f}" for line in lines],
-        )
-        for place, name in enumerate(frameworks)
-    ]
-
-
-def _verdicts(lines: Sequence[dict[str, Any]]) -> list[str]:
-    """PPipe's mean gains, beside the paper's."""
-    said = [
-        f"{line['arrivals']} arrivals: PPipe bears {line[f'over {other}']:+.1f} % load over {other} "
-        f"(paper: {PAPER[line['arrivals'], other]['mean']:+.1f} %)."
-        for line in lines
-        for other in ("NP", "DART-r")
-        if line["cluster"] == "mean" and f"over {other}" in line
-    ]
-    return said or ["Load factors; PPipe and what it is compared with were not both run."]
 
 
 if __name__ == "__main__":

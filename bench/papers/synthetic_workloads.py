@@ -1,6 +1,6 @@
 """Deferred against eager batching on a sample of the 5880 synthetic workloads of the Symphony paper (section 3.4.2).
 
-    python -m bench.papers.synthetic_workloads --sample 200 --seed 1 --json synthetic.json --html synthetic.html
+    python -m bench.papers.synthetic_workloads --sample 200 --seed 1 --json synthetic.json
 
 Takes half an hour on one core, so it is not in `make bench`. A sample and a seed give the same figures in every
 process.
@@ -22,23 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from tidegate.commands.common import origin
 from tidegate.parallel_backend import Backend
-from tidegate.report import (
-    Chart,
-    Colors,
-    Download,
-    LegendEntry,
-    LineMark,
-    Page,
-    PageSection,
-    Plot,
-    PlotAxis,
-    PointMarks,
-    RuleMark,
-    chart_of,
-    table,
-)
 from tidegate.sim.goodput import GoodputQuery, GoodputSearch, search_goodput
 from tidegate.sim.parallel import run_parallel
 from tidegate.sim.run import RunSpec
@@ -237,7 +221,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--address", metavar="HOST:PORT", help="of a cluster, as in tidegate sweep")
     parser.add_argument("--json", type=Path, help="write the figures to this file, after every workload")
-    parser.add_argument("--html", type=Path, help="write a page with the distribution to this file")
     options = parser.parse_args(arguments)
     try:
         workloads = draw_sample(mixed_grid(), options.mixed, options.seed)
@@ -258,29 +241,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     groups = {name: members for name, members in groups.items() if members}
     for name, members in groups.items():
         _print(console, f"{len(members)} workloads, {name}", members)
-    if options.html:
-        options.html.write_text(page(groups))
-
-
-def page(groups: dict[str, list[dict[str, Any]]]) -> str:
-    """Return the distributions as one HTML page that needs no network.
-
-    `groups`: rows by name of the sample.
-    """
-    ratio = next(iter(RATIOS))
-    colors = Colors((), RATIOS)
-    parts: list[Chart | PageSection] = []
-    verdicts = []
-    for name, rows in groups.items():
-        title = f"{len(rows)} workloads, {name}"
-        summary = summarise(rows, ratio)
-        verdicts.append(f"{title}: {ratio} is {summary['median']:.2f} in the median, {summary['least']:.2f} at least.")
-        headers, cells = zip(*_columns(rows), strict=True)
-        parts.append(PageSection(title, table(headers, list(zip(*cells, strict=True)))))
-        parts.append(_distribution(f"How are the ratios of goodputs distributed over the {title}?", rows, colors))
-    title = "Goodput of deferred over eager batching, synthetic workloads"
-    data = Download("workloads.json", "application/json", json.dumps(groups))
-    return Page(title, verdicts, origin(), {}, {}, parts, downloads=[data]).html()
 
 
 def _profiles() -> list[dict[str, str]]:
@@ -336,28 +296,6 @@ def _print(console: Console, title: str, rows: Sequence[dict[str, Any]]) -> None
     for line in zip(*cells, strict=True):
         table.add_row(*line)
     console.print(table)
-
-
-def _distribution(title: str, rows: Sequence[dict[str, Any]], colors: Colors) -> Chart:
-    """Share of the workloads with at most a ratio, for each of the ratios."""
-    marks: list[LineMark | PointMarks | RuleMark] = [RuleMark(1.0, "equal", down=True)]
-    known = []
-    for ratio in RATIOS:
-        shown = sorted((row for row in rows if row["ratios"][ratio] is not None), key=lambda row: row["ratios"][ratio])
-        points = [(row["ratios"][ratio], (index + 1) / len(shown)) for index, row in enumerate(shown)]
-        says = [
-            f"{row['model']}, {row['slo_ms'] or 'own'} ms, Γ({row['shape']}), {row['models']} models, "
-            f"{row['workers']} workers: {row['ratios'][ratio]:.3f}"
-            for row in shown
-        ]
-        color = colors.of_contender(ratio)
-        marks += [LineMark(points, color, ratio, colors.dash_of(ratio)), PointMarks(points, color, says, 2)]
-        known += [value for value, _ in points]
-    plot = Plot(
-        marks, PlotAxis.over(known, "ratio of goodputs"), PlotAxis.shares([], "of the workloads", from_zero=True), 320
-    )
-    legend = [LegendEntry(ratio, colors.of_contender(ratio), colors.dash_of(ratio), "line") for ratio in RATIOS]
-    return chart_of(title, plot, legend=legend, wide=True)
 
 
 if __name__ == "__main__":
