@@ -34,7 +34,83 @@ def scenario(*changes: tuple[str, str]) -> str:
     return text
 
 
+SCENARIO_TO_SERVE = (
+    "it is a scenario, not a configuration of `tidegate serve`: give it to `tidegate simulate a.yaml`, `loadtest` or "
+    "`recommend`"
+)
+CONFIGURATION_TO_SIMULATE = (
+    "it is a configuration of `tidegate serve`, not a scenario: give it to `tidegate serve a.yaml`, `check` or `doctor`"
+)
 MISTAKES = {
+    "a scenario in place of a configuration": (scenario(), "serve a.yaml", f"error: a.yaml: {SCENARIO_TO_SERVE}"),
+    "a scenario to check": (scenario(), "check a.yaml", f"error: a.yaml: {SCENARIO_TO_SERVE}"),
+    "a configuration to simulate": (CONFIGURATION, "simulate a.yaml", f"error: a.yaml: {CONFIGURATION_TO_SIMULATE}"),
+    "a configuration to load with": (
+        CONFIGURATION,
+        "loadtest a.yaml --target localhost:8001",
+        f"error: a.yaml: {CONFIGURATION_TO_SIMULATE}",
+    ),
+    "a configuration to recommend for": (
+        CONFIGURATION,
+        "recommend a.yaml",
+        f"error: a.yaml: {CONFIGURATION_TO_SIMULATE}",
+    ),
+    "an option of a policy that is misspelt on the command line": (
+        "",
+        f"serve --triton {NOBODY} -O max_mis_rate=1",
+        "error: options of policy 'symphony': max_mis_rate: there is no such field; did you mean max_miss_rate?",
+    ),
+    "a plugin that is misspelt": (
+        "",
+        "plugins simphony",
+        "error: Invalid value for NAME: nothing named 'simphony' is installed; did you mean 'symphony'? See "
+        "`tidegate plugins --help`",
+    ),
+    "a policy to check that is misspelt": (
+        "",
+        "check-policy symfony",
+        "error: no policy named 'symfony' is installed; did you mean 'symphony'? Installed: {policies}",
+    ),
+    "a name that is none for a policy": (
+        "",
+        "new-policy Bad_Name",
+        "error: 'Bad_Name' is no name for a policy: small letters and digits, with - between words, as in high-water",
+    ),
+    "a mode of scheduling that there is not": (
+        "",
+        "serve --triton localhost:8001 --scheduling m=merge",
+        "error: command line: models.m.scheduling: must be 'batched', 'unbatched' or 'bypass', not 'merge'",
+    ),
+    "a share that is none": (
+        "",
+        "serve --triton localhost:8001 --canary lots",
+        "error: command line: canary: must be a share, such as 5% or 0.05, not 'lots'",
+    ),
+    "a configuration that is not there": (
+        "",
+        "serve b.yaml",
+        "error: b.yaml: No such file or directory; a configuration is a YAML file",
+    ),
+    "rates that are none": (
+        scenario(),
+        "loadtest a.yaml --target localhost:8001 --rates abc",
+        "error: --rates 'abc': write requests per second with commas, such as --rates 100,200,400",
+    ),
+    "a Triton to write a configuration for without its port": (
+        "",
+        "init --triton localhost",
+        "error: --triton: 'localhost' is not HOST:PORT with a port up to 65535 (an IPv6 host stands in brackets)",
+    ),
+    "nothing to diagnose": (
+        "",
+        "doctor",
+        "error: Invalid value for CONFIG: which file? Or give --triton HOST:PORT. See `tidegate doctor --help`",
+    ),
+    "a request that is no number": (
+        "",
+        "explain run.jsonl first",
+        "error: Invalid value for 'request': must be a whole number. See `tidegate explain --help`",
+    ),
     "a command that is misspelt": (
         "",
         "simulat a.yaml",
@@ -208,6 +284,10 @@ MISTAKES = {
         "`tidegate serve --event-log` writes such a file",
     ),
 }
+
+
+def test_there_are_forty_at_least() -> None:
+    assert len(MISTAKES) >= 40
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -1,5 +1,6 @@
 """Every command of the tutorials runs, in the order of the page, as its reader would type it: in an empty folder."""
 
+import json
 import os
 import re
 import signal
@@ -64,9 +65,51 @@ def test_every_command_runs(page: str, tmp_path: Path) -> None:
             _end(shell.pid)
     logs = "".join(path.read_text() for path in tmp_path.glob("*.log"))
     assert shell.returncode == 0, f"{said}\n{logs}"
-    if page == "operator.md":
-        first, second = re.findall(r"^localhost:\d+ (\[.*\])$", said, re.MULTILINE)[:2]
-        assert first == second, "Triton and Tidegate answer alike"
+    FIGURES[page](tmp_path, said)
+
+
+def _check_operator(folder: Path, said: str) -> None:
+    first, second = re.findall(r"^localhost:\d+ (\[.*\])$", said, re.MULTILINE)[:2]
+    assert first == second, "Triton and Tidegate answer alike"
+    log = (folder / "tidegate.log").read_text()
+    assert "scorer 100 ms: requests that cannot meet it are rejected" in log, "the configuration's SLO, not the model's"
+    assert re.search(
+        r"^(tidegate has [\d.]+ % in time, triton [\d.]+ %|tidegate against triton: not measured)", said, re.M
+    )
+    counted = re.findall(r'^tidegate_requests_total\{[^}]*outcome="(\w+)"[^}]*\} ([\d.]+)$', said, re.MULTILINE)
+    assert sum(float(count) for _, count in counted) >= 3 * 4 * 40 * 0.8, "three rounds of Poisson 40/s"
+    assert re.search(r"\bsame\b|no difference|equal", said.rpartition("replay run.jsonl")[2]), (
+        "the replay decides alike"
+    )
+
+
+def _check_researcher(folder: Path, said: str) -> None:
+    """The order of the policies, and a simulation within 5 % of what was measured."""
+    simulated, expected, live = (
+        json.loads((folder / f"{name}.json").read_text()) for name in ("simulated", "expected", "live")
+    )
+    attained = {row["policy"]: row["attainment"] for row in simulated["rows"] if row["model"] == "*"}
+    assert attained["paper"] > 0.98
+    assert attained["symphony"] > 0.98
+    assert min(attained["paper"], attained["symphony"]) > attained["triton(max_queue_delay_ms=5)"]
+    assert f"{attained['paper']:.2%}" in said, "the table shows it"
+    found = {
+        each["policy"]: each["median_rps"] for each in json.loads((folder / "goodput.json").read_text())["goodput"]
+    }
+    assert max(found, key=lambda policy: found[policy]) == "paper"
+    assert "paper carries " in said
+    assert (
+        "inceptionresnetv2 150 ms: requests that cannot meet it are rejected" in (folder / "tidegate.log").read_text()
+    )
+    if live["not_measured"]:
+        pytest.skip(f"this machine is too busy: {live['not_measured'][0]['reason']}")
+    (own,), (measured,) = ([row for row in each["rows"] if row["model"] == "*"] for each in (expected, live))
+    assert measured["accepted"] == own["accepted"]
+    for figure in ("attainment", "goodput_rps"):
+        assert measured[figure] == pytest.approx(own[figure], rel=0.05), figure
+
+
+FIGURES = {"operator.md": _check_operator, "researcher.md": _check_researcher}
 
 
 def _end(group: int) -> None:

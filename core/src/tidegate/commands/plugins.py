@@ -13,6 +13,7 @@ from tidegate.api import CommandSpec, PlannerSpec, PolicySpec
 from tidegate.control import ControllerSpec
 from tidegate.host import PluginOption, Plugins, options_of
 from tidegate.observation import ObserverSpec
+from tidegate.schemas.did_you_mean import closest
 from tidegate.terminal import console_for_tables
 
 
@@ -42,9 +43,12 @@ def plugins_command(plugins: Plugins) -> Callable[..., None]:
         """List the installed plugins, or the options of one."""
         offers = offers_of(plugins)
         if name is not None:
+            known = {offer.name for offer in offers}
             offers = [offer for offer in offers if offer.name == name]
             if not offers:
-                raise typer.BadParameter(f"nothing named {name!r} is installed; `tidegate plugins` lists what is")
+                meant = closest(name, known)
+                remedy = f"did you mean {meant!r}?" if meant else "`tidegate plugins` lists what is"
+                raise typer.BadParameter(f"nothing named {name!r} is installed; {remedy}", param_hint="NAME")
         if as_json:
             rows = [dataclasses.asdict(offer) for offer in offers]
             sys.stdout.write(json.dumps({"plugins": rows, "broken": plugins.broken}, indent=2) + "\n")

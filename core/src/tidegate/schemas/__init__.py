@@ -14,6 +14,7 @@ dynamic_batching   Triton's `dynamic_batching` of a model, as in config.pbtxt an
 request_sizes  the observed distribution of rows per request
 shape_format   shapes of requests as text, the key of profiles
 validation_errors  validation errors as text: the field, the problem, the value
+document_kind  a file of another kind than a command takes, and the commands that take it
 did_you_mean   the known name that is closest to an unknown one
 block_profile  measured latency of the blocks of a model, for planners of partitions
 """
@@ -47,6 +48,7 @@ from tidegate.schemas.deployment import (
 )
 from tidegate.schemas.did_you_mean import did_you_mean
 from tidegate.schemas.document import DocumentError, read_document, write_document
+from tidegate.schemas.document_kind import other_kind
 from tidegate.schemas.dynamic_batching import (
     dynamic_batching_of,
     options_of,
@@ -151,6 +153,7 @@ __all__ = [
     "neighbors_parameter",
     "options_of",
     "options_of_model",
+    "other_kind",
     "plain_message",
     "read_deployment",
     "read_document",

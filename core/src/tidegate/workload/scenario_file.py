@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from tidegate.schemas import field_errors, format_field_errors, format_yaml_error
+from tidegate.schemas import field_errors, format_field_errors, format_yaml_error, other_kind
 from tidegate.workload.scenario import Scenario
 
 UNION_MEMBERS = frozenset({"poisson", "gamma", "uniform", "trace", "constant", "lognormal", "table"})
@@ -31,6 +31,8 @@ def read_scenario(path: Path, changes: dict[str, Any] | None = None, *, for_serv
     every entry of a list.
     """
     data = _parse(path)
+    if kind := other_kind(data, "a scenario", str(path)):
+        raise ScenarioError(f"{path}: {kind}")
     data = changed_by(path, data, changes or {})
     if for_server:
         _add_placeholders(data)

@@ -8,7 +8,14 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from tidegate.schemas import WHOLE_DOCUMENT, FieldError, field_errors, format_field_errors, format_yaml_error
+from tidegate.schemas import (
+    WHOLE_DOCUMENT,
+    FieldError,
+    field_errors,
+    format_field_errors,
+    format_yaml_error,
+    other_kind,
+)
 from tidegate_proxy.configuration.config import ListenConfig, ServeConfig
 
 
@@ -36,6 +43,8 @@ def read_config(path: Path | None = None, flags: Mapping[str, Any] | None = None
     document = _parse(path) if path else {}
     if not isinstance(document, dict):
         raise ConfigError(source, (FieldError(WHOLE_DOCUMENT, "it is no mapping of fields to values"),))
+    if kind := other_kind(document, "a configuration of `tidegate serve`", str(path)):
+        raise ConfigError(source, (FieldError(WHOLE_DOCUMENT, kind),))
     data = _with_all_tritons(_merged(_listening(_long(document), _long(given)), _long(given)), source)
     folder = path.parent.absolute() if path else Path.cwd()
     try:

@@ -75,6 +75,8 @@ class Driver:
         `look_again`: refreshes the models of a Triton.
         """
         self.engine = engine
+        self._advised_workers = 0
+        """Last recommendation in the log, which a policy repeats every few seconds."""
         self._in_force = in_force
         self.regions = regions
         self._directory = directory
@@ -229,7 +231,8 @@ class Driver:
                 log.error(
                     "observer removed after an error", extra={"observer": effect.observer, "error": effect.reason}
                 )
-            case Advise():
+            case Advise() if effect.workers != self._advised_workers:
+                self._advised_workers = effect.workers
                 log.info("worker recommendation", extra={"workers": f"{effect.workers:+d}", "detail": effect.reason})
 
     def _give_up_effect(self, effect: AnyEffect) -> None:

@@ -1,0 +1,22 @@
+"""Kind of a file that was given in place of another: a scenario to `serve`, a configuration to `simulate`."""
+
+from typing import Final
+
+DOCUMENT_KINDS: Final = {
+    "a scenario": ({"arrivals"}, "`tidegate simulate {file}`, `loadtest` or `recommend`"),
+    "a configuration of `tidegate serve`": ({"tritons", "shards"}, "`tidegate serve {file}`, `check` or `doctor`"),
+}
+"""For each kind the fields of which only it has one, and the commands that take it."""
+
+
+def other_kind(data: object, wanted: str, file: str) -> str:
+    """Return that a document is of another kind than `wanted`, with the commands that take it; "": it is not.
+
+    `wanted`: a key of DOCUMENT_KINDS.
+    """
+    if not isinstance(data, dict) or data.keys() & DOCUMENT_KINDS[wanted][0]:
+        return ""
+    for kind, (fields, commands) in DOCUMENT_KINDS.items():
+        if kind != wanted and data.keys() & fields:
+            return f"it is {kind}, not {wanted}: give it to {commands.format(file=file)}"
+    return ""
