@@ -53,7 +53,7 @@ def test_one_plugin_is_shown_with_type_default_and_text_of_each_option() -> None
     assert shown.startswith("policy symphony, from tidegate-symphony: Deferred batching")
     (line,) = (line for line in shown.splitlines() if "max_miss_rate" in line)
     assert [cell.strip() for cell in line.strip("│").split("│")] == [
-        "max_miss_rate", "number, at least 0, below 1", "0.01", "Share of requests lost below which all is well"
+        "max_miss_rate", "number, at least 0, below 1", "0.01", "Fraction of lost requests that needs no more workers"
     ]  # fmt: skip
 
 

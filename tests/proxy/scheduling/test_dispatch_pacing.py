@@ -10,7 +10,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tests.proxy.scheduling.test_stages import HEAD, MS, Counted, Split, Triton, Waiting
-from tidegate.api import Model, PolicyOptions, Profile, Setup, Worker
+from tidegate.api import Advise, Model, PolicyOptions, Profile, Setup, Worker
 from tidegate.engine import Engine
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.configuration.settings import CurrentSettings, SettingsHolder
@@ -178,3 +178,17 @@ def test_nor_for_an_instance_that_was_given_up() -> None:
             await instances.driver.close()
 
     asyncio.run(run())
+
+
+def test_a_recommendation_is_logged_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+    """Policies repeat it every few seconds."""
+
+    async def run() -> None:
+        driver = Instances().driver
+        with caplog.at_level("INFO"):
+            for workers in (0, 1, 1, 2, 2, 2, 0, 0):
+                driver._carry_out(Advise(workers, "load"))
+
+    asyncio.run(run())
+    logged = [record.__dict__["workers"] for record in caplog.records if record.message == "worker recommendation"]
+    assert logged == ["+1", "+2", "+0"]
