@@ -1,6 +1,7 @@
 """Help of every command: groups, first lines, options that are understood on their own."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,6 +48,35 @@ def test_the_help_fits_80_columns_uncut(monkeypatch: pytest.MonkeyPatch) -> None
         first = command.help.split("\n")[0]
         assert any(re.fullmatch(rf" *{name} +{re.escape(first)}", line) for line in lines), name
     assert [line[:-1] for line in lines if line in {f"{group}:" for group in COMMAND_GROUPS}] == list(COMMAND_GROUPS)
+
+
+def _examples(name: str) -> list[str]:
+    """Return the examples as they are printed at 80 columns, their continuation lines joined as a shell does."""
+    output = invoke(name, "--help").output
+    described = output.split("\nOptions:\n")[0].replace(" \\\n", " ")
+    return [line.strip() for line in described.splitlines() if re.match(r"  +(sudo )?tidegate \S+ .*\S", line)]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_can_be_pasted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a command whose options exist, though the terminal is narrow."""
+    monkeypatch.setenv("COLUMNS", "80")
+    written = re.findall(r"^\s*((?:sudo )?tidegate (?:.|\n(?!\s*\n))*)", COMMANDS[name].callback.__doc__, re.MULTILINE)
+    examples = _examples(name)
+    assert [" ".join(example.split()) for example in examples] == [" ".join(text.split()) for text in written]
+    for example in examples:
+        for part in example.removeprefix("sudo ").split(" && "):
+            program, command, *arguments = shlex.split(part)
+            assert program == "tidegate"
+            found = COMMANDS[command]
+            with found.make_context(command, [], resilient_parsing=True) as context:
+                found.make_parser(context).parse_args(arguments)
+
+
+def test_most_commands_have_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    without = {name for name in COMMANDS if not _examples(name)}
+    assert without <= {"triton", "plugins", "new-policy"}
 
 
 @pytest.mark.parametrize("arguments", [[], *([name] for name in COMMANDS)], ids=str)

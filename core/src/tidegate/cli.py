@@ -1,9 +1,11 @@
 """The `tidegate` command: collects the subcommands of all plugins and adds `plugins`, which lists them."""
 
+import inspect
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+import textwrap
+from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from typing import Annotated, Any, Final
 
@@ -40,8 +42,25 @@ def build_app(plugins: Plugins) -> typer.Typer:
     commands = {"plugins": plugins_command(plugins), **{name: spec.run for name, spec in plugins.commands.items()}}
     for group, names in _groups(commands):
         for name in names:
-            app.command(name, rich_help_panel=group)(commands[name])
+            app.command(name, rich_help_panel=group, help=_help_of(commands[name]))(commands[name])
     return app
+
+
+def _help_of(command: Callable[..., None]) -> str:
+    """Return the docstring, with the examples on lines of their own that can be pasted: a long one has backslashes."""
+    return "\n\n".join(
+        f"\b\n{_pasteable(' '.join(paragraph.split()))}" if _EXAMPLE.match(paragraph) else paragraph
+        for paragraph in re.split(r"\n\s*\n", inspect.getdoc(command) or "")
+    )
+
+
+def _pasteable(example: str) -> str:
+    return " \\\n    ".join(textwrap.wrap(example, _EXAMPLE_COLUMNS, break_long_words=False, break_on_hyphens=False))
+
+
+_EXAMPLE: Final = re.compile(r"\s*(sudo )?(tidegate|curl) ")
+_EXAMPLE_COLUMNS: Final = 68
+"""Width of a line of an example: with the indentation and a backslash it fits 80 columns."""
 
 
 class _GroupedCommands(TyperGroup):

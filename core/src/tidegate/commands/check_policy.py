@@ -24,7 +24,11 @@ def check_policy(
     ] = 40,
     world: Annotated[
         int | None,
-        typer.Option(min=0, help="Test the invariants only in the random world of this number, and do not judge."),
+        typer.Option(
+            min=0,
+            help="Number of the only random world in which the invariants are tested; nothing is judged. [default: "
+            "all of --worlds]",
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=2, max=MAX_SEEDS, help="Seeds to compare policies on, from 1 on.")] = 5,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
@@ -37,8 +41,9 @@ def check_policy(
     First it runs in random worlds, in which every invariant is checked. Then it is judged in worlds with one difficulty
     each (rows, unlike models, stalls, bursts, ...) beside `fifs`, `eager` and the best of sixteen settings of Triton's
     own batcher. Where it is below the best of them by more than chance is marked. Exit status 1: an invariant broke.
+    Example:
 
-    Example: tidegate check-policy symphony --json judged.json
+    tidegate check-policy symphony --json judged.json
     """
     from rich.markup import escape
 
