@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from tidegate.api import PolicySpec
+from tidegate.control import ControllerSpec
 from tidegate.host import Plugins
 from tidegate.host.hookspecs import Hooks
+from tidegate.host.options import PluginOption, options_of
 
 ROOT = Path(__file__).parents[2]
 HOOKS = (ROOT / "docs/reference/hooks.md").read_text(encoding="utf-8")
@@ -59,18 +61,32 @@ def test_what_is_said_to_check_an_invariant_exists(name: str, path: str) -> None
     assert all(re.search(rf"(def|class) {step}\b", source) for step in name.split(".")) or name == "Drop"
 
 
-POLICIES = Plugins.installed().policies.values()
+PLUGINS = Plugins.installed()
+SPECS = [*PLUGINS.policies.values(), *PLUGINS.controllers.values()]
+HEADING = r"^## (?:The controllers: [^\n]*)?\b{}(?:, [\w-]+)*\n(.*?)(?=^## |\Z)"
+SECTIONS = ["How it works", "Options", "Limits"]
+"""What the README of a plugin says of each policy, after what it is and when to use it. An example may follow."""
 
 
-@pytest.mark.parametrize("spec", POLICIES, ids=lambda spec: spec.name)
-def test_every_policy_is_described_in_the_readme_of_its_plugin(spec: PolicySpec) -> None:
-    source = inspect.getsourcefile(spec.policy)
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_every_policy_and_controller_is_described_in_the_readme_of_its_plugin(
+    spec: PolicySpec | ControllerSpec,
+) -> None:
+    described = spec.policy if isinstance(spec, PolicySpec) else spec.controller
+    source = inspect.getsourcefile(described)
     assert source is not None
     readme = next(parent for parent in Path(source).parents if (parent / "pyproject.toml").exists()) / "README.md"
-    section = re.search(
-        rf"^## {spec.name}\n(.*?)(?=^## |\Z)", readme.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-    )
+    text = readme.read_text(encoding="utf-8")
+    section = re.search(HEADING.format(spec.name), text, re.MULTILINE | re.DOTALL)
     assert section, f"{readme} does not describe {spec.name}"
-    parts = re.findall(r"^### (.*)$", section[1], re.MULTILINE)
-    assert parts == ["What it does", "Inputs consumed", "Configuration", "Trade-offs"]
-    assert [option for option in spec.policy.Options.model_fields if f"`{option}`" not in section[1]] == []
+    introduction, *parts = re.split(r"^### (.*)$", section[1], flags=re.MULTILINE)
+    assert introduction.strip(), f"{readme} does not say what {spec.name} is, and when to use it"
+    assert [part.replace("they work", "it works") for part in parts[::2] if part != "Example"] == SECTIONS
+    rows = [_row(option) for option in options_of(described.Options)] or ["None."]
+    assert [row for row in rows if row not in section[1]] == [], f"write these rows into {readme}"
+
+
+def _row(option: PluginOption) -> str:
+    default = "required" if option.default is None else option.default
+    value_type = re.sub(r" \(.*\)", "", option.type)
+    return f"| `{option.name}` | {value_type} | {default} | {option.description} |"

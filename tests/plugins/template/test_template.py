@@ -62,6 +62,6 @@ def test_its_entry_point_offers_it(renamed: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_readme_has_the_shape_of_every_other(plugins: Plugins) -> None:
     section = README.split("\n## template\n")[1]
     parts = re.findall(r"^### (.*)$", section, re.MULTILINE)
-    assert parts == ["What it does", "Inputs consumed", "Configuration", "Trade-offs"]
+    assert parts == ["How it works", "Options", "Limits"]
     assert "`deadline_margin_ms`" in section
     assert "template" not in plugins.policies, "it is there to be copied, not installed"

@@ -90,8 +90,8 @@ class ByModelOptions(PolicyOptions):
 
     parts: tuple[PolicyPart, ...] = Field(
         default=(),
-        description="Who decides for which models: the first part that names a model has it. Models that none names "
-        "are served first come, first served",
+        description="Policies and their models; the first part that matches a model has it. Unmatched models are "
+        "served first come, first served",
     )
 
 
