@@ -3,7 +3,7 @@
     python -m release.screens FOLDER [--only NAME ...]
 
 Commands make the pages of small scenarios, some two minutes of two cores; Chromium, which must be installed, shoots
-them. The first page of the documents is shot where `make site` has built it. Pages that need a running server (`/live`)
+them. The first page of the documents is shot where `make site` has built it. Pages that need a running server (`/dashboard`)
 are not among them.
 """
 

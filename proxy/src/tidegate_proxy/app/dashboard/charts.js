@@ -37,8 +37,8 @@ function takeHistory(told) {
   return false
 }
 
-const atTime = (seconds) => (hello.kind === "recording" ? clockOf(1000 * seconds)
-  : new Date(1000 * seconds).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...(rangeS <= 300 && { second: "2-digit" }) }))
+const atTime = (seconds, step) => (hello.kind === "recording" ? clockOf(1000 * seconds)
+  : new Date(1000 * seconds).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...(step < 60 && { second: "2-digit" }) }))
 
 // Red where a curve is above a limit: a gradient with one hard edge.
 const aboveLimit = (limit, above, below) => (plot) => {
@@ -51,7 +51,7 @@ const aboveLimit = (limit, above, below) => (plot) => {
 // What each chart shows: {title, unit, lines: [{name, color, values, shown, fill, width}], limit, said}.
 function chartsOf(model) {
   const from = hello.kind === "recording" ? 0 : past.at_s.findIndex((at) => at > past.at_s.at(-1) - rangeS)
-  const cut = (values) => values.slice(from)
+  const cut = (values) => values.slice(from), now = hello.kind === "recording" ? "at the end" : "now"
   const series = (its) => ({ slo_ms: its.slo_ms, ...Object.fromEntries(LISTS.map((list) => [list, cut(its[list])])) })
   const one = series(model ? past.models[model] : past.total), x = cut(past.at_s)
   const all = Object.entries(past.models).map(([name, its]) => [name, series(its)])
@@ -67,14 +67,14 @@ function chartsOf(model) {
   const rate = {
     title: "Requests per second", unit: "", lines: stacked, floor: 0,
     shown: (value) => digits(value, value < 100 ? 1 : 0),
-    said: totals.length ? `${digits(totals.at(-1), 1)} /s now, at most ${digits(Math.max(...totals), 1)} /s` : "",
+    said: totals.length ? `${digits(totals.at(-1), 0)} ${now}, at most ${digits(Math.max(...totals), 0)}` : "",
   }
   const lines = model || all.length < 2 ? [] : busiest.map(([name, its]) => ({ name, color: colorOf(name), values: shareOf(its).map(percents), width: 1.5 }))
   const goods = known(shares)
   const attainment = {
     title: "SLO attainment", unit: " %", ceiling: 100, shown: (value) => `${digits(value, 1)} %`,
     lines: [...lines, { name: model || "all models", color: "--ink", values: shares.map(percents), width: 2.5 }],
-    said: goods.length ? `${percent(last(shares))} now, at least ${percent(Math.min(...goods))}` : "no requests",
+    said: goods.length ? `${percent(last(shares))} ${now}, at least ${percent(Math.min(...goods))}` : "no requests",
   }
   const timed = single.filter(([, its]) => its.slo_ms !== null && known(its.p99_ms).length)
   const over = x.map((_, at) => timed.some(([, its]) => its.p99_ms[at] !== null && its.p99_ms[at] > its.slo_ms))
@@ -93,7 +93,7 @@ function chartsOf(model) {
     title: "Busy workers", unit: " %", floor: 0, ceiling: 100, shown: (value) => `${digits(value, 0)} %`,
     lines: [{ name: "the busiest", color: "--model-0", values: workers.map(percents), width: 2, nameAt: (at) => names[at] },
       { name: "mean of all", color: "--muted", values: mean.map(percents), width: 1.5, fill: "--sunken" }],
-    said: last(workers) === null ? "" : `${names.at(-1)}: ${percent(last(workers))} now`,
+    said: last(workers) === null ? "" : `busiest ${now} ${percent(last(workers))}, at most ${percent(Math.max(...known(workers)))}`,
   }
   return { x, charts: [rate, attainment, p99, busy] }
 }
@@ -153,13 +153,13 @@ function chartIn(chart) {
       y: { range: (_, low, high) => extent(made.chart, low, high) },
     },
     axes: [
-      { stroke: muted, font, grid: { show: false }, ticks: { stroke: rule, size: 4 }, incrs: TICKS_S, space: 70, size: 30, values: (_, at) => at.map(atTime) },
+      { stroke: muted, font, grid: { show: false }, ticks: { stroke: rule, size: 4 }, incrs: TICKS_S, space: 70, size: 30, values: (_, at, __, ___, step) => at.map((each) => atTime(each, step)) },
       { stroke: muted, font, grid: { stroke: rule, width: 1 }, ticks: { show: false }, size: 52, values: (_, at) => at.map((value) => `${value.toLocaleString("en")}${chart.unit}`) },
     ],
     series: [{}, ...chart.lines.map((line) => ({
       label: line.name, width: line.width, spanGaps: false, points: { show: false },
       stroke: isLimited ? aboveLimit(chart.limit, red, ink(line.color)) : ink(line.color),
-      fill: isLimited ? aboveLimit(chart.limit, `${red}38`, "transparent") : line.fill && ink(line.fill),
+      fill: isLimited && chart.lines.length === 1 ? aboveLimit(chart.limit, `${red}38`, "transparent") : line.fill && ink(line.fill),
     }))],
     hooks: {
       setCursor: [(plot) => made.readOut(plot.cursor.idx ?? null)],
@@ -190,7 +190,8 @@ function drawRule(plot, chart, color, font) {
   brush.lineTo(left + width, y)
   brush.stroke()
   brush.font = font.replace("11px", `${11 * dense}px`)
-  brush.fillText(chart.limitName, left + 6 * dense, y - 5 * dense)
+  brush.textAlign = "right"
+  brush.fillText(chart.limitName, left + width - 6 * dense, y - 5 * dense)
   brush.restore()
 }
 
