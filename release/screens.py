@@ -3,8 +3,8 @@
     python -m release.screens FOLDER [--only NAME ...]
 
 Commands make the pages of small scenarios, some two minutes of two cores; Chromium, which must be installed, shoots
-them. The first page of the documents is shot where `make site` has built it. Pages that need a running server (`/dashboard`)
-are not among them.
+them. The first page of the documents is shot where `make site` has built it. The dashboard, which needs a server,
+is not among them.
 """
 
 import argparse

@@ -147,7 +147,7 @@ def _heat_maps(
         value = medians[name].get((row, column))
         if value is None:
             return None
-        at = (value - least) / (most - least) if most > least else 1.0
+        at = (value - least) / (most - least) if most > least else 0.5
         shown = number_format.share(value) if figure.unit == "%" else number_format.rate(value)
         says = f"{name}, {across}={column}, {down}={row}: {shown}{'' if figure.unit == '%' else f' {figure.unit}'}"
         kept = figure.limit is not None and value >= figure.limit

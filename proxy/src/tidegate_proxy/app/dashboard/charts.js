@@ -145,7 +145,7 @@ function chartIn(chart) {
   const muted = ink("--muted"), rule = ink("--rule"), red = ink("--failed"), font = "11px system-ui, sans-serif"
   const isLimited = chart.limit !== null && chart.limit !== undefined
   made.plot = new uPlot({
-    width: canvas.clientWidth, height: 190, padding: [10, 6, 0, 0],
+    width: canvas.clientWidth, height: 190, padding: [10, 16, 0, 0],
     legend: { show: false },
     cursor: { sync: { key: "over time" }, drag: { x: false, y: false }, y: false, points: { size: 6 } },
     scales: {

@@ -4,6 +4,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from tidegate.report.names import shortened
+
 MAX_NAME: Final = 160
 """Length limit of the names of models and reasons, which clients and policies choose."""
 
@@ -179,5 +181,5 @@ class DashboardSnapshot(msgspec.Struct, frozen=True):
 
 
 def cut(name: str) -> str:
-    """Shorten a name to the length limit."""
-    return name if len(name) <= MAX_NAME else name[: MAX_NAME - 1] + "…"
+    """Shorten a name to the length limit, in its middle."""
+    return shortened(name, MAX_NAME)
