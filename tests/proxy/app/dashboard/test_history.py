@@ -71,6 +71,18 @@ def test_points_are_differences_of_counters(monkeypatch: pytest.MonkeyPatch) -> 
     assert told.busy[1:] == [0.4, 0.5]
 
 
+def test_what_bypasses_the_scheduler_has_a_rate_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, metrics = Clock(monkeypatch), Metrics(SETUP, Reducer())
+    ring = HistoryRing(metrics)
+    clock.s += 2
+    metrics.bypassed["only Triton's", "answered"] += 6
+    metrics.bypassed["only Triton's", "failed"] += 2
+    ring.sample()
+    told = ring.history(0)
+    assert told.models["only Triton's"].bypassed == told.total.bypassed == [4.0]
+    assert told.total.on_time == [0.0]
+
+
 def test_it_holds_an_hour_and_gives_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MAX_POINTS", 4)
     clock, metrics = Clock(monkeypatch), Metrics(SETUP, Reducer())

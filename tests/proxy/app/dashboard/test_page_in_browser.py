@@ -100,9 +100,11 @@ class Hostile:
     def history(self, since: int) -> object:
         """Three points: the second one has no answers, in the third p99 is above the SLO."""
         nan = float("nan")
-        evil = OutcomeSeries(50.0, [10.0, 0.0, 5.0], [0.0, 0.0, 5.0], [0.0, 2.0, 0.0], [0.0] * 3, [40.0, nan, 80.0])
-        long = OutcomeSeries(None, [1.0] * 3, [0.0] * 3, [0.0] * 3, [0.0] * 3, [7.0] * 3)
-        total = OutcomeSeries(None, [11.0, 1.0, 6.0], evil.late, evil.dropped, [0.0] * 3, evil.p99_ms)
+        evil = OutcomeSeries(
+            50.0, [10.0, 0.0, 5.0], [0.0, 0.0, 5.0], [0.0, 2.0, 0.0], [0.0] * 3, [0.0, 0.0, 4.0], [40.0, nan, 80.0]
+        )
+        long = OutcomeSeries(None, [1.0] * 3, [0.0] * 3, [0.0] * 3, [0.0] * 3, [0.0] * 3, [7.0] * 3)
+        total = OutcomeSeries(None, [11.0, 1.0, 6.0], evil.late, evil.dropped, [0.0] * 3, evil.bypassed, evil.p99_ms)
         at_s = [1_000_000.0, 1_000_005.0, 1_000_010.0]
         return History(0, at_s, total, {EVIL: evil, LONG: long}, 1, [0.1, 0.5, 0.9], [EVIL, LONG, EVIL], [0.1] * 3)
 
@@ -117,7 +119,7 @@ class Broken(Hostile):
         return self.tick(0)
 
     def history(self, since: int) -> object:
-        nothing = OutcomeSeries(None, [], [], [], [], [])
+        nothing = OutcomeSeries(None, [], [], [], [], [], [])
         error = "byte 7 of the log begins no entry"
         return History(0, [], nothing, {}, 0, [], [], [], read_ms=3_000.0, done=True, error=error)
 
@@ -185,6 +187,8 @@ def test_hostile_names_the_keyboard_and_a_telephone(tmp_path: Path) -> None:
             f"by('shown-model').value = {json.dumps(EVIL)}; by('shown-model').dispatchEvent(new Event('change'))"
         )
         assert await tab.value("document.querySelectorAll('#charts .legend')[2].textContent") == f"{EVIL}80.0 ms"
+        rates = await tab.value("document.querySelector('#charts .legend').textContent")
+        assert rates == "on time5.0late5.0dropped0.0bypassed4.0", "what never happened has no entry"
         drawn = "[...document.querySelectorAll('#charts canvas')].map((canvas) => canvas.getContext('2d')"
         drawn += ".getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean))"
         assert await tab.until(f"{drawn}.every(Boolean) && {drawn}.length") == 4

@@ -1,8 +1,8 @@
 // Curves over time, drawn by uPlot: an hour of a running Tidegate, or all of a recorded run.
 const RANGES_S = { "5 min": 300, "15 min": 900, "1 h": 3600 }
 const TICKS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400]
-const MOST_POINTS = 720, MOST_LINES = 8, MOST_OF_LIMIT = 4, LISTS = ["on_time", "late", "dropped", "failed", "p99_ms"]
-const OUTCOMES = [["on_time", "on time", "--on-time"], ["late", "late", "--late"], ["dropped", "dropped", "--dropped"], ["failed", "failed", "--failed"]]
+const MOST_POINTS = 720, MOST_LINES = 8, MOST_OF_LIMIT = 4, LISTS = ["on_time", "late", "dropped", "failed", "bypassed", "p99_ms"]
+const OUTCOMES = [["on_time", "on time", "--on-time"], ["late", "late", "--late"], ["dropped", "dropped", "--dropped"], ["failed", "failed", "--failed"], ["bypassed", "bypassed", "--waiting"]]
 let past = null, rangeS = 900, drawn = [], drawnAs = ""
 
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim()
@@ -55,8 +55,8 @@ function chartsOf(model) {
   const series = (its) => ({ slo_ms: its.slo_ms, ...Object.fromEntries(LISTS.map((list) => [list, cut(its[list])])) })
   const one = series(model ? past.models[model] : past.total), x = cut(past.at_s)
   const all = Object.entries(past.models).map(([name, its]) => [name, series(its)])
-  const totals = x.map((_, at) => sum(one, at)), shares = shareOf(one)
-  const busiest = all.map(([name, its]) => [name, its, its.on_time.reduce((total, _, at) => total + sum(its, at), 0)])
+  const totals = x.map((_, at) => sum(one, at) + one.bypassed[at]), shares = shareOf(one)
+  const busiest = all.map(([name, its]) => [name, its, its.on_time.reduce((total, _, at) => total + sum(its, at) + its.bypassed[at], 0)])
     .sort((one, other) => other[2] - one[2]).slice(0, MOST_LINES)
   const single = model ? [[model, one]] : busiest
   let below = totals.map(() => 0)

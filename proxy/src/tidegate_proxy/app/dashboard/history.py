@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tidegate.api import NS_PER_MS, Batch, Request, Worker
 from tidegate.observation import LogEntry, OutcomeListener, Reducer, StartStage
 from tidegate_proxy.app.dashboard.snapshot import cut
-from tidegate_proxy.observability.observability import LATENCY_BOUNDS_NS, Metrics
+from tidegate_proxy.observability.observability import LATENCY_BOUNDS_NS, Metrics, ModelCounts
 
 STEP_S: Final = 5.0
 """Seconds between two points of a running Tidegate."""
@@ -31,7 +31,7 @@ MIN_INTERVAL_NS: Final = 1_000_000_000
 SHOWN_MODELS: Final = 12
 """Number of models with series of their own, those with the most requests; the others count in the total."""
 LATENCY_QUANTILE: Final = 0.99
-_COLUMNS: Final = ("on_time", "late", "dropped", "failed", "p99_ms")
+_COLUMNS: Final = ("on_time", "late", "dropped", "failed", "bypassed", "p99_ms")
 _NS_PER_S: Final = 1_000_000_000
 _Columns = npt.NDArray[np.float32]
 
@@ -44,6 +44,8 @@ class OutcomeSeries(msgspec.Struct, frozen=True):
     late: list[float]
     dropped: list[float]
     failed: list[float]
+    bypassed: list[float]
+    """Requests that bypassed the scheduler, whatever their outcome; none in a recorded run."""
     p99_ms: list[float]
     """Latency of the answered, from the histogram's buckets; NaN (in JSON: null) where none was."""
 
@@ -78,6 +80,7 @@ class _Counts:
     late: int = 0
     dropped: int = 0
     failed: int = 0
+    bypassed: int = 0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_NS) + 1))
 
     def __sub__(self, before: "_Counts") -> "_Counts":
@@ -87,6 +90,7 @@ class _Counts:
             self.late - before.late,
             self.dropped - before.dropped,
             self.failed - before.failed,
+            self.bypassed - before.bypassed,
             buckets,
         )
 
@@ -95,11 +99,12 @@ class _Counts:
         self.late += other.late
         self.dropped += other.dropped
         self.failed += other.failed
+        self.bypassed += other.bypassed
         self.buckets = [ours + theirs for ours, theirs in zip(self.buckets, other.buckets, strict=True)]
 
     def row(self, seconds: float, slo_ns: int | None) -> tuple[float, ...]:
         """Return the values of `_COLUMNS` for an interval of this length."""
-        outcomes = (self.on_time, self.late, self.dropped, self.failed)
+        outcomes = (self.on_time, self.late, self.dropped, self.failed, self.bypassed)
         within = None if slo_ns is None else (slo_ns, self.on_time)
         return (*(count / seconds for count in outcomes), quantile_ms(self.buckets, within))
 
@@ -172,7 +177,7 @@ def _history(
 
 def _most_requested(models: Mapping[str, _Columns]) -> list[str]:
     """Return the models with the most requests."""
-    return sorted(models, key=lambda name: (-float(np.nansum(models[name][:, :4])), name))[:SHOWN_MODELS]
+    return sorted(models, key=lambda name: (-float(np.nansum(models[name][:, :-1])), name))[:SHOWN_MODELS]
 
 
 class HistoryRing:
@@ -198,10 +203,20 @@ class HistoryRing:
         self._before_ns = now_ns
         seconds, place, total = span_ns / _NS_PER_S, self._count % MAX_POINTS, _Counts()
         for columns in self._models.values():
-            columns[place] = (0.0, 0.0, 0.0, 0.0, np.nan)
-        for name, counts in self._metrics.models.items():
-            answered = counts.answered.counts
-            now = _Counts(counts.on_time, counts.late, counts.dropped.total(), counts.failed, answered.copy())
+            columns[place, :-1], columns[place, -1] = 0.0, np.nan
+        bypassed = Counter[str]()
+        for (name, _), count in self._metrics.bypassed.items():
+            bypassed[name] += count
+        for name in {*self._metrics.models, *bypassed}:
+            counts = self._metrics.models.get(name) or ModelCounts()
+            now = _Counts(
+                counts.on_time,
+                counts.late,
+                counts.dropped.total(),
+                counts.failed,
+                bypassed[name],
+                counts.answered.counts.copy(),
+            )
             before = self._counts_before.get(name)
             self._counts_before[name] = now
             ended = now - (before or _Counts())
@@ -242,7 +257,7 @@ class HistoryRing:
 def _empty(points: int = 0) -> _Columns:
     """Return columns of which the first points are known to be without requests."""
     columns = np.full((MAX_POINTS, len(_COLUMNS)), np.nan, dtype=np.float32)
-    columns[:points, :4] = 0.0
+    columns[:points, :-1] = 0.0
     return columns
 
 
