@@ -41,7 +41,8 @@ def test_a_plugin_conforms_where_only_the_contract_is_installed(bin_dir: Path) -
 from tidegate.host import Plugins
 from tidegate.testing import check_policy
 plugins = Plugins.installed()
-assert sorted(plugins.policies) == ["by-model", "symphony"] and not plugins.broken, (plugins.policies, plugins.broken)
+assert sorted(plugins.policies) == ["auto", "by-model", "symphony"], plugins.policies
+assert not plugins.broken, plugins.broken
 check_policy(plugins.policy("symphony"), worlds=40)
 """
     run(bin_dir / "python", "-c", program)

@@ -11,7 +11,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
@@ -19,6 +19,7 @@ from tests.proxy.observability.followed import Followed
 from tidegate.api import Batch, Model, Request, RequestArrived, Setup, Stage, StageFinished, Worker
 from tidegate.engine import StartStage
 from tidegate.observation import ChangeProgressed
+from tidegate_proxy.app.tuning import policy_tuning
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.observability.metrics_registry import registry_of
@@ -74,13 +75,14 @@ def _liveness() -> str:
 
 
 class _Said(Collector):
-    """What shadow mode and a canary show."""
+    """What shadow mode, a canary and a tuner show."""
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         estimate = {"model": "m", "measured": 0.8, "batcher": 0.8, "tuned": 0.8, "policy": 0.9, "gain": [0.05, 0.15]}
         side = comparison.TrafficGroup(300, 300, 0.9, 10.0, 20.0)
         yield from shadow.gauges([estimate])
         yield from canary.gauges([comparison.ModelComparison("m", side, side, (-0.01, 0.01), "")])
+        yield from policy_tuning.metrics_of((0.01, 0.02), 1.0)
 
 
 def _trial() -> str:

@@ -28,6 +28,7 @@ from tidegate.observation.stimuli import (
     ClockAdvanced,
     PolicyChanged,
     PolicyOverran,
+    PolicyTuned,
     RetryLimitChanged,
     TopologyChanged,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "PolicyReplaced",
     "PolicyRestored",
     "PolicyTraceObserver",
+    "PolicyTuned",
     "Recorder",
     "Reducer",
     "RequestTimeline",

@@ -21,7 +21,7 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate.observation.effects import AnyEffect, EngineRestarted, Fail, StartStage
-from tidegate.observation.stimuli import AnyStimulus, ChangeProgressed, ClockAdvanced, TopologyChanged
+from tidegate.observation.stimuli import AnyStimulus, ChangeProgressed, ClockAdvanced, PolicyTuned, TopologyChanged
 
 
 @dataclass
@@ -81,6 +81,9 @@ class OutcomeListener:
 
     def change_progressed(self, event: ChangeProgressed) -> None:
         """Handle a layout change that reached a state."""
+
+    def policy_tuned(self, event: PolicyTuned) -> None:
+        """Handle a verdict of the policy's tuner."""
 
 
 class SentStage:
@@ -242,6 +245,9 @@ class Reducer:
             case ChangeProgressed():
                 for reader in self._readers:
                     reader.change_progressed(event)
+            case PolicyTuned():
+                for reader in self._readers:
+                    reader.policy_tuned(event)
 
     def _take_in_effect(self, now_ns: int, effect: AnyEffect) -> None:
         match effect:

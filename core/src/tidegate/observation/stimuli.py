@@ -81,7 +81,33 @@ class ChangeProgressed(Event, frozen=True, tag=True):
     """Why the change was undone or rejected; empty otherwise."""
 
 
+TuningVerdict = Literal["kept", "proposed", "replaced", "reverted"]
+"""The policy stays; a dry run would replace it; it is replaced; the former one returns, as its successor was worse."""
+
+
+class PolicyTuned(Event, frozen=True, tag=True):
+    """The tuner of the policy reached a verdict about the latest traffic.
+
+    Where the policy is replaced, PolicyChanged follows.
+    """
+
+    verdict: TuningVerdict
+    policy: str
+    """The policy with its options, as text: the one that decides, or that would be better."""
+    reason: str
+    """One sentence."""
+    gain: tuple[float, float] | None = None
+    """95 % interval of the attainment gained (0.01 is one percentage point); None: no statement."""
+
+
 AnyStimulus = (
-    AnyEvent | ClockAdvanced | TopologyChanged | PolicyChanged | PolicyOverran | RetryLimitChanged | ChangeProgressed
+    AnyEvent
+    | ClockAdvanced
+    | TopologyChanged
+    | PolicyChanged
+    | PolicyOverran
+    | RetryLimitChanged
+    | ChangeProgressed
+    | PolicyTuned
 )
 """Union of all stimuli, for decoding and for exhaustive matches."""

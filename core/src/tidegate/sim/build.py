@@ -23,7 +23,9 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate.control import Controller, ControlLoop, LayoutRevision
+from tidegate.control.tuning import TuningOptions
 from tidegate.engine import FIRST_LEAD_NS, Engine, TopologyChanged
+from tidegate.host import Plugins
 from tidegate.observation import Observer
 from tidegate.schemas import Interference, InterferenceModel, compute_percent, mig_instance
 from tidegate.sim.cluster import Cluster
@@ -40,6 +42,7 @@ from tidegate.sim.true_latency import (
     drawing_factors,
     drawing_failures,
 )
+from tidegate.sim.tuning.simulated_tuning import SimulatedTuning
 from tidegate.workload import RequestSequence, Scenario, layout_of, stream
 from tidegate.workload.arrivals import NS_PER_S
 from tidegate.workload.simulated import NetworkSpec, StartupSpec
@@ -123,16 +126,26 @@ def simulation_of(
     seed: int,
     observers: Sequence[Observer] = (),
     controller: Controller | None = None,
+    plugins: Plugins | None = None,
 ) -> Simulation:
     """Return a simulation that is ready to run; it ends early once its record is hopeless.
 
     `policy` is called `name` in reports; its exceptions are raised. `record`: receives the outcomes. `seed`: seed of
     the workers' random streams. `controller`: the controller of the scenario, if it names one.
+    `plugins`: source of policies that replace a tuned one; None: it is not tuned.
     """
     spec, network = scenario.simulation, policy.setup.network
     is_away = any(pool.network for pool in scenario.workers)
     first_lead_ns = FIRST_LEAD_NS if is_away else 0  # who is there at once is sent nothing in advance
-    engine = Engine(policy, name=name, strict=True, learn=spec.learn, observers=observers, first_lead_ns=first_lead_ns)
+    engine = Engine(
+        policy,
+        name=name,
+        strict=True,
+        learn=spec.learn,
+        observers=observers,
+        first_lead_ns=first_lead_ns,
+        policies=plugins.make_policy if plugins else None,
+    )
     workers = policy.setup.workers
     combine: dict[str, Combine] = {model: service.combine for model, service in spec.service.items()}
     true = true_profiles(scenario, (profile for profile in policy.setup.profiles if not profile.shape))
@@ -163,9 +176,15 @@ def simulation_of(
         )
         engine.reducer.add_listener(loop.monitor)
         listeners.append(control)
+    tuning = None
+    if plugins is not None and isinstance(policy.options, TuningOptions):
+        until_ns = round((scenario.warmup_s + scenario.duration_s) * NS_PER_S)
+        tuning = SimulatedTuning(engine, policy.options, plugins, until_ns=until_ns)
+        listeners.append(tuning)
     simulation = Simulation(engine, cluster, listeners=listeners, patience=MAX_IDLE_TIMERS, enough=record.enough)
-    if control is not None:
-        control.begin(simulation.agenda)
+    for acting in (control, tuning):
+        if acting is not None:
+            acting.begin(simulation.agenda)
     simulation.schedule(_events(scenario, workers))
     simulation.feed(RequestArrived(request.arrival_ns, request) for request in requests)
     return simulation

@@ -55,7 +55,8 @@ def simulate(
     """
     scenario, choice = run.scenario, run.policy
     setup = setup_of(scenario, run.seed)
-    policy = (plugins or _installed()).make_policy(choice.name, setup, choice.options)
+    plugins = plugins or _installed()
+    policy = plugins.make_policy(choice.name, setup, choice.options)
     if requests is None:
         requests = draw_requests(scenario, run.seed, run.load)
     warmup_ns = round(scenario.warmup_s * NS_PER_S)
@@ -69,6 +70,7 @@ def simulate(
         seed=run.seed,
         observers=observers,
         controller=_controller_of(run, plugins),
+        plugins=plugins,
     )
     try:
         simulation.run()
@@ -91,13 +93,13 @@ def simulate(
     )
 
 
-def _controller_of(run: RunSpec, plugins: Plugins | None) -> Controller | None:
+def _controller_of(run: RunSpec, plugins: Plugins) -> Controller | None:
     """The controller that the scenario names. Raises PluginError."""
     chosen = run.scenario.controller
     if chosen is None:
         return None
     layout = layout_of(run.scenario)
-    return (plugins or _installed()).make_controller(chosen, layout, seed=run.seed)
+    return plugins.make_controller(chosen, layout, seed=run.seed)
 
 
 @lru_cache(maxsize=1)

@@ -14,11 +14,12 @@ import msgspec
 from msgspec.structs import replace
 
 from tidegate.api import NEVER_NS, Batch, Profile, ProfileKey, Request, RequestArrived, Setup, Worker
-from tidegate.engine import FIRST_LEAD_NS, Engine
+from tidegate.engine import FIRST_LEAD_NS, CancelStage, Engine
 from tidegate.host import PluginError, Plugins
 from tidegate.observation import EngineSettings, OutcomeListener
 from tidegate.sim.block_bootstrap import gain_interval
 from tidegate.sim.cluster import Cluster
+from tidegate.sim.event_queue import EventQueue
 from tidegate.sim.simulation import Simulation
 from tidegate.sim.true_latency import SimulatedWorker, TrueLatency
 
@@ -158,18 +159,46 @@ def _simulated(
     enough: Callable[[], bool] | None,
 ) -> tuple[WhatIfAnswer, bytearray]:
     """The answer, and for each request 1 if it was answered on time; empty where there is no answer."""
-    setup = _setup(question.setup, alternative)
-    name = alternative.policy or question.policy
-    requests = _renumbered(question.requests, alternative.pace)
+    options = alternative.options if alternative.policy else question.options
+    changed = replace(
+        question,
+        setup=_setup(question.setup, alternative),
+        policy=alternative.policy or question.policy,
+        options=options,
+        requests=renumbered(question.requests, alternative.pace),
+    )
+    on_time = outcomes(changed, plugins, seed=seed, enough=enough)
+    if isinstance(on_time, str):
+        return WhatIfAnswer(alternative.name, None, why=on_time), bytearray()
+    requests = changed.requests
+    came = Counter(request.model for request in requests)
+    well = Counter(request.model for request in requests if on_time[request.id])
+    told = WhatIfAnswer(
+        alternative.name,
+        well.total() / len(requests) if requests else None,
+        models={model: well[model] / count for model, count in sorted(came.items())},
+        why="" if requests else "nothing came",
+    )
+    return told, on_time
+
+
+def outcomes(
+    question: WhatIfQuestion, plugins: Plugins, *, seed: int = 0, enough: Callable[[], bool] | None = None
+) -> bytearray | str:
+    """Simulate `renumbered` requests; return for each 1 if it is on time, or why that is unknown.
+
+    `seed`: of policy and durations. `enough`: called after each event; True ends the run.
+    """
+    setup, settings, requests = question.setup, question.settings, question.requests
     try:
-        policy = plugins.make_policy(name, setup, dict(alternative.options if alternative.policy else question.options))
+        policy = plugins.make_policy(question.policy, setup, dict(question.options))
         engine = Engine(
             policy,
-            name=name,
+            name=question.policy,
             strict=True,
-            learn=question.settings.learn,
-            max_tries=question.settings.max_tries,
-            first_lead_ns=FIRST_LEAD_NS if question.settings.first_lead_ns else 0,
+            learn=settings.learn,
+            max_tries=settings.max_tries,
+            first_lead_ns=FIRST_LEAD_NS if settings.first_lead_ns else 0,
         )
         ends = _Ends(len(requests))
         engine.reducer.add_listener(ends)
@@ -178,21 +207,17 @@ def _simulated(
         simulation.feed(RequestArrived(request.arrival_ns, request) for request in requests)
         simulation.run()
     except PluginError as wrong:
-        return WhatIfAnswer(alternative.name, None, why=str(wrong)), bytearray()
+        return str(wrong)
     except Exception as fault:  # a policy may raise anything
-        why = f"the policy broke: {type(fault).__name__}: {fault}"
-        return WhatIfAnswer(alternative.name, None, why=why), bytearray()
-    if enough is not None and enough():
-        return WhatIfAnswer(alternative.name, None, why="it took too long to simulate"), bytearray()
-    came = Counter(request.model for request in requests)
-    well = Counter(request.model for request in requests if ends.on_time[request.id])
-    told = WhatIfAnswer(
-        alternative.name,
-        well.total() / len(requests) if requests else None,
-        models={model: well[model] / count for model, count in sorted(came.items())},
-        why="" if requests else "nothing came",
-    )
-    return told, ends.on_time
+        return f"the policy broke: {type(fault).__name__}: {fault}"
+    return "it took too long to simulate" if enough is not None and enough() else ends.on_time
+
+
+class _TritonCluster(Cluster):
+    """Workers that end what they began: a Triton cancels nothing that runs."""
+
+    def cancel(self, now_ns: int, effect: CancelStage, agenda: EventQueue) -> None:
+        """Let the stage run."""
 
 
 class _Ends(OutcomeListener):
@@ -216,8 +241,8 @@ def _setup(setup: Setup, alternative: WhatIfAlternative) -> Setup:
     return replace(setup, workers=tuple(workers), first_batch_id=0)
 
 
-def _renumbered(requests: Sequence[Request], pace: float) -> list[Request]:
-    """From 0 on, both ids and instants, in the order of arrival; deadlines stay as far away as they were."""
+def renumbered(requests: Sequence[Request], pace: float = 1.0) -> list[Request]:
+    """Return the requests with ids and instants from 0 on, in the order of arrival; the time up to deadlines stays."""
     if not requests:
         return []
     base_ns = requests[0].arrival_ns
@@ -251,7 +276,7 @@ def _cluster(setup: Setup, requests: Sequence[Request], factors: Sequence[float]
     workers = [
         SimulatedWorker(id=worker.id, device_class=worker.device_class, jitter=drawn) for worker in setup.workers
     ]
-    return Cluster(workers, TrueLatency(tables, shapes=shapes))
+    return _TritonCluster(workers, TrueLatency(tables, shapes=shapes))
 
 
 def _table_ns(profile: Profile) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ latency_bounds         the latency that workers guarantee for a queue, and the l
 required_batch_size    the batch size that the workers need to sustain the load
   queue_load, natural_batching   the arrival rate of a queue, and whether it forms batches without waiting
 worker_headroom        how many workers long batches leave to requests with tight deadlines
+auto                   the policy that a tuner replaces while serving
 rank_thread            all queues: which candidate runs on which worker, and when
 autoscaler             the number of workers that the load needs (section 3.5); advised_workers: a controller that
                        provides it

@@ -5,6 +5,7 @@ from typing import Any
 from tidegate.api import PlannerSpec, PolicySpec, hookimpl
 from tidegate.control import ControllerSpec
 from tidegate_symphony.advised_workers import AdvisedWorkers
+from tidegate_symphony.auto import Auto
 from tidegate_symphony.policy import Symphony
 from tidegate_symphony.subclusters import plan_subclusters
 from tidegate_symphony.subclusters_plan import SubclusterPlan
@@ -14,7 +15,7 @@ from tidegate_symphony.subclusters_random import plan_randomly
 
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
-    """Return the policy `symphony`."""
+    """Return the policies `symphony` and `auto`."""
     tries: tuple[dict[str, Any], ...] = (
         {},
         {"deferral": "frontrun"},
@@ -22,7 +23,10 @@ def tidegate_policies() -> list[PolicySpec]:
         {"pack_workers": True},
     )
     words = "Deferred batching: wait until one more request could not join in time"
-    return [PolicySpec("symphony", words, Symphony, tries)]
+    return [
+        PolicySpec("symphony", words, Symphony, tries),
+        PolicySpec("auto", "Symphony, or what simulations of the latest traffic prefer", Auto, ()),
+    ]
 
 
 @hookimpl

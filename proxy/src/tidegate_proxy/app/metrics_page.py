@@ -19,6 +19,7 @@ from tidegate_proxy.app.dashboard.history import STEP_S, HistoryRing
 from tidegate_proxy.app.dashboard.live import LiveView
 from tidegate_proxy.app.dashboard.routes import LivePage
 from tidegate_proxy.app.dashboard.viewers import Viewers
+from tidegate_proxy.app.tuning.policy_tuning import PolicyTuning
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.configuration.apis import Api
 from tidegate_proxy.deployed.tritons import RunningTritons
@@ -73,6 +74,7 @@ class MetricsPage:
         bounds: ClientBounds,
         limits: HttpLimits,
         trial: RolloutMode,
+        tuning: PolicyTuning,
         actuator: Actuator | None = None,
         processes: RunningTritons | None = None,
     ) -> None:
@@ -86,11 +88,12 @@ class MetricsPage:
         self._bounds = bounds
         self._limits = limits
         self._trial = trial
+        self._tuning = tuning
         self._actuator = actuator
         self._processes = processes
         self._history = HistoryRing(observability.metrics)
         self._sampling: asyncio.Task[None] | None = None
-        live = LiveView(driver, directory, discovery, trial, self._history)
+        live = LiveView(driver, directory, discovery, trial, tuning, self._history)
         self._live_page = LivePage(live, Viewers(live), self._looks_refused)
         self._shared = SharedPage(self._rendered)
         self._server: HttpServer | None = None
@@ -238,6 +241,7 @@ class MetricsPage:
         registry.register(self._liveness)
         registry.register(self._trial.shadow)
         registry.register(self._trial.canary)
+        registry.register(self._tuning)
         pending = {(model, version): snapshot.waiting[model] for model, version in counts}
         requests = request_metrics(counts, pending)
         own = generate_latest(registry).decode()

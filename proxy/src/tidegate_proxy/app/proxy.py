@@ -13,6 +13,7 @@ from tidegate_proxy.app.actuation.actuator import Actuator
 from tidegate_proxy.app.metrics_page import MetricsPage
 from tidegate_proxy.app.model_ownership import ModelOwnership
 from tidegate_proxy.app.tritons import Tritons
+from tidegate_proxy.app.tuning.policy_tuning import PolicyTuning
 from tidegate_proxy.configuration.addresses import host_of
 from tidegate_proxy.configuration.config import AGE_JITTER, TOLD_S, PolicyChoice, ServeConfig
 from tidegate_proxy.configuration.reload import diff
@@ -58,6 +59,7 @@ class Proxy:
         tritons: Tritons,
         actuator: Actuator | None,
         claims: ModelOwnership | None,
+        tuning: PolicyTuning,
     ) -> None:
         """Assemble the parts.
 
@@ -72,6 +74,7 @@ class Proxy:
         self.http_address = ""
         """Address of the HTTP service; "" if not served."""
         self.actuator = actuator
+        self.tuning = tuning
         self.metrics_address = ""
         """Address of the metrics; "" if not served."""
         self._claims = claims
@@ -199,10 +202,12 @@ class Proxy:
             yield
             return
         self.driver.change_policy(wanted)
+        self.tuning.follow(wanted)
         try:
             yield
         except BaseException:
             self.driver.change_policy(self.config.policy)
+            self.tuning.follow(self.config.policy)
             raise
 
     async def look_at_files(self) -> None:

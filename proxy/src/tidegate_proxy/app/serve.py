@@ -27,6 +27,7 @@ from tidegate_proxy.app.metrics_page import MetricsPage
 from tidegate_proxy.app.model_ownership import ModelOwnership, ServedModels, load_missing, planned_for
 from tidegate_proxy.app.proxy import Proxy
 from tidegate_proxy.app.tritons import Tritons, backend_of
+from tidegate_proxy.app.tuning.policy_tuning import PolicyTuning
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.descriptors import within_descriptors
 from tidegate_proxy.configuration.settings import SettingsHolder, settings_of
@@ -154,6 +155,8 @@ async def serving(  # noqa: PLR0915 - the list of all parts
         # What changes while it serves: the configuration, the layout, the plan of several shards.
         tritons = Tritons(config, in_force, directory, driver, discovery)
         actuator = _actuator(config, controller, engine, tritons, processes) if controller else None
+        tuning = PolicyTuning(driver, plugins, config.policy)
+        stack.push_async_callback(tuning.close)
         claims = ModelOwnership(served_models, discovery, engine) if served_models else None
         proxy = Proxy(
             directory,
@@ -169,6 +172,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             tritons,
             actuator,
             claims,
+            tuning,
         )
         stack.push_async_callback(proxy.close)
         for work in (
@@ -194,6 +198,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
                 bounds,
                 http_limits(served),
                 trial,
+                tuning,
                 actuator,
                 processes,
             )

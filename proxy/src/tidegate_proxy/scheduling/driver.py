@@ -25,7 +25,7 @@ from tidegate.engine import (
     RetryLimitChanged,
     StartStage,
 )
-from tidegate.observation import ChangeProgressed
+from tidegate.observation import ChangeProgressed, PolicyTuned
 from tidegate_proxy.base import refusal
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, TIMEOUT_EXPIRED, Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.config import PolicyChoice
@@ -187,6 +187,10 @@ class Driver:
 
     def change_progressed(self, event: ChangeProgressed) -> None:
         """Notify the engine and its observers of the progress of a layout change."""
+        self._engine.take_in(event)
+
+    def policy_tuned(self, event: PolicyTuned) -> None:
+        """Notify the engine and its observers of a verdict on the policy."""
         self._engine.take_in(event)
 
     @property

@@ -136,6 +136,17 @@ class Engine:
         return self._state.policy
 
     @property
+    def current_setup(self) -> Setup:
+        """The setup of a policy that would start now: models, workers that are there, and profiles."""
+        state = self._state
+        return state.succession.setup(state.models.values(), state.fleet.workers.values(), 0)
+
+    @property
+    def settings(self) -> EngineSettings:
+        """The current settings."""
+        return self._state.settings
+
+    @property
     def max_tries(self) -> int:
         """Number of tries of a request whose workers fail; `RetryLimitChanged` changes it."""
         return self._state.settings.max_tries

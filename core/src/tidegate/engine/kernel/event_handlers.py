@@ -32,6 +32,7 @@ from tidegate.observation import (
     ClockAdvanced,
     PolicyChanged,
     PolicyOverran,
+    PolicyTuned,
     RetryLimitChanged,
     TopologyChanged,
 )
@@ -77,7 +78,7 @@ class EventHandlers:
                 self._change_policy(event)
             case RetryLimitChanged():
                 self._state.settings = msgspec.structs.replace(self._state.settings, max_tries=event.max_tries)
-            case ClockAdvanced() | TimerFired() | WorkerReady() | WorkerDelayed() | ChangeProgressed():
+            case ClockAdvanced() | TimerFired() | WorkerReady() | WorkerDelayed() | ChangeProgressed() | PolicyTuned():
                 pass
 
     # Requests ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ figures       rolling figures of models, workers, shapes; decisions: recent deci
 rollout_section      the results of shadow mode or a canary, and models that are bypassed because that is better
 timeline_builder     builds the timeline of one request, a little at a time
   request_facts         the facts about it; latency_explanation: the same in sentences
-what_if       simulates the latest requests with something changed: what_if_input collects them,
+what_if       simulates the latest requests with something changed:
   what_if_process    a process of its own simulates
 recording     shows a recorded run: `tidegate view`; serving: serves it until interrupted
   log_file      random access to the event log

@@ -24,6 +24,7 @@ from tidegate.observation import (
     ObserverRemoved,
     PolicyReplaced,
     PolicyRestored,
+    PolicyTuned,
     TopologyChanged,
 )
 from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent
@@ -120,8 +121,12 @@ def _of_stimulus(event: AnyStimulus, at_ms: float, names: Mapping[int, str]) -> 
         case TopologyChanged():
             return DecisionRow(at_ms, "plan", "", text=f"{len(event.models)} models, {len(event.workers)} workers")
         case ChangeProgressed():
-            return DecisionRow(at_ms, "layout", "", text=cut(f"change {event.change}: {event.state} {event.reason}"))
-    return None
+            what, text = "layout", f"change {event.change}: {event.state} {event.reason}"
+        case PolicyTuned():
+            what, text = f"policy {event.verdict}", event.reason
+        case _:
+            return None
+    return DecisionRow(at_ms, what, "", text=cut(text))
 
 
 def _of_effect(effect: AnyEffect, at_ms: float) -> DecisionRow | None:

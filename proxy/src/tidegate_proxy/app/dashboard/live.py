@@ -22,6 +22,7 @@ from tidegate_proxy.app.dashboard.source import PageHello
 from tidegate_proxy.app.dashboard.tick_buffer import TickBuffer
 from tidegate_proxy.app.dashboard.timeline_builder import build_timeline, build_timeline_steps
 from tidegate_proxy.app.dashboard.what_if import what_if
+from tidegate_proxy.app.tuning.policy_tuning import PolicyTuning
 from tidegate_proxy.observability.observability import bypassed_in_words
 from tidegate_proxy.rollout.mode import RolloutMode
 from tidegate_proxy.rollout.shadow import own_batching
@@ -46,6 +47,7 @@ class LiveView:
         directory: CurrentCatalog,
         discovery: Discovery,
         trial: RolloutMode,
+        tuning: PolicyTuning,
         history: HistoryRing,
     ) -> None:
         self._driver = driver
@@ -53,6 +55,7 @@ class LiveView:
         self._directory = directory
         self._discovery = discovery
         self._trial = trial
+        self._tuning = tuning
         self._recent = TickBuffer()
         self._moments = EventBuffer(most=MAX_MOMENTS, longest_ns=MAX_NS)
         self._figures = RollingFigures(0)
@@ -123,6 +126,7 @@ class LiveView:
             section_of(self._trial),
             self._driver.engine.decides,
             [*self._bypassed(), *self._restrictions()],
+            self._tuning.sentence,
         )
         self._cost_ns += time.thread_time_ns() - began_ns
         return snapshot

@@ -27,6 +27,7 @@ function show(snapshot, afresh = false) {
   if (snapshot.policy) by("title").textContent = `Tidegate ${hello.version}, policy ${snapshot.policy}`
   showModels(snapshot)
   showTrial(snapshot.trial)
+  by("tuning").textContent = snapshot.tuning
   by("restrictions").textContent = snapshot.restrictions.map((words) => `${words}.`).join(" ")
   takeStages(snapshot, afresh)
   showWorkers(snapshot)

@@ -178,6 +178,8 @@ class DashboardSnapshot(msgspec.Struct, frozen=True):
     """Description of the current policy; "" in a recorded run, which reports it first."""
     restrictions: list[str] = []
     """What bypassed the scheduler, APIs that Tritons restrict and what Tidegate cannot see of them, as sentences."""
+    tuning: str = ""
+    """Latest verdict of the policy's tuner, as a sentence; "" if the policy is not tuned."""
 
 
 def cut(name: str) -> str:

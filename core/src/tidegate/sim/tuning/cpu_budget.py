@@ -1,0 +1,22 @@
+"""Budget of CPU time: a fraction of one core on average, saved up while nothing is simulated."""
+
+from typing import Final
+
+BURST_NS: Final = 2_000_000_000
+"""CPU time in ns that is saved up at most."""
+
+
+class CpuBudget:
+    """CPU time that may be spent. It reads no clock."""
+
+    def __init__(self, fraction: float, now_ns: int) -> None:
+        """Start without savings. `fraction`: fraction of one core."""
+        self._fraction = fraction
+        self._at_ns = now_ns
+        self._saved_ns = 0.0
+
+    def spend(self, now_ns: int, cpu_ns: int) -> int:
+        """Record that `cpu_ns` of CPU time were spent; return for how many ns nothing more may be."""
+        self._saved_ns = min(BURST_NS, self._saved_ns + self._fraction * (now_ns - self._at_ns)) - cpu_ns
+        self._at_ns = now_ns
+        return max(0, round(-self._saved_ns / self._fraction))
