@@ -62,6 +62,7 @@ def goodput(
         from tidegate.sim.parallel import run_parallel
         from tidegate.sim.run import RunSpec, choose_policies
         from tidegate.sim.sweep import parse_changes
+        from tidegate.sim.verdicts import goodput_verdicts
         from tidegate.workload import read_scenario
 
         document = read_scenario(scenario, parse_changes(changes or ()))
@@ -88,6 +89,8 @@ def goodput(
                 str(len(goodput.searches)),
             )
         console.print(table)
+        for verdict in goodput_verdicts(found, limit):
+            console.print(verdict, style="bold", markup=False)
         written = goodput_document(document, found, limit=limit, precision=precision)
         write_results(
             console,
