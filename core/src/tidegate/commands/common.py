@@ -125,11 +125,13 @@ def origin() -> "PageOrigin":
 def title_of(scenario: "Scenario", *, rate: bool = True) -> str:
     """Return the title of a report on a scenario; `rate`: whether it includes the request rate."""
     from tidegate.workload import layout_of, mean_rate_rps
+    from tidegate.workload.scenario_file import SERVERS_OWN
 
-    workers = len(layout_of(scenario).workers)
+    workers = 0 if any(pool.gpu == SERVERS_OWN for pool in scenario.workers) else len(layout_of(scenario).workers)
     models = len(scenario.models)
     return (
-        f"{scenario.name}: {models} model{'s' * (models > 1)}, {workers} worker{'s' * (workers > 1)}, "
+        f"{scenario.name}: {models} model{'s' * (models > 1)}, "
+        + (f"{workers} worker{'s' * (workers > 1)}, " if workers else "")
         + (f"{mean_rate_rps(scenario):,.0f} requests/s, " if rate else "")
         + f"{scenario.duration_s:g} s"
     )
