@@ -41,7 +41,7 @@ class Crowd:
 
 
 def run(rig: Rig) -> Result:
-    """Run it under a policy that uses deadlines, and under FIFS."""
+    """Run the greedy and the quiet client under a policy that uses deadlines, and under FIFS."""
     triton = rig.triton(Model(MODEL, slo_ms=SLO_MS))
     words, holds, figures = [], True, {}
     for policy in ("fifs", "symphony"):

@@ -8,7 +8,7 @@ from bench.replacement import replace_under_load
 
 
 def run(rig: Rig) -> Result:
-    """Replace it repeatedly under load over gRPC and HTTP."""
+    """Replace the Tidegate repeatedly under load over gRPC and HTTP."""
     requests, replacements = (2000, 1) if rig.quick else (10_000, 3)
     findings = replace_under_load(requests, replacements, Console(quiet=True))
     failed, total = findings.failed.total(), findings.failed.total() + findings.answered.total()

@@ -39,7 +39,9 @@ class StatsSnapshot:
 
 @dataclass(frozen=True)
 class ServerUsage:
-    """Difference of two snapshots. None: the model did not run."""
+    """Usage of a model between two snapshots of the server's statistics; the figures are None if the model did
+    not run.
+    """
 
     executions: int
     mean_rows: float | None

@@ -101,7 +101,7 @@ class Dataflow:
         return self.proto.graph.node
 
     def nature_of(self, value: str) -> Nature:
-        """Nature of a value of the main graph."""
+        """Return what a value of the main graph depends on."""
         if value in self.weights:
             return Nature.CONSTANT
         return self.nature[self.producer[value]] if value in self.producer else Nature.DATA

@@ -121,10 +121,7 @@ class Policy(ABC):
     runs_pipelines: ClassVar[bool] = False
     """True: the policy schedules models that are split into partitions (`Model.pipelines`), too."""
     awaits_ready: bool = True
-    """Whether it dispatches only to workers announced by WorkerReady. False: it reserves workers ahead.
-
-    If True, the engine runs no batch of late requests (`Model.on_deadline_miss`) on a worker before announcing it.
-    """
+    """Whether the policy dispatches only to workers announced by WorkerReady. False: it reserves workers ahead."""
     supports_pipelined_dispatch: bool = False
     """True: WorkerReady comes before the running stage has ended, so that the worker is never idle between batches.
 

@@ -61,7 +61,7 @@ class HardwareSite:
         return len(self.bundle.gpus) if self.bundle is not None else 1
 
     def gpus(self, count: int) -> tuple[str, ...]:
-        """Return the GPUs of `count` steps: the first ones, or that many bundles."""
+        """Return the GPUs of `count` steps of the hardware search: the first GPUs, or that many bundles."""
         if self.bundle is None:
             return ()
         return self.bundle.gpus * count if self.question.buy else self.bundle.gpus[:count]

@@ -19,7 +19,7 @@ class HeatCell:
     says: str
     """Text of its tooltip."""
     is_kept: bool = False
-    """Whether it meets the limit, which is marked independently of color."""
+    """Whether the cell meets the limit, which is marked independently of color."""
 
 
 def heat_map(

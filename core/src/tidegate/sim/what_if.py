@@ -80,7 +80,7 @@ class WhatIfAnswer(msgspec.Struct, frozen=True):
     models: dict[str, float] = {}
     """The same fraction by model."""
     why: str = ""
-    """Why it is unknown; empty otherwise."""
+    """Why the attainment is unknown; empty otherwise."""
 
 
 def usual_alternatives(question: WhatIfQuestion, installed: Plugins) -> list[WhatIfAlternative]:

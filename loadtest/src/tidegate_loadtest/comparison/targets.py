@@ -25,7 +25,7 @@ class Target:
     started_with: str = ""
     """Policy and its options if the server was started for the comparison, else ""."""
     is_plain: bool = False
-    """Whether it uses no TLS, though the other targets do."""
+    """Whether the target uses no TLS, though the other targets do."""
 
     def sending(self, sending: SendingOptions) -> SendingOptions:
         """Return the sending options for this target, given those of all."""

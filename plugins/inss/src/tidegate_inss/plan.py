@@ -54,7 +54,7 @@ class PlannedModel(_Part):
     bears_rps: Amount
     """Predicted rate in requests per second that its shares sustain before too many requests are late."""
     missing: str = ""
-    """Why it has no share, or too few; empty otherwise."""
+    """Why the model has no share, or too few; empty otherwise."""
 
 
 class SharePlan(Plan):

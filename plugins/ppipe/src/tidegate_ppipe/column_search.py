@@ -95,7 +95,7 @@ class Infeasible:
     """Result of a search without a plan: none exists, or none was found in time."""
 
     proven: bool
-    """Whether it is proven that there is no plan; otherwise the time was too short."""
+    """Whether the absence of a plan is proven; otherwise the time was too short."""
 
 
 def solve(

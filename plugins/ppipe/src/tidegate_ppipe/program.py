@@ -46,7 +46,7 @@ class ProgramSolution:
     bound: float | None
     """Bound over these columns; None: unknown."""
     proven: bool
-    """Whether it is proven that there are none, if none were found."""
+    """Whether the absence of a solution is proven, if none was found."""
 
 
 class Program:

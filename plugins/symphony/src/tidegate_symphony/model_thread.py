@@ -38,7 +38,7 @@ class Candidate:
     latest_ns: int = NEVER_NS
     """Latest start in ns that meets the earliest deadline."""
     on_time: bool = True
-    """Whether it is expected to be on time; otherwise it is tried if no other request wants the worker."""
+    """Whether the candidate is expected to be on time; otherwise it is tried if no other request wants the worker."""
     fillers: tuple[int, ...] = ()
     """Ids of requests further back that fill it (`FormedBatch.fillers`), not part of `count`."""
     full: bool = False

@@ -154,7 +154,7 @@ class HttpOpening(msgspec.Struct, array_like=True):
     body: bytes | None
     """Whole body if it is short; None: it follows in parts."""
     is_page: bool = False
-    """Whether it is for the shard's metrics endpoint, not for the inference server."""
+    """Whether the request is for the shard's metrics endpoint, not for the inference server."""
 
 
 class ResponseStart(msgspec.Struct, array_like=True):

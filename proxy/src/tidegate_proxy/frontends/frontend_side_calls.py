@@ -54,7 +54,7 @@ class RelayedCall:
             self._call.release(frames.size_of(payload))
 
     def fail(self, failure: RequestFailed) -> None:
-        """End it with a status."""
+        """End the call with a status."""
         self._call.end(failure.code, failure.details, failure.refusal)
 
     def again(self) -> None:
@@ -374,7 +374,7 @@ class RelayedStream:
         self._end_if_done()
 
     def fail(self, failure: RequestFailed) -> None:
-        """End it, after the pending responses."""
+        """End the stream after the pending responses."""
         if self._end is None:
             self._end = failure
             self._leave_parts()

@@ -268,7 +268,7 @@ class FrontendLink:
         self._link.send(kind, number, payload)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the link."""
         self._link.close()
 
     def was_left(self, model: str) -> bool:

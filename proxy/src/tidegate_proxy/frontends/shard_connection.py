@@ -59,7 +59,7 @@ class ShardRelay(Protocol):
         """Handle a frame from the shard."""
 
     def fail(self, failure: RequestFailed) -> None:
-        """End it."""
+        """End the relayed call or stream."""
 
     def again(self) -> None:
         """Begin again, after the shard was away."""
@@ -93,12 +93,12 @@ class ShardConnection:
 
     @property
     def alive(self) -> bool:
-        """Whether it can take requests."""
+        """Whether the shard can take requests."""
         return self._has_said_hello and self._away is None
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it is about to restart, or restarts."""
+        """Whether the shard is about to restart, or restarts."""
         return self._away is not None
 
     @property
@@ -107,7 +107,7 @@ class ShardConnection:
         return not self._under_way and not self._waiting
 
     def stopped(self) -> None:
-        """Mark it as ended, because everything shuts down."""
+        """Mark the shard as ended during shutdown."""
         self.has_stopped = True
 
     # For what is relayed -----------------------------------------------------------------------------------------

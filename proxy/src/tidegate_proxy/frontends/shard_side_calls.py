@@ -132,7 +132,7 @@ class RemoteCall(RpcCall):
             then(None)
 
     def cut_off(self, code: grpc.StatusCode, details: str) -> None:
-        """End it whatever is being done for it."""
+        """End the call, whatever its state."""
         if not self._ended:
             self.end(code, details)
             self._leave()

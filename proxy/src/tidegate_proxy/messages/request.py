@@ -604,7 +604,7 @@ class PassedThrough:
 
     @property
     def is_no_message(self) -> bool:
-        """Whether it cannot be parsed."""
+        """Whether the message cannot be parsed."""
         return self.header is None and not self.refusal
 
     @classmethod

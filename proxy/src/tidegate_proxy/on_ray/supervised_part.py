@@ -62,7 +62,7 @@ class SupervisedPart:
 
     @property
     def is_shard(self) -> bool:
-        """Whether it is a shard."""
+        """Whether the part is a shard."""
         return self.device is None and not self.is_frontend
 
     def enter(self, phase: PartPhase, now: float) -> None:

@@ -99,7 +99,9 @@ class Shadow(Collector):
         return self._in_force.settings.shadow
 
     def judged(self) -> Catalog:
-        """Return the catalog as if all that could be were scheduled, and what its Triton batches were batched."""
+        """Return the catalog on trial: models that could be scheduled count as scheduled, and those that Triton batches
+        as batched.
+        """
         current = self._directory.catalog
         known = self._judged
         if known is None or known[0] is not current:

@@ -58,7 +58,7 @@ class StageRun:
         return self.waiting == 0
 
     def stop(self) -> None:
-        """Cancel it; its result is ignored."""
+        """Cancel the stage; its result is ignored."""
         if self.call:
             self.call.cancel()
         if self.recovery:

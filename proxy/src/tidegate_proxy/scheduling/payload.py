@@ -69,7 +69,7 @@ class StageTarget:
     backends: Sequence[Backend]
     """Triton of this stage, then those of the later ones, which may read its outputs."""
     alone: bool
-    """Whether it is the only stage, of a model whose name on the Triton is the public one."""
+    """Whether the stage is the only one of its batch, for a model whose name on the Triton is the public one."""
     backend: Backend = field(init=False)
     """Triton of this stage."""
 

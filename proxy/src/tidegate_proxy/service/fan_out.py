@@ -52,7 +52,7 @@ class ControlVerb:
     routes: tuple[tuple[str, str], ...]
     """Routes of the HTTP service: methods and patterns."""
     changes_models: bool = False
-    """Whether it may change the served models."""
+    """Whether the call may change the served models."""
 
 
 CONTROL_VERBS: Final = (
@@ -83,7 +83,7 @@ class QueriedTriton(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether it is live, as far as is known."""
+        """Whether the Triton is live, as far as is known."""
 
 
 AnyTriton = TypeVar("AnyTriton", bound=QueriedTriton)

@@ -253,7 +253,7 @@ class BypassedInference:
         self._is_over = False
 
     def begin(self) -> None:
-        """Send it, and retry it if `Routing.may_try_again` allows."""
+        """Send the request, and retry it if `Routing.may_try_again` allows."""
         try:
             backend = self._routing.route_inference(self._message, self._request)
         except RequestFailed as failure:
@@ -270,7 +270,7 @@ class BypassedInference:
         backend.open_calls.add(self._call)
 
     def cancel(self) -> None:
-        """Cancel it, as no client waits for it any more."""
+        """Cancel the request, because no client waits for it any more."""
         self._is_over = True
         self._passages.over(self)
         if self._call:

@@ -86,7 +86,7 @@ class AsyncStream:
         return None
 
     def cancel(self) -> None:
-        """Cancel it: it ends with CANCELLED, unless it has ended."""
+        """End the stream with CANCELLED, unless it has ended."""
         self._call.cancel()
 
     def _read(self, message: bytes) -> None:

@@ -191,11 +191,11 @@ class Backend:
         return AsyncStream(self.channel, method, self._with_headers(method, metadata, opened, for_client), timeout_s)
 
     def withdraw(self) -> None:
-        """Mark it as lost: it gets no more requests until it is taken back."""
+        """Mark the Triton as lost: it gets no more requests until it is taken back."""
         self.alive = False
 
     def take_back(self) -> None:
-        """Mark it as live again."""
+        """Mark the Triton as live again."""
         self.alive = True
 
     def replace_headers(self, headers: Sequence[tuple[str, str]]) -> bool:

@@ -88,7 +88,8 @@ class ModelConfigVariant:
 
 
 def agree(forms: Sequence[LoadedConfig], voters: Container[Backend]) -> VariantAgreement:
-    """Return the leading configuration.
+    """Return the agreement of the Tritons that have a model; the configuration of most of them leads, of equals the
+    newest.
 
     `forms`: configurations of at least one Triton, recent changes last. `voters`: Tritons that are available;
     configurations of others count only if none of these has one.

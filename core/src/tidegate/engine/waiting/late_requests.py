@@ -74,7 +74,7 @@ class _LateOfModel:
 
 
 class LateRequests:
-    """Late requests, throttled or visible to the policy."""
+    """Requests past their deadline that are still served, throttled or visible to the policy."""
 
     def __init__(
         self,

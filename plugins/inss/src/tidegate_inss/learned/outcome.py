@@ -29,7 +29,7 @@ class DecisionOutcome:
 
 
 def outcome_of(loads: Loads, slots: GpuSlots, shares: SlotShares) -> DecisionOutcome:
-    """Return the outcome of copies in their shares, with neighbors always busy."""
+    """Return throughput and fraction of late requests of model copies on their shares, with neighbors always busy."""
     catalog, taken = loads.catalog, slots.taken
     load = slots.load[taken]
     model, units, batch = loads.model[load], shares.units[taken], shares.batch[taken]

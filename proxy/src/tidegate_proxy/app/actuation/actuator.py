@@ -101,7 +101,7 @@ class Actuator:
 
     @property
     def changes_layout(self) -> bool:
-        """Whether it may ever start or stop a worker."""
+        """Whether the actuator may ever start or stop a worker."""
         return self._processes is not None
 
     def report(self) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class BatchCompanion(msgspec.Struct, frozen=True):
 
 
 class StageFigures(msgspec.Struct, frozen=True):
-    """Stage of its batch, as predicted and as measured; instants since the arrival of the request."""
+    """A stage of the request's batch, as predicted and as measured; instants in ms since the arrival of the request."""
 
     partition: str
     worker: str

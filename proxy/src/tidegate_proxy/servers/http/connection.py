@@ -334,7 +334,9 @@ class HttpConnection(HttpToolsProtocol):
         return self.transport.get_write_buffer_size()
 
     def turn_away(self) -> None:
-        """Close it; a client in the middle of a request gets an error first, unless responses are pending."""
+        """Close the connection; a client in the middle of a request gets an error first, unless responses are
+        pending.
+        """
         if self.close_after_answers():
             return
         answering = self.cycle and not self.cycle.response_complete
@@ -354,7 +356,7 @@ class HttpConnection(HttpToolsProtocol):
         return True
 
     def abort(self) -> None:
-        """Close it at once, discarding everything."""
+        """Close the connection at once, discarding everything."""
         self.transport.abort()
 
     # The transport ------------------------------------------------------------------------------------------------
@@ -465,12 +467,12 @@ class HttpConnection(HttpToolsProtocol):
             close_once(self.transport)
 
     def shutdown(self) -> None:
-        """Close it if it is idle, or else after the answer in flight."""
+        """Close the connection if it is idle, or else after the response in flight."""
         if not self.transport.is_closing():
             super().shutdown()
 
     def retire(self) -> None:
-        """Close it after the response in flight; later responses close it themselves."""
+        """Close the connection after the response in flight; later responses close it themselves."""
         if self.cycle and not self.cycle.response_complete:
             self.cycle.keep_alive = False
 

@@ -61,15 +61,15 @@ class PendingCall:
         self._timer: asyncio.TimerHandle | None = None
 
     def cancel(self) -> None:
-        """Cancel it: unless it has ended, its callback is called with CANCELLED, and the server is notified."""
+        """End the call with CANCELLED and notify the server, unless the call has ended."""
         self._give_up(StatusCode.CANCELLED, "given up by Tidegate")
 
     def expires_in(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
-        """End it with DEADLINE_EXCEEDED after `seconds`."""
+        """End the call with DEADLINE_EXCEEDED after `seconds`."""
         self._timer = loop.call_later(seconds, self._give_up, StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def end(self, code: StatusCode, details: str) -> None:
-        """End it; only the first end counts."""
+        """End the call; only the first end counts."""
         if self.is_over:
             return
         self.is_over = True

@@ -158,7 +158,7 @@ class CallHeaders:
 
     @property
     def is_small(self) -> bool:
-        """Whether it is small enough to be kept."""
+        """Whether the headers are small enough to be kept."""
         return sum(len(name) + len(value) for name, value in self.headers) <= REMEMBERED_BYTES
 
 

@@ -224,7 +224,7 @@ class Http2Call(RpcCall):
 
     @property
     def is_over(self) -> bool:
-        """Whether it has its end, which may not be written yet."""
+        """Whether the call has its end, which may not be written yet."""
         return self._ended
 
     def limit_rest(self, within_s: float | None) -> None:
@@ -232,7 +232,7 @@ class Http2Call(RpcCall):
         self.until_s = 0.0 if within_s is None else self._connection.now_s() + within_s
 
     def expires_in(self, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
-        """End it with DEADLINE_EXCEEDED after `seconds`."""
+        """End the call with DEADLINE_EXCEEDED after `seconds`."""
         self.deadline_s = loop.time() + seconds
         self._deadline = loop.call_later(seconds, self._expire)
 

@@ -52,7 +52,7 @@ class TritonRestarter:
         self._thread = threading.Thread(target=self.watch, name=f"revival of {name}", daemon=True)
 
     def begin(self) -> None:
-        """Watch it in a thread of its own."""
+        """Start a thread that watches the Triton."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -64,7 +64,7 @@ class TritonRestarter:
         self._thread.join()
 
     def watch(self) -> None:
-        """Restart it whenever it exits, until `stop` is called in another thread."""
+        """Restart the Triton whenever it exits, until `stop` is called in another thread."""
         pauses = RestartPauses()
         began_s = time.monotonic()
         why = "it ended"
