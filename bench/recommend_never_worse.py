@@ -1,10 +1,11 @@
-"""Is anybody worse off who follows `tidegate recommend`? Twenty workloads, each served as before and as it says.
+"""Regret of following `tidegate recommend`: twenty workloads, each served as before and as recommended.
 
     python -m bench.recommend_never_worse [--seed N] [--requests N] [--only NUMBER ...] [--json FILE]
 
-Ten scenarios, which Triton serves by itself, and ten event logs of a Tidegate with some policy: workers, models, SLOs,
-bursts, rows, wrong profiles and loads from light to too much are drawn. What served before and what the answer says are
-then simulated under the same requests, with seeds that neither chose nor judged the answer. Minutes on two cores.
+Ten scenarios served by Triton itself, and ten event logs of a Tidegate with some policy, with random workers, models,
+SLOs, bursts, rows, wrong profiles, and loads from light to overload. The previous and the recommended setup are then
+simulated on the same requests, with seeds used neither to choose nor to judge the recommendation. Takes minutes on two
+cores.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from tidegate.workload import PolicyChoice, Scenario, stream
 WORKLOADS = 20
 JUDGING_SEEDS = range(7000, 7008)
 WORSE = 0.002
-"""A change that costs more than this part of the requests is worse, if its interval does not contain 0."""
+"""Loss of score from which a change counts as worse, if its interval does not contain 0."""
 RECORDED_REQUESTS = 6000
 POLICIES = ("symphony", "eager", "fifs", "nexus", "clipper", "timeout", "clockwork", "symphony", "orloj", "fifs")
 """Policies that served the recordings."""
@@ -42,7 +43,7 @@ POLICIES = ("symphony", "eager", "fifs", "nexus", "clipper", "timeout", "clockwo
 
 @dataclass(frozen=True)
 class Followed:
-    """What served before and what was recommended, on requests that neither has seen."""
+    """The previous and the recommended setup on requests that neither has seen."""
 
     number: int
     traffic: str
@@ -53,17 +54,17 @@ class Followed:
     before_attainment: float
     after_attainment: float
     gain: Interval
-    """Of the score: the mean of the attainment of all requests and of the worst model."""
+    """Gain of the score, the mean of the attainment of all requests and of the worst model."""
     runs: int
 
     @property
     def is_worse(self) -> bool:
-        """Whether following the answer costs more than chance does."""
+        """Whether following the recommendation loses more than chance explains."""
         return self.gain.mean < -WORSE and self.gain.high < 0
 
 
 def drawn_scenario(seed: int, number: int) -> Scenario:
-    """Return the scenario of a number in the sample of a seed."""
+    """Draw scenario `number` of the sample with this seed."""
     draw = stream(seed, "never worse", number)
     count, workers = draw.choice((1, 1, 2, 3)), draw.choice((1, 2, 4))
     models = [_drawn_model(draw, f"model{each}") for each in range(count)]
@@ -102,7 +103,13 @@ def _drawn_model(draw: Random, name: str) -> dict[str, Any]:
 
 
 def question_of(seed: int, number: int, requests: int) -> tuple[Scenario, RecommendQuery]:
-    """Return the true scenario of a number, and the question that an operator asks: the odd ones have recorded it."""
+    """Return the true scenario and the query of an operator; odd numbers are queries from an event log.
+
+    Args:
+        seed: of the sample.
+        number: of the scenario.
+        requests: number of requests in each run of the search.
+    """
     truth = drawn_scenario(seed, number)
     if number % 2 == 0:
         return truth, RecommendQuery(truth, requests=requests)
@@ -116,7 +123,14 @@ def question_of(seed: int, number: int, requests: int) -> tuple[Scenario, Recomm
 
 
 def follow(seed: int, number: int, requests: int, jobs: int) -> Followed:
-    """Ask, and compare what was there with the answer."""
+    """Run `recommend`, and compare the previous setup with the recommended one.
+
+    Args:
+        seed: of the sample.
+        number: of the scenario.
+        requests: number of requests in each run.
+        jobs: number of processes.
+    """
     truth, question = question_of(seed, number, requests)
     found = recommend(question, SimulationRuns(jobs))
     before = question.current or question.unmodified_triton
@@ -160,7 +174,7 @@ def show(console: Console, rows: Sequence[Followed]) -> None:
 
 
 def main() -> None:
-    """Run it, write its figures."""
+    """Run the benchmark and write its figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.recommend_never_worse", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="seed of the sample; default 1")
     parser.add_argument("--requests", type=int, default=800, help="in each run of the search; default 800")

@@ -95,7 +95,7 @@ class PolicyTuned(Event, frozen=True, tag=True):
     policy: str
     """The policy with its options, as text: the one that decides, or that would be better."""
     reason: str
-    """One sentence."""
+    """Reason of the verdict, a sentence."""
     gain: tuple[float, float] | None = None
     """95 % interval of the attainment gained (0.01 is one percentage point); None: no statement."""
 

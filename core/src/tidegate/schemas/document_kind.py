@@ -6,13 +6,13 @@ DOCUMENT_KINDS: Final = {
     "a scenario": ({"arrivals"}, "`tidegate simulate {file}`, `loadtest` or `recommend`"),
     "a configuration of `tidegate serve`": ({"tritons", "shards"}, "`tidegate serve {file}`, `check` or `doctor`"),
 }
-"""For each kind the fields of which only it has one, and the commands that take it."""
+"""For each kind of document the fields that identify it, and the commands that take it."""
 
 
 def other_kind(data: object, wanted: str, file: str) -> str:
-    """Return that a document is of another kind than `wanted`, with the commands that take it; "": it is not.
+    """Return an error if a document is of another kind than `wanted`, with the commands that take it; else "".
 
-    `wanted`: a key of DOCUMENT_KINDS.
+    `data`: content of the document. `wanted`: a key of DOCUMENT_KINDS. `file`: its path, for the message.
     """
     if not isinstance(data, dict) or data.keys() & DOCUMENT_KINDS[wanted][0]:
         return ""

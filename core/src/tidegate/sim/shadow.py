@@ -219,7 +219,7 @@ class ShadowWindow:
         return f"the simulated batcher is {100 * error:+.1f} percentage points from what was measured"
 
     def _doubt(self, requested: set[str], bounds: ProfileBounds, others: int) -> str:
-        """What an estimate assumes, as sentences."""
+        """Return the assumptions of an estimate, as sentences."""
         said = [bounds.doubts[model] for model in sorted(requested.intersection(bounds.doubts))]
         if assumed := sorted(requested.intersection(self._begin.assumed)):
             said.append(f"As if scheduling: batched were set for {', '.join(assumed)}, as its Triton batches it.")

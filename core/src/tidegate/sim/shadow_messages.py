@@ -90,7 +90,7 @@ class ShadowEstimate(msgspec.Struct, frozen=True):
     why: str
     """Why no gain is reported; empty otherwise."""
     doubt: str = ""
-    """What the estimate assumes without a measurement or a setting, as sentences; empty: nothing."""
+    """Assumptions of the estimate that are neither measured nor configured, as sentences; empty: none."""
 
 
 class ShadowReport(msgspec.Struct, frozen=True):

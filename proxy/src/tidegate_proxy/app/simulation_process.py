@@ -15,9 +15,9 @@ from tidegate.api import Request
 
 REQUESTS_AT_ONCE: Final = 200
 MAX_ANSWER: Final = 64 << 20
-"""Bytes of an answer, at most."""
+"""Maximum size of an answer in bytes."""
 LAST_WORDS_S: Final = 1.0
-"""Seconds within which a process that ended has written its last line to standard error."""
+"""Seconds for an ended process to write its last line to standard error."""
 
 
 class SimulationProcess:
@@ -35,7 +35,15 @@ class SimulationProcess:
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def ask(self, head: object, requests: Sequence[Request], timeout_s: float) -> bytes:
-        """Return the answer to a question. Raises ValueError with the reason if there is none, and ends the process."""
+        """Send a question to the process and return the answer.
+
+        Raises ValueError with the reason if there is none, and ends the process.
+
+        Args:
+            head: first line of the question.
+            requests: recorded requests.
+            timeout_s: seconds.
+        """
         try:
             async with asyncio.timeout(timeout_s):
                 if self.process_id is None:

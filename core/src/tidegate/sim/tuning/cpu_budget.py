@@ -3,7 +3,7 @@
 from typing import Final
 
 BURST_NS: Final = 2_000_000_000
-"""CPU time in ns that is saved up at most."""
+"""Maximum CPU time in ns that is saved up."""
 
 
 class CpuBudget:
@@ -16,7 +16,7 @@ class CpuBudget:
         self._saved_ns = 0.0
 
     def spend(self, now_ns: int, cpu_ns: int) -> int:
-        """Record that `cpu_ns` of CPU time were spent; return for how many ns nothing more may be."""
+        """Record that `cpu_ns` of CPU time were spent; return for how many ns no more may be spent."""
         self._saved_ns = min(BURST_NS, self._saved_ns + self._fraction * (now_ns - self._at_ns)) - cpu_ns
         self._at_ns = now_ns
         return max(0, round(-self._saved_ns / self._fraction))

@@ -11,7 +11,7 @@ from tidegate.api import Request
 
 NS_PER_S = 1_000_000_000
 BINS = 40
-"""Intervals in which arrivals are counted."""
+"""Number of intervals in which arrivals are counted."""
 MAX_RATE_DRIFT = 0.2
 """Relative difference of rates up to which two loads are alike, beyond chance."""
 MAX_SHARE_DRIFT = 0.15
@@ -23,10 +23,10 @@ CHANCE_DEVIATIONS = 3.0
 
 
 class LoadFingerprint(msgspec.Struct, frozen=True):
-    """What describes the load of a window of traffic."""
+    """Statistics that characterize the load of a window of traffic."""
 
     workers: tuple[int, ...]
-    """Ids of the workers that are there."""
+    """Ids of the current workers."""
     rate_rps: float
     rate_error_rps: float
     """Standard deviation of the rate."""
@@ -56,7 +56,14 @@ class LoadFingerprint(msgspec.Struct, frozen=True):
 def fingerprint_of(
     requests: Sequence[Request], since_ns: int, until_ns: int, workers: tuple[int, ...]
 ) -> LoadFingerprint:
-    """Return the fingerprint of requests that arrived in an interval, of which there is at least one."""
+    """Return the fingerprint of requests that arrived in an interval.
+
+    Args:
+        requests: at least one request.
+        since_ns: start of the interval.
+        until_ns: its end.
+        workers: ids of the current workers.
+    """
     length_ns = max(1, until_ns - since_ns)
     counts = [0] * BINS
     for request in requests:

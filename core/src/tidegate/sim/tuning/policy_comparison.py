@@ -20,33 +20,33 @@ BLOCKS: Final = 10
 HEATS: Final = ((0.125, 8), (0.5, 3))
 """Fraction of the requests that is simulated, and the number of candidates that go on."""
 SIMULATED_NS_PER_REQUEST: Final = 150_000
-"""CPU time in ns that a simulated request takes, about."""
+"""Approximate CPU time in ns of a simulated request."""
 
 
 class ComparisonJob(msgspec.Struct, frozen=True):
     """Recorded requests, and the policies to compare on them."""
 
     question: WhatIfQuestion
-    """Its policy is not simulated."""
+    """Recorded requests and their setup; the policy in it is not simulated."""
     on_time: Sequence[bool]
     """The measured outcome of each request."""
     candidates: Sequence[PolicyCandidate]
-    """The present policy comes first."""
+    """Policies to compare, the current one first."""
     seed: int
     cpu_fraction: float
     """Fraction of one CPU core that the simulations may take."""
 
 
 class CandidateOutcome(msgspec.Struct, frozen=True):
-    """Result of one candidate."""
+    """Simulated requests on time under one candidate."""
 
     candidate: PolicyCandidate
     blocks: Sequence[int] = ()
-    """Number of requests on time by block; empty: it was eliminated, or `why`."""
+    """Number of requests on time by block; empty if the candidate was eliminated or could not be simulated (`why`)."""
     models: dict[str, float] = {}
     """Attainment by model."""
     why: str = ""
-    """Why it could not be simulated."""
+    """Reason why the candidate could not be simulated."""
 
     @property
     def on_time(self) -> int:
@@ -62,7 +62,7 @@ class Comparison(msgspec.Struct, frozen=True):
     measured: Sequence[int]
     """Number of requests by block that were on time when they were served."""
     outcomes: Sequence[CandidateOutcome]
-    """In the order of the candidates."""
+    """Outcomes in the order of the candidates."""
     simulated_requests: int
     """Number of requests simulated in total: the cost."""
 

@@ -30,10 +30,10 @@ TRIAL_WINDOWS: Final = 3
 RUNNERS_UP: Final = 2
 """Number of candidates that are compared again beside the best."""
 BAN_NS: Final = 300_000_000_000
-"""How long a policy that disappointed is not a candidate: doubled each time."""
+"""Time in ns for which a policy that performed worse is not a candidate; doubled each time."""
 MAX_REMEMBERED: Final = 50
 SETTLING_NS: Final = 1_000_000_000
-"""How long after a change of the policy its window begins."""
+"""Time in ns between a change of the policy and the start of its window."""
 
 Events = list[PolicyTuned | PolicyChanged]
 
@@ -99,12 +99,14 @@ class PolicyTuner:
         return self._since_ns
 
     def disturbed(self, now_ns: int) -> None:
-        """Handle workers that came or went: begin again with the traffic from now on."""
+        """Restart with the traffic from now on, after workers joined or left."""
         self._awaited, self._leaders, self._trial = None, [], None
         self._next_window(now_ns)
 
     def begin(self, window: TrafficWindow) -> tuple[ComparisonJob | None, Events]:
-        """Return what to compare on this window; None: nothing, for the reason in the verdict."""
+        """Return the comparison to run on this window, and events for the engine; None: no comparison, for the reason
+        in the verdict.
+        """
         now_ns = window.now_ns
         self._due_ns = now_ns + self._interval_ns
         if len(window.requests) < MIN_REQUESTS:  # the window goes on
@@ -127,7 +129,9 @@ class PolicyTuner:
         return job, []
 
     def decide(self, now_ns: int, found: Comparison | str) -> Events:
-        """Handle the result of the job, or why there is none; ignored if workers came or went meanwhile."""
+        """Handle the result of the comparison, or the reason why there is none; ignored if workers joined or left
+        meanwhile.
+        """
         if self._awaited is None:
             return []
         (load, until_ns), self._awaited = self._awaited, None

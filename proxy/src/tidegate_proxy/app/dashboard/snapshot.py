@@ -177,7 +177,7 @@ class DashboardSnapshot(msgspec.Struct, frozen=True):
     policy: str = ""
     """Description of the current policy; "" in a recorded run, which reports it first."""
     restrictions: list[str] = []
-    """What bypassed the scheduler, APIs that Tritons restrict and what Tidegate cannot see of them, as sentences."""
+    """Sentences about bypassed requests, APIs that Tritons restrict, and what Tidegate cannot see of these Tritons."""
     tuning: str = ""
     """Latest verdict of the policy's tuner, as a sentence; "" if the policy is not tuned."""
 

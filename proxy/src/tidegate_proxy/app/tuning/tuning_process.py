@@ -17,13 +17,13 @@ from tidegate.sim.tuning.policy_comparison import Comparison, ComparisonJob, com
 from tidegate_proxy.app import simulation_process
 
 LOOK_EVERY: Final = 100
-"""Number of simulated events between two looks at the clock."""
+"""Number of simulated events between two reads of the clock."""
 MAX_CANDIDATE_CPU_S: Final = 5.0
 """CPU time of one simulated run; a policy that takes longer is no candidate."""
 
 
 class TuningAnswer(msgspec.Struct, frozen=True):
-    """Answer of the process."""
+    """Result of a comparison, with its cost."""
 
     comparison: Comparison
     cpu_s: float
