@@ -226,6 +226,15 @@ def test_many_requests_make_no_large_page() -> None:
     assert page.count("<rect") < MAX_MARKS
 
 
+def test_the_busiest_worker_is_named_first(make_scenario: MakeScenario) -> None:
+    results = simulated(make_scenario(duration_s=1), ODD)
+    busy = sorted(results[0].total.busy_shares.items(), key=lambda each: -each[1])
+    drawn = bars(chart(page_of(make_scenario(duration_s=1), results), "How busy was each worker?"))
+    assert len(busy) > 1
+    assert list(drawn) == [worker for worker, _ in busy]
+    assert [width for (width,) in drawn.values()] == [pytest.approx(100 * value, abs=0.01) for _, value in busy]
+
+
 def test_the_data_are_in_the_page(make_scenario: MakeScenario) -> None:
     scenario = make_scenario(duration_s=1)
     results = simulated(scenario, ODD)

@@ -205,8 +205,11 @@ def batch_sizes(results: Sequence[RunResult]) -> Chart | None:
 
 
 def busy_workers(results: Sequence[RunResult]) -> Chart | None:
-    """Return the charts of workers' busy fraction, one for each contender. None if unknown."""
-    plots = []
+    """Return the charts of workers' busy fraction, one for each contender. None if unknown.
+
+    Few workers have their names beside them, the busiest first; many are columns.
+    """
+    plots: list[tuple[str, Plot | str]] = []
     for policy, own in by_policy(results).items():
         if own[0].total.touched_workers is None:
             continue
@@ -215,6 +218,9 @@ def busy_workers(results: Sequence[RunResult]) -> Chart | None:
             for worker, busy in result.total.busy_shares.items():
                 totals.setdefault(worker, []).append(busy)
         means = {worker: sum(values) / len(values) for worker, values in totals.items()}
+        if len(means) <= MAX_BARS:
+            plots.append((policy, _named_workers(means, f"busy workers {policy}")))
+            continue
         bars = [(number + 0.1, number + 0.9, value) for number, value in enumerate(means.values())]
         says = [f"{worker}: {share(value)} busy" for worker, value in means.items()]
         x = PlotAxis(f"{len(means)} workers", 0.0, float(len(means)), (), str)
@@ -226,6 +232,14 @@ def busy_workers(results: Sequence[RunResult]) -> Chart | None:
     of_whom = f" under {plots[0][0]}" if several and len(plots) == 1 else ""
     chart = facets(f"How busy was each worker{of_whom}?", plots)
     return replace(chart, wide=chart.wide or not _single(results))
+
+
+def _named_workers(busy: Mapping[str, float], label: str) -> str:
+    bars = [
+        StackedBar(worker, [BarSegment(value, EXECUTING, f"{worker}: {share(value)} busy")], share(value))
+        for worker, value in sorted(busy.items(), key=lambda each: -each[1])
+    ]
+    return stacked_bars(bars, PlotAxis.shares([], "busy", from_zero=True), label)
 
 
 def _single(results: Sequence[RunResult]) -> bool:
