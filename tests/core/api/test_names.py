@@ -32,5 +32,5 @@ def test_a_first_policy_needs_few_of_them() -> None:
     tutorial = (ROOT / "docs/tutorials/first-policy.md").read_text(encoding="utf-8")
     imports = re.findall(r"^from tidegate\.(?:api|toolkit) import (.*)$", tutorial, re.MULTILINE)
     names = {name.strip() for line in imports for name in line.split(",")}
-    assert "QueueingPolicy" in names
+    assert "PolicySpec" in names
     assert len(names) <= MOST_OF_THE_TUTORIAL, sorted(names)
