@@ -29,6 +29,7 @@ pytest_plugins = [
     "tests.surroundings",
     "tests.examples",
     "tests.sharing",
+    "tests.rewriting",
     "tests.lifetimes",
     "tests.leftovers",
     "tests.forked",
