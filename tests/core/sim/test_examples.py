@@ -4,21 +4,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import few
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, read_scenario
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios"
 OTHERS = ("pooled_", "composed_", "deferred_", "layered")
 """Split models, and models whose times depend on the data."""
-OF_WHOLE_MODELS = sorted(path for path in SCENARIOS.glob("*.yaml") if not path.stem.startswith(OTHERS))
+OF_WHOLE_MODELS = sorted(
+    (path for path in SCENARIOS.glob("*.yaml") if not path.stem.startswith(OTHERS)),
+    key=lambda path: (path.stem not in ("mixture_strong", "resnet50"), path.stem),
+)
 
 
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(path, id=path.stem, marks=pytest.mark.slow if path.stem == "zoo_a100" else ())
-        for path in OF_WHOLE_MODELS
-    ],
+    few(OF_WHOLE_MODELS, 2, ids=[path.stem for path in OF_WHOLE_MODELS]),
 )
 def test_symphony_carries_what_fifs_does_not(path: Path) -> None:
     scenario = read_scenario(path, {"warmup_s": 0.5, "duration_s": 1})

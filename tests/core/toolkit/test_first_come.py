@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.examples import few
 from tidegate.api import (
     Batch,
     BatchFailed,
@@ -142,8 +143,11 @@ CLUSTER: dict[str, Any] = {
 
 @pytest.mark.parametrize(
     "simulation",
-    [{}, {"jitter": {"cv": 0.35}}, {"stalls": {"probability": 0.002}}, {"failures": {"probability": 0.005}}],
-    ids=lambda simulation: "".join(simulation) or "exact",
+    few(
+        [{}, {"jitter": {"cv": 0.35}}, {"stalls": {"probability": 0.002}}, {"failures": {"probability": 0.005}}],
+        2,
+        ids=["exact", "jitter", "stalls", "failures"],
+    ),
 )
 def test_pools_are_used_as_far_as_they_reach(simulation: dict[str, Any]) -> None:
     """Where whole paths were kept for a batch, three pools bore a third: 200/s."""

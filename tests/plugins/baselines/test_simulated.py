@@ -65,13 +65,13 @@ def test_the_contract_is_kept_with_other_options(name: str, options: Options) ->
     [
         # Measured in full length (README): 5082, 860; 5147; 3679; 4197, 579; 5052, 847.
         ("eager", {}, RESNET, 4859, 5600),
-        ("eager", {}, INCEPTION, 750, 1000),
+        pytest.param("eager", {}, INCEPTION, 750, 1000, marks=pytest.mark.slow),
         ("eager", {"batch_formation": "skip_head"}, RESNET, 4859, 5600),
         ("clockwork", {}, RESNET, 3300, 4500),
         ("nexus", {}, RESNET, 3900, 4800),
-        ("nexus", {}, INCEPTION, 480, 760),
+        pytest.param("nexus", {}, INCEPTION, 480, 760, marks=pytest.mark.slow),
         ("shepherd", {}, RESNET, 4675, 5600),
-        ("shepherd", {}, INCEPTION, 750, 1000),
+        pytest.param("shepherd", {}, INCEPTION, 750, 1000, marks=pytest.mark.slow),
     ],
 )
 def test_how_much_load_eight_workers_carry(

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from tests.effect_log import EffectLog
+from tests.examples import few
 from tidegate.api import Advise, Model, Profile, Request, RequestArrived, Setup, Worker, ms_to_ns
 from tidegate.engine import Engine
 from tidegate.sim import Simulation
@@ -44,7 +45,7 @@ def test_nothing_to_say() -> None:
     assert Autoscaler(0, tolerated=0).advice(10**12, 4) == []
 
 
-@pytest.mark.parametrize("load", [0.25, 0.75, *(pytest.param(load, marks=pytest.mark.slow) for load in (0.5, 2.0))])
+@pytest.mark.parametrize("load", few([0.75, 0.25, 0.5, 2.0]))
 def test_within_a_tenth_of_the_workers_that_the_load_needs(load: float) -> None:
     """ResNet50 on 16 workers; what they carry at one percent lost is 10,900 requests/s."""
     workers, peak_rps, seconds = 16, 10_900, 3.0

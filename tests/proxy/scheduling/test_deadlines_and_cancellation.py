@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.examples import few
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -106,7 +107,7 @@ def occupied(
     return start
 
 
-@pytest.mark.parametrize("policy", ["eager", "symphony"])
+@pytest.mark.parametrize("policy", few(["symphony", "eager"]))
 def test_one_whose_time_passes_behind_another_that_has_more_is_told_then(
     policy: str,
     gate: Any,  # noqa: ANN401

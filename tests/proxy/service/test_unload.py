@@ -21,7 +21,7 @@ OK = grpc.StatusCode.OK
 EXPLICIT = ["--model-control-mode=explicit"]
 
 
-@pytest.fixture(params=["grpc", "http"])
+@pytest.fixture(params=few(["grpc", "http"]))
 def change(request: pytest.FixtureRequest, start_call: Make, outcome: Make) -> Callable[..., Callable[[], bool]]:
     """`ends = change(proxy, "Unload", "echo")`: a load or unload under way; `ends()`: whether it went well."""
 

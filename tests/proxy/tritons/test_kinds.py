@@ -10,6 +10,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
+from tests.examples import few
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate.api import NS_PER_MS
 from tidegate.schemas import Device, Mig, ModelProfile, ProfileFile, ProfilePoint, WholeDevice
@@ -207,7 +208,7 @@ def learned_ms(proxy: ProxyHere) -> dict[str, list[float]]:
     return known
 
 
-@pytest.mark.parametrize("policy", ["fifs", "symphony"])
+@pytest.mark.parametrize("policy", few(["symphony", "fifs"]))
 def test_two_tritons_of_unlike_kinds_learn_two_profiles(
     unlike: list[EmbeddedTriton],
     serve_here: Callable[..., ProxyHere],

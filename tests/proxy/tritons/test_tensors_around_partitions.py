@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 
+from tests.examples import few
 from tests.proxy.fixtures.split_model import infer, write_config
 
 Make = Callable[..., Any]
@@ -20,7 +21,7 @@ AROUND = {
 """Partitions: what each takes and gives. X goes around b and M; EARLY is an output of the whole."""
 
 
-@pytest.mark.parametrize("width", [2, 40_000], ids=["sent", "shared"])
+@pytest.mark.parametrize("width", few([40_000, 2], ids=["shared", "sent"]))
 def test_tensors_go_around_partitions_that_do_not_take_them(
     start_triton: Make, start_tidegate: Make, connect: Make, tmp_path: Path, width: int
 ) -> None:

@@ -43,7 +43,9 @@ def planned(problem: ShareProblem, run: object = plan_inss) -> SharePlan:
 
 
 @pytest.mark.parametrize("run", [plan_inss, plan_inss_ni])
-@pytest.mark.parametrize(("models", "gpus"), [(10, 4), (1, 1), (9, 5), (40, 16)])
+@pytest.mark.parametrize(
+    ("models", "gpus"), [(10, 4), (1, 1), *(pytest.param(*size, marks=pytest.mark.slow) for size in ((9, 5), (40, 16)))]
+)
 def test_gpus_are_divided_without_fragments_and_everybody_is_served(run: object, models: int, gpus: int) -> None:
     problem = problem_of(models, gpus)
     plan = planned(problem, run)
