@@ -170,7 +170,8 @@ class Tidegate:
         assert tallies, self.output
         counts: Counter[str] = Counter()
         for tally in tallies:  # one for each shard
-            counts.update({name: int(count) for name, count in re.findall(r"([\w-]+) (\d+)", tally)})
+            scheduled, _, _ = tally.partition("; bypassed")
+            counts.update({name: int(count) for name, count in re.findall(r"([\w-]+) (\d+)", scheduled)})
         del counts["dropped"]  # the sum of those by reason
         return dict(counts)
 
