@@ -12,13 +12,14 @@ from tidegate.recommend.recording import RecordedTraffic, read_recording, scenar
 from tidegate.recommend.simulation_runs import SimulationRuns
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
+from tidegate.workload.distributions import Constant
 
 GUESS = {"alpha_ms": 0.05, "beta_ms": 0.5, "max_batch": 8}
 """What a Tidegate plans with where nobody profiled."""
 TRUE_MS = {rows: 4.0 + 2 * rows for rows in range(1, 9)}
 
 
-def recorded(**changes: Any) -> tuple[RecordedTraffic, Scenario]:  # noqa: ANN401
+def recorded(*, stalls: dict[str, float] | None = None, **changes: Any) -> tuple[RecordedTraffic, Scenario]:  # noqa: ANN401
     model = {"name": "m", "slo_ms": 60, "profile": GUESS, **changes}
     served = Scenario.model_validate(
         {
@@ -27,7 +28,10 @@ def recorded(**changes: Any) -> tuple[RecordedTraffic, Scenario]:  # noqa: ANN40
             "workers": [{"count": 2, "gpu": "T4"}],
             "models": [model],
             "arrivals": {"process": "gamma", "shape": 0.4, "rate_rps": 400},
-            "simulation": {"service": {"m": {"profile": {"points_ms": TRUE_MS}}}},
+            "simulation": {
+                "service": {"m": {"profile": {"points_ms": TRUE_MS}}},
+                **({"stalls": stalls} if stalls else {}),
+            },
         }
     )
     log = BytesIO()
@@ -44,6 +48,16 @@ def test_what_was_observed_counts_more_than_a_guess() -> None:
     assert table == {rows: pytest.approx(TRUE_MS[rows], abs=0.01) for rows in table}
     assert {1, 8} <= table.keys()
     assert scenario.models[0].slo_ms == 60
+
+
+def test_stalls_are_recorded() -> None:
+    """Without them a policy that leaves no time for them looks better than the one that served."""
+    assert recorded()[1].simulation.stalls is None
+    found = recorded(stalls={"probability": 0.03, "factor": 10})[1].simulation.stalls
+    assert found is not None
+    assert found.probability == pytest.approx(0.03, abs=0.012)
+    assert isinstance(found.factor, Constant)
+    assert found.factor.value == pytest.approx(10, rel=0.1)
 
 
 def test_what_ran_in_one_size_grows_with_its_rows_as_a_similar_shape_does() -> None:

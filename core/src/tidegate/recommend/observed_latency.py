@@ -5,7 +5,7 @@ Initial profiles may be guesses and contain no unmeasured shapes.
 
 from collections import defaultdict
 from math import prod
-from statistics import linear_regression, median
+from statistics import fmean, linear_regression, median
 from typing import Any
 
 from tidegate.api import NS_PER_MS, Profile, Setup
@@ -18,6 +18,9 @@ ENOUGH_OF_A_SIZE = 3
 """Minimum number of stages of one batch size for a usable median."""
 MAX_GUESS_RATIO = 2.0
 """Ratio between observed and initial latency above which the initial one was a guess."""
+
+STALL_RATIO = 3.0
+"""Ratio between the duration of a stage and the median of its size above which it stalled."""
 
 
 class ObservedLatencies(OutcomeListener):
@@ -81,6 +84,21 @@ class ObservedLatencies(OutcomeListener):
             return None
         points_ms = others[_most_similar(shape, others)]
         return Profile.from_points(model, points_ms, max_rows=max_rows, device_class=kind, shape=shape)
+
+    def stalls(self) -> dict[str, float] | None:
+        """Return how often stages stall, and for how many times their median, for a scenario; None: never."""
+        ratios = [
+            took_ms / medians[rows]
+            for (model, kind, shape), table in self._took_ms.items()
+            if (medians := self._medians(model, kind, shape))
+            for rows, durations in table.items()
+            if rows in medians
+            for took_ms in durations
+        ]
+        stalled = [ratio for ratio in ratios if ratio >= STALL_RATIO]
+        if not stalled:
+            return None
+        return {"probability": round(len(stalled) / len(ratios), 5), "factor": round(fmean(stalled), 2)}
 
     def of_model(self, model: str, counts: dict[str, int], max_rows: int) -> dict[str, Any]:
         """Return the `profiles` and `shapes` of a model for a scenario.

@@ -131,12 +131,14 @@ def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[RecordedT
         for name in known_models
     ]
     duration_s = recording.window_ns / NS_PER_S
+    stalls = observed.stalls()
     return recording, {
         "warmup_s": 0.0,
         "duration_s": duration_s,
         "models": models,
         "workers": [{"count": 1, "gpu": worker.device_class} for worker in setup.workers],
         "arrivals": {"process": "poisson", "rate_rps": len(at_ns) * NS_PER_S / recording.length_ns},
+        **({"simulation": {"stalls": stalls}} if stalls else {}),
     }
 
 
