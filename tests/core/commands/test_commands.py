@@ -98,6 +98,7 @@ def test_goodput_reports_the_spread_over_the_seeds(scenario: Path, tmp_path: Pat
     rates = [search["rate_rps"] for search in found["searches"]]
     assert (found["min_rps"], found["max_rps"]) == (min(rates), max(rates))
     assert f"{found['median_rps']:,.0f}" in result.stdout
+    assert "\nfifs carries " in result.stdout
     assert page.exists()
 
 
