@@ -134,6 +134,9 @@ def test_a_recording_is_judged_by_the_windows_that_did_not_choose(tmp_path: Path
     assert code == 0, output
     answer = json.loads((tmp_path / "answer.json").read_text())
     assert answer["question"]["recorded"]
+    assert answer["assessed"][0]["current"]["policy"] == "fifs"
+    assert answer["assessed"][0]["triton_unmodified"]["options"] == {}
+    assert "current policy, fifs," in output
     (model,) = answer["scenario"]["models"]
     assert model["slo_ms"] == 60
     assert answer["scenario"]["workers"] == [{"count": 2, "gpu": "T4"}]

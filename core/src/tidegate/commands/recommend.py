@@ -178,8 +178,19 @@ def _traffic(
             recording, given = read_recording(header.setup, entries)
         except ValueError as error:
             raise RecordingError(f"{source}: {error}") from error
-    current = PolicyChoice(name=header.policy, options=header.options)
+    current = PolicyChoice(name=header.policy, options=_set_options(header.policy, header.options))
     return scenario_of_recording(changed_by(source, given, changed), source.stem), recording, current
+
+
+def _set_options(policy: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a policy that differ from its defaults; all, if the policy is not installed."""
+    from tidegate.host import PluginError, Plugins
+
+    try:
+        known = Plugins.installed().policy(policy).policy.Options
+    except PluginError:
+        return options
+    return known.model_validate(options).model_dump(mode="json", exclude_defaults=True)
 
 
 def _blocks(texts: "Iterable[str]", models: "list[str]") -> "dict[str, BlockProfile]":
