@@ -60,7 +60,7 @@ class Overhead:
     """
     deadline_margin_ms: float
     """Median time reserved before deadlines; 0 without Tidegate."""
-    way_ms: float
+    network_latency_ms: float
     """Mean time from the scheduled arrival to the server plus that from the end of the execution to the client."""
 
 
@@ -173,9 +173,9 @@ def _pair(
         overhead = overhead_in_log(live.seen, work / "events.jsonl")
     true = {**NOMINAL, "beta_ms": NOMINAL["beta_ms"] + overhead.execution_ms}
     if choice.name == "symphony":
-        deadline_margin_ms = max(0.0, overhead.deadline_margin_ms - overhead.way_ms)
+        deadline_margin_ms = max(0.0, overhead.deadline_margin_ms - overhead.network_latency_ms)
         choice = choice.model_copy(update={"options": {**choice.options, "deadline_margin_ms": deadline_margin_ms}})
-    scenario = scenario_of(rate_rps, duration_s, expected, true, slo_ms=SLO_MS - overhead.way_ms)
+    scenario = scenario_of(rate_rps, duration_s, expected, true, slo_ms=SLO_MS - overhead.network_latency_ms)
     simulated = simulate(RunSpec(scenario, choice, seed))
     title = live.run.policy.title
     return Pair(title, rate_rps, seed, live.result.total, simulated.total, live.fell_behind, overhead)
@@ -245,7 +245,8 @@ def print_pairs(console: Console, pairs: list[Pair], duration_s: float) -> None:
             f"{live.mean_batch_rows:.2f}, {simulated.mean_batch_rows:.2f}",
             f"{live.p99_ms:.1f}, {simulated.p99_ms:.1f}",
             f"{live.lateness_p99_ms:.1f}",
-            f"{pair.overhead.execution_ms:+.2f}, {pair.overhead.way_ms:.2f}, {pair.overhead.deadline_margin_ms:.2f}",
+            f"{pair.overhead.execution_ms:+.2f}, {pair.overhead.network_latency_ms:.2f}, "
+            f"{pair.overhead.deadline_margin_ms:.2f}",
             "met" if pair.meets else "[red]missed[/]",
         )
     console.print(table)

@@ -37,7 +37,19 @@ WORSE_THAN_TRITON, WORSE_THAN_BEST, GAIN, MEDIAN_RATIO, LIGHT = 1.0, 2.0, 13.0, 
 """Aims: maximum loss of attainment in points, minimum mean gain over Triton's best in points, maximum ratio of medians,
 and the load up to which medians are compared.
 """
-FACTS = ("workers", "models", "batching", "rows", "shapes", "cv", "stalls", "arrivals", "load", "profiles", "ways_ms")
+FACTS = (
+    "workers",
+    "models",
+    "batching",
+    "rows",
+    "shapes",
+    "cv",
+    "stalls",
+    "arrivals",
+    "load",
+    "profiles",
+    "network_latency_ms",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

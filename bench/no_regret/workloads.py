@@ -50,9 +50,9 @@ class Workload:
     """Whether SLOs are 2.5 to 4 times a request's latency alone, instead of 3 to 10 times."""
     rows: str = "1"
     """Rows per request: `1`, `log-normal` or `1 or 16`."""
-    ways_ms: float = 0.0
+    network_latency_ms: float = 0.0
     """Network latency between Tidegate and its Tritons in ms, round trip."""
-    ways_jitter_ms: float = 0.0
+    network_jitter_ms: float = 0.0
     """Mean of the exponential network jitter in ms."""
 
     @property
@@ -76,10 +76,10 @@ def draw_workload(seed: int, number: int, *, tight: bool = False, near: bool = F
     if not near:
         drawn = draw_workload(seed, number, tight=tight or number % 2 == 1, near=True)
         draw = stream(seed, "ways", number)
-        ways_ms = round(_log_uniform(draw, 0.2, 2), 3)
-        jitter_ms = round(ways_ms * draw.choice((0, 0.2, 0.5)), 3)
+        network_latency_ms = round(_log_uniform(draw, 0.2, 2), 3)
+        jitter_ms = round(network_latency_ms * draw.choice((0, 0.2, 0.5)), 3)
         rows = draw.choice(("1", "1", "log-normal", "1 or 16"))
-        return replace(drawn, ways_ms=ways_ms, ways_jitter_ms=jitter_ms, rows=rows)
+        return replace(drawn, network_latency_ms=network_latency_ms, network_jitter_ms=jitter_ms, rows=rows)
     draw = stream(seed, "tight" if tight else "no regret", number)
     if tight:
         return replace(
@@ -184,12 +184,12 @@ def scenario_of(workload: Workload, seed: int, requests: int = REQUESTS) -> Scen
 
 def beside(workload: Workload) -> Workload:
     """Return the workload without network latency, as for Triton's own batcher."""
-    return replace(workload, ways_ms=0.0, ways_jitter_ms=0.0)
+    return replace(workload, network_latency_ms=0.0, network_jitter_ms=0.0)
 
 
 def _workers(workload: Workload) -> dict[str, Any]:
-    network = {"control_ms": workload.ways_ms, "jitter_ms": workload.ways_jitter_ms}
-    return {"count": workload.workers, **({"network": network} if workload.ways_ms else {})}
+    network = {"control_ms": workload.network_latency_ms, "jitter_ms": workload.network_jitter_ms}
+    return {"count": workload.workers, **({"network": network} if workload.network_latency_ms else {})}
 
 
 def _arrivals(kind: str, rate_rps: float, duration_s: float) -> dict[str, Any]:

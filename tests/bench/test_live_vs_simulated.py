@@ -74,4 +74,4 @@ def test_what_live_adds_is_read_from_the_event_log(tmp_path: Path) -> None:
     found = overhead_in_log(LiveObservations(run, 0, {}), tmp_path / "events.jsonl")
     assert found.execution_ms == pytest.approx(1.5, abs=1e-3)
     assert found.deadline_margin_ms == pytest.approx(0.5)
-    assert found.way_ms == pytest.approx(2, abs=1e-3)
+    assert found.network_latency_ms == pytest.approx(2, abs=1e-3)

@@ -161,7 +161,7 @@ QUESTIONS = {
     "load shedding": "how-to/overload",
     "circuit breaker": "how-to/overload",
     "p99 went up after adding a model": "how-to/latency",
-    "why was my request rejected": "reference/refusals",
+    "why was my request rejected": "reference/rejections",
     "UNAVAILABLE request timeout expired": "reference/troubleshooting",
     "why is my model not batched": "faq",
     "drain for a rolling update": "how-to/upgrade",

@@ -68,7 +68,7 @@ def test_the_most_urgent_takes_it_where_that_is_on_time(name: str) -> None:
 
 @pytest.mark.parametrize("name", DEADLINES)
 def test_it_is_not_kept_for_who_is_late_there_anyhow(name: str) -> None:
-    """The most urgent waits for the quicker kind of worker: the slower one is for those who have the time."""
+    """The most urgent waits for the quicker device class: the slower one is for those who have the time."""
     setup = Setup(
         (Model("patient", 1, 100 * MS), Model("urgent", 1, 15 * MS)),
         (Worker(0, "quick", ("patient", "urgent"), "quick"), Worker(1, "slow", ("patient", "urgent"), "slow")),

@@ -144,14 +144,14 @@ def test_shapes_that_take_unlike_times_keep_it_busy_too() -> None:
 @given(execution_us=st.integers(1500, 20_000), there_us=st.integers(50, 2000), back_us=st.integers(50, 2000))
 def test_what_is_sent_early_hardly_waits(execution_us: int, there_us: int, back_us: int) -> None:
     """Once the ways are learned: what is urgent could not have begun much sooner than the batch before it."""
-    execution_ns, ways_ns = 1000 * execution_us, 1000 * (there_us + back_us)
+    execution_ns, network_latency_ns = 1000 * execution_us, 1000 * (there_us + back_us)
     far_away = saturated(lambda _: execution_ns, there_ns=1000 * there_us, back_ns=1000 * back_us, requests=1200)
-    assert max(far_away.waited_ns[200:]) <= ways_ns
-    stages_ns = execution_ns + ways_ns
+    assert max(far_away.waited_ns[200:]) <= network_latency_ns
+    stages_ns = execution_ns + network_latency_ns
     # At most `MAX_LEAD_FRACTION` of what passes between two ends, which is shorter by as much as the batch is sent
     # early.
-    reachable_ns = min(ways_ns, MAX_NS, round(MAX_LEAD_FRACTION / (1 + MAX_LEAD_FRACTION) * stages_ns))
-    assert sum(far_away.idle_ns[200:]) / 100 <= ways_ns - reachable_ns + 0.03 * stages_ns
+    reachable_ns = min(network_latency_ns, MAX_NS, round(MAX_LEAD_FRACTION / (1 + MAX_LEAD_FRACTION) * stages_ns))
+    assert sum(far_away.idle_ns[200:]) / 100 <= network_latency_ns - reachable_ns + 0.03 * stages_ns
 
 
 @pytest.mark.parametrize(("cv", "less"), [(0.02, 0.3), (0.05, 0.7)])

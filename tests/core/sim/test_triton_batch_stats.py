@@ -76,7 +76,7 @@ def test_nothing_is_told_that_no_triton_executed(steps: list[dict[str, tuple[int
                 says |= _says(name, *executed[name])
         said.append((number * S, says))
     found = batch_stats_between(said, ENDED)
-    assert found.ways_ns in (0, 2 * MS)
+    assert found.network_latency_ns in (0, 2 * MS)
     for rows, (count, mean_ns) in found.batches.items():
         assert 0 < count <= all_of[rows]
         assert mean_ns == TOOK_MS[rows] * MS

@@ -1,4 +1,4 @@
-"""What is planned with at first: for every kind of worker, and every shape, what was measured."""
+"""What is planned with at first: for every device class, and every shape, what was measured."""
 
 import pytest
 

@@ -200,7 +200,7 @@ def unlike(
 
 
 def learned_ms(proxy: ProxyHere) -> dict[str, list[float]]:
-    """What one row is expected to take, by kind of worker, in ms."""
+    """What one row is expected to take, by device class, in ms."""
     known: dict[str, list[float]] = {}
     for partition, kind, shape in (profiles := proxy.engine.expectations.profiles):
         if partition == "m":

@@ -97,7 +97,7 @@ Make = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def repositories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Of each kind of worker."""
+    """Of each device class."""
     folder = tmp_path_factory.mktemp("partitions")
     for kind, name, config, source in (
         ("slow", "m.0-3", HEAD, HEAD_MODEL),

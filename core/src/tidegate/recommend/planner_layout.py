@@ -59,7 +59,7 @@ def demand_of(question: RecommendQuery, gpus: Sequence[str]) -> Demand:
 
 
 def _tables_ms(scenario: Scenario, model: ModelSpec, gpus: Sequence[str]) -> dict[str, tuple[float, ...]]:
-    """How long batches of a whole model take, by kind of worker, as far as that is known."""
+    """How long batches of a whole model take, by device class, as far as that is known."""
     if scenario.layout is not None:
         return next((dict(part.latency_ms) for part in scenario.layout.partitions if part.name == model.name), {})
     specs = dict(model.profiles) or {product: model.profile for product in gpus if model.profile is not None}

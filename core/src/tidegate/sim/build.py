@@ -78,7 +78,7 @@ def models_as_asked(scenario: Scenario, models: Iterable[Model]) -> tuple[Model,
 
 
 def _told_times(scenario: Scenario, profiles: Iterable[Profile]) -> Iterator[LatencyDistribution]:
-    """The distributions of the applications that policies are told of, on every kind of worker.
+    """The distributions of the applications that policies are told of, on every device class.
 
     A batch takes `c0 + k * max(row)`, with c0 the fixed cost of the model's true profile and for each request what its
     row adds: the profile's slope and what it carries. Told are c1 = 1 - c0 / (mean stand-alone time) and times of

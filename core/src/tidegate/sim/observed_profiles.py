@@ -63,7 +63,7 @@ def _known_ms(stats: TritonBatchStats) -> dict[int, float]:
     if not often:
         rows = max(stats.batches, key=lambda rows: stats.batches[rows][0])
         often = {rows: stats.batches[rows][1]}
-    return {rows: (mean_ns + stats.ways_ns) / NS_PER_MS for rows, mean_ns in sorted(often.items())}
+    return {rows: (mean_ns + stats.network_latency_ns) / NS_PER_MS for rows, mean_ns in sorted(often.items())}
 
 
 def _bounds_ms(known: Mapping[int, float], max_rows: int) -> tuple[dict[int, float], dict[int, float]]:

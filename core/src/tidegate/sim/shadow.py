@@ -100,11 +100,12 @@ class ShadowWindow:
         slow = self._under_policy(replace(begin, setup=bounds.slow), seen, headroom) if bounds.differ else quick
         between_ns = (self._executed[0][0], self._executed[-1][0]) if self._executed else (0, 0)
 
-        def on_time(took_ns: Sequence[int | None], way_ns: int) -> list[bool]:
-            """For each request of `seen`, whether it meets its SLO when `way_ns` come on top of its duration."""
+        def on_time(took_ns: Sequence[int | None], network_latency_ns: int) -> list[bool]:
+            """Return for each request of `seen` whether it meets its SLO with this additional network latency."""
             return [
                 took is not None
-                and took + of_model[request.model].ways_ns + way_ns <= self._slo_ns.get(request.model, NEVER_NS)
+                and took + of_model[request.model].network_latency_ns + network_latency_ns
+                <= self._slo_ns.get(request.model, NEVER_NS)
                 for request, took in zip(seen, took_ns, strict=False)
             ]
 
@@ -114,13 +115,13 @@ class ShadowWindow:
             all_seen,
             of_model,
             (self._batcher.begin_ms, own_ns),
-            lambda took_ns: sum(on_time(took_ns, headroom.way_ns)),
+            lambda took_ns: sum(on_time(took_ns, headroom.network_latency_ns)),
         )
         simulated = (
             on_time(own_ns, 0),
             slow,
-            on_time(own_ns, headroom.way_ns),
-            on_time(tuned_ns, headroom.way_ns),
+            on_time(own_ns, headroom.network_latency_ns),
+            on_time(tuned_ns, headroom.network_latency_ns),
             quick,
         )
         estimates = []

@@ -16,7 +16,7 @@ MIN_BATCHES: Final = 5
 class TritonBatchStats(NamedTuple):
     """Batches of one model between two times, and the latency of its requests outside batches."""
 
-    ways_ns: int = 0
+    network_latency_ns: int = 0
     batches: Mapping[int, tuple[int, float]] = MappingProxyType({})
     """(number, mean duration in ns) of batches by rows."""
     before: int = 0
@@ -76,8 +76,8 @@ def batch_stats_between(
     batches = {rows: (count, total_ns[rows] / count) for rows, count in counts.items() if count > 0}
     if answered <= 0 or not took_ns or not batches:
         return NOTHING_TOLD
-    ways_ns = max(0, round(sum(took_ns) / len(took_ns) - answered_ns / answered))
-    return TritonBatchStats(ways_ns, batches, sum(before.values()))
+    network_latency_ns = max(0, round(sum(took_ns) / len(took_ns) - answered_ns / answered))
+    return TritonBatchStats(network_latency_ns, batches, sum(before.values()))
 
 
 def _went_on(first: TritonStatistics, last: TritonStatistics) -> bool:

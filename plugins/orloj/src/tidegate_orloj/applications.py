@@ -144,7 +144,7 @@ class Applications:
         self._arrived = 0
         self._groups: dict[str, ApplicationGroups] = {}
         self._grouped: dict[str, int] = {}
-        """The versions of the groups, by kind of worker."""
+        """The versions of the groups, by device class."""
         self._alone_ns: dict[tuple[str, int], NDArray[np.int64]] = {}
         self._curves: dict[BatchKind, BatchCurves] = {}
         self._b: float | None = delay_rate
@@ -274,7 +274,7 @@ class Applications:
         self._groups[kind] = ApplicationGroups(group_of, tuple(laws), ranks, shares, mixtures, len(known), told)
 
     def _group(self, kind: str) -> NDArray[np.intp]:
-        """The group of each application: 0 is that of all of which nothing is known on this kind of worker."""
+        """The group of each application: 0 is that of all of which nothing is known on this device class."""
         known = self._times.get(kind, {})
         named = sorted(number for number in known if number)
         means_ns = [known[number].fixed_ns + known[number].scale * known[number].mean_ns for number in named]

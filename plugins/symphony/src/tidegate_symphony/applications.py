@@ -54,7 +54,7 @@ class Applications:
 
     def __init__(self) -> None:
         self._times: dict[tuple[str, str], LatencyDistribution] = {}
-        """The distributions by (kind of worker, application)."""
+        """The distributions by (device class, application)."""
         self._counts: dict[str, float] = {}
         """How often each comes, never 0: what never came yet may. Old requests weigh ever less."""
         self._shares: dict[str, float] = {}

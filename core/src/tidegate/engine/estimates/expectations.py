@@ -141,7 +141,7 @@ class Expectations:
         return request, self._meet(shape, model) if is_new else []
 
     def _meet(self, shape: str, model: Model) -> list[Profile]:
-        """The profiles of a shape that the partitions of a model lack, on every kind of worker, from now on."""
+        """The profiles of a shape that the partitions of a model lack, on every device class, from now on."""
         partitions = {partition for path in model.paths for partition in path.partitions}
         bases = [profile for profile in self.profiles.values() if profile.partition in partitions and not profile.shape]
         met = ((base, self.profiles.get((base.partition, base.device_class, shape))) for base in bases)

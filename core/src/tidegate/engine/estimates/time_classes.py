@@ -34,7 +34,7 @@ class TimeClasses:
         """Create an empty set of classes. `decides()` returns the current policy."""
         self._decides = decides
         self._times: dict[str, dict[tuple[str, str], LatencyDistribution]] = {}
-        """The distributions by (kind of worker, application), by model; the one that was known first stands first."""
+        """The distributions by (device class, application), by model; the one that was known first stands first."""
         self._steps: dict[tuple[str, str], int] = {}
         """The class of each (model, application), in factors from the middle one."""
         self._counts: dict[str, Counter[str]] = {}
@@ -53,7 +53,7 @@ class TimeClasses:
         first = next(iter(known.values()))
         reference = known.get((times.device_class, first.app))
         if reference is None:
-            return  # the two never ran on one kind of worker
+            return  # the two never ran on one device class
         exact = log(times.mean_ns / reference.mean_ns) / log(CLASS_LATENCY_RATIO)
         exact = max(-MAX_STEPS, min(MAX_STEPS, exact))
         key = times.model, times.app

@@ -82,7 +82,7 @@ class ResponseMargin:
         self._deviation_ns += MEAN_GAIN * (abs(surprise) - self._deviation_ns)
 
     @property
-    def way_ns(self) -> int:
+    def network_latency_ns(self) -> int:
         """Mean response latency, in ns, from the end of a stage to the client; the margin is longer."""
         return round(ROUND_TRIP_RATIO * self._mean_ns)
 

@@ -107,7 +107,7 @@ class _Ways:
     """How far away a worker is, as far as is known."""
 
     lead_ns: int
-    ways_ns: int = 0
+    network_latency_ns: int = 0
     """How long the ways are; at least, where all of the lead was gained."""
     known: bool = False
     """Whether anything was learned of them."""
@@ -132,7 +132,10 @@ class _Ways:
         self.grows = gained_ns >= ALL_GAINED * early_ns
         if 2 * unsure_ns > early_ns:
             return
-        self.ways_ns, self.known = (self.ways_ns + gained_ns) // 2 if self.known else gained_ns, True
+        self.network_latency_ns, self.known = (
+            (self.network_latency_ns + gained_ns) // 2 if self.known else gained_ns,
+            True,
+        )
         if gained_ns + unsure_ns >= ALL_GAINED * early_ns:
             self.lead_ns = min(MAX_NS, max(gained_ns, round(GROWTH * self.lead_ns)))
         else:
@@ -182,7 +185,7 @@ class EarlyDispatch:
     def free_ns(self, now_ns: int, worker_id: int) -> int:
         """Return the planned start, in ns, of a stage that is sent now behind the running one; later than `now_ns`."""
         ways = self._ways[worker_id]
-        sooner_ns = min(ways.lead_ns, ways.ways_ns) + round(
+        sooner_ns = min(ways.lead_ns, ways.network_latency_ns) + round(
             (1 - MARGIN_FRACTION_OF_STAGE_AHEAD) * self._margins_ns[worker_id]
         )
         return max(now_ns + 1, self._planned_ends_ns[worker_id] - sooner_ns)
@@ -204,13 +207,13 @@ class EarlyDispatch:
             ways = self._ways[worker.id] = _Ways(self._first_lead_ns)
         early_ns = flight.early_ns or 0
         began_ns = now_ns - min(
-            early_ns, ways.ways_ns
+            early_ns, ways.network_latency_ns
         )  # of a stage that was sent to an idle worker and ends as this one
         self._planned_ends_ns[worker.id] = began_ns + stage.duration_ns
         expected_ns = profile.expected_ns(flight.rows)
         self._margins_ns[worker.id] = max(0, min(stage.duration_ns, profile.upper_ns(flight.rows)) - expected_ns)
         ways.in_a_row = ways.in_a_row + 1 if early_ns else 0
-        if ways.in_a_row >= max(BEHIND_IN_A_ROW, ways.ways_ns / (COST * stage.duration_ns)):
+        if ways.in_a_row >= max(BEHIND_IN_A_ROW, ways.network_latency_ns / (COST * stage.duration_ns)):
             return
         excess = self._excess(worker, stage.partition, profile, behind=early_ns > 0)
         if excess is not None:
@@ -254,7 +257,7 @@ class EarlyDispatch:
             return duration_ns
         if alone := self._excess(worker, partition, profile, behind=False):
             ways.gained(early_ns, profile.expected_ns(flight.rows) + alone.middle_ns - duration_ns)
-        return duration_ns + min(early_ns, ways.ways_ns) if ways.known else None
+        return duration_ns + min(early_ns, ways.network_latency_ns) if ways.known else None
 
     def forget(self, worker_id: int) -> None:
         """Forget a worker that was lost; its network latency may differ if it comes back."""

@@ -26,7 +26,7 @@ MAX_SHAPES: Final = 200
 """Number of shapes counted separately per bucket, because clients choose shapes."""
 SHOWN_SHAPES, SHOWN_WORST, SHOWN_STAGES, SHOWN_MODELS, SHOWN_WORKERS = 40, 20, 1000, 100, 100
 _ShapeKey = tuple[str, str, str, str, int]
-"""Model, partition, shape, kind of worker, rows."""
+"""Model, partition, shape, device class, rows."""
 _SEVERITY: Final[dict[Outcome, float]] = {"answered": 0.0, "dropped": 2.0, "failed": 3.0, "cancelled": -10.0}
 """How bad it is that a request ends so; 1: it was answered late."""
 Latencies = npt.NDArray[np.int64]
