@@ -183,14 +183,16 @@ def _traffic(
 
 
 def _set_options(policy: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a policy that differ from its defaults; all, if the policy is not installed."""
+    """Return the options of a policy that differ from its defaults; all, if this version does not know the policy or
+    one of them.
+    """
     from tidegate.host import PluginError, Plugins
 
     try:
-        known = Plugins.installed().policy(policy).policy.Options
+        known = Plugins.installed().validated_options(policy, options)
     except PluginError:
         return options
-    return known.model_validate(options).model_dump(mode="json", exclude_defaults=True)
+    return known.model_dump(mode="json", exclude_defaults=True)
 
 
 def _blocks(texts: "Iterable[str]", models: "list[str]") -> "dict[str, BlockProfile]":

@@ -68,7 +68,7 @@ class PolicyPart(BaseModel):
         plugins: Plugins = (info.context or {}).get("plugins") or Plugins.installed()
         try:
             self._spec = plugins.policy(self.policy)
-            plugins.check_options(self.policy, self.options)
+            plugins.validated_options(self.policy, self.options)
         except PluginError as error:
             raise ValueError(str(error)) from error
         if issubclass(self._spec.policy, ByModel):

@@ -108,10 +108,12 @@ class Plugins:
         """
         return make_policy(self.policy(name), setup, options, self)
 
-    def check_options(self, policy: str, options: dict[str, Any]) -> None:
-        """Raise PluginError if a policy does not accept these options; the message names the problem and the known
-        options."""
-        _validated(self.policy(policy).policy.Options, options, f"policy {policy!r}", plugins=self)
+    def validated_options(self, policy: str, options: dict[str, Any]) -> BaseModel:
+        """Return the options of a policy, with its defaults.
+
+        Raises PluginError if the policy does not accept them; the message names the problem and the known options.
+        """
+        return _validated(self.policy(policy).policy.Options, options, f"policy {policy!r}", plugins=self)
 
     def make_controller(self, choice: ControllerChoice, layout: Layout, *, seed: int = 0) -> Controller:
         """Create the controller that a configuration names, for the initial layout.

@@ -80,7 +80,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
     TracingError or OSError, each with the remedy, before anything is served.
     """
     # What can be wrong without any Triton is found first.
-    plugins.check_options(config.policy.name, dict(config.policy.options))
+    plugins.validated_options(config.policy.name, dict(config.policy.options))
     controller = _controller(config, plugins, processes)
     measured = read_profiles(config.profiles) if config.profiles else ProfileFile(profiles=[])
     gate, served = AccessControl(config), config if shard else within_descriptors(config)
