@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tidegate.api import NEVER_NS, NS_PER_MS, Model, Profile, Request, Setup, Worker
 from tidegate.host import Plugins
 from tidegate.observation import EngineSettings
-from tidegate.sim.what_if import UNCHANGED, WhatIfAlternative, WhatIfQuestion, answer, answers, usual_alternatives
+from tidegate.sim.what_if import UNCHANGED_TITLE, WhatIfAlternative, WhatIfQuestion, answer, answers, usual_alternatives
 
 PLUGINS = Plugins.installed()
 MS = NS_PER_MS
@@ -45,7 +45,9 @@ def test_fewer_workers_serve_less_and_more_serve_more() -> None:
     assert less < 0.9
     assert share(asked, without=(1,), twice=0) == 1.0
     assert share(asked, pace=4.0) < 0.9
-    assert answer(asked, WhatIfAlternative(UNCHANGED), PLUGINS) == answer(asked, WhatIfAlternative(UNCHANGED), PLUGINS)
+    assert answer(asked, WhatIfAlternative(UNCHANGED_TITLE), PLUGINS) == answer(
+        asked, WhatIfAlternative(UNCHANGED_TITLE), PLUGINS
+    )
 
 
 def test_stages_take_what_they_were_seen_to_take() -> None:
@@ -92,7 +94,7 @@ def test_tritons_own_batcher_has_the_settings_of_the_tritons() -> None:
 
 
 def test_each_change_is_compared_with_none_over_the_same_requests() -> None:
-    changes = [WhatIfAlternative(UNCHANGED), WhatIfAlternative("less", without=(1,)), WhatIfAlternative("same")]
+    changes = [WhatIfAlternative(UNCHANGED_TITLE), WhatIfAlternative("less", without=(1,)), WhatIfAlternative("same")]
     none, less, same = answers(question(), changes, PLUGINS)
     assert none.gain is None
     assert none.share is not None

@@ -2,6 +2,7 @@
 `replay`, `explain`, `batch_histogram`, `plugins`, `check_policy`, `new_policy`.
 
 common    what commands that run scenarios share
+result_columns  the columns of runs, simulated or live; fitting_table: tables that fit the terminal
 clusters  the options of commands whose runs may use a cluster
 scaffold  copies the template of a policy under another name
 tls_flags the TLS options for connections to servers

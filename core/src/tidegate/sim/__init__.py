@@ -14,11 +14,12 @@ chart_data        data of charts beyond the figures of a run
 document          the results as JSON; report, goodput_report, sweep_report: as HTML pages, made of
 verdicts          the sentences at the top; charts, gantt_charts, load_sweep: the charts; tables: the tables
 interval          means with 95 % confidence intervals; block_bootstrap: intervals of gains
-what_if           simulates recorded requests again with one thing changed
+what_if           simulates recorded requests again with one thing changed; recent_traffic: the latest of an engine;
+                  policy_frames: where in its own files a policy failed; tuning: replaces the policy by a better one
 shadow            what a policy would have done with requests that bypassed scheduling; shadow_process: in a process of
                   its own, which the proxy talks to in shadow_messages; triton_batch_stats: batches by Triton's
-                  statistics; shadow_replay: the requests again, under a policy or under shadow_batcher, a model of
-                  Triton's batcher
+                  statistics, observed_profiles: profiles made of them; shadow_replay: the requests again, under a
+                  policy or under shadow_batcher, a model of Triton's batcher
 background_priority  lowers the priority of a process that simulates beside a proxy, and ends it with the proxy
 replay            runs a recorded event log again: the same events give the same commands
 

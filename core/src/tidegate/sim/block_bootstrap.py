@@ -5,7 +5,7 @@ from random import Random
 from typing import Final
 
 BOOTSTRAP_DRAWS: Final = 1000
-CONFIDENCE: Final = 0.95
+CONFIDENCE_LEVEL: Final = 0.95
 
 
 def gain_interval(blocks: Sequence[tuple[int, int]]) -> tuple[float, float]:
@@ -20,5 +20,5 @@ def gain_interval(blocks: Sequence[tuple[int, int]]) -> tuple[float, float]:
         drawn = rng.choices(blocks, k=len(blocks))
         gains.append(sum(gained for _, gained in drawn) / sum(requests for requests, _ in drawn))
     gains.sort()
-    outside = (1 - CONFIDENCE) / 2
+    outside = (1 - CONFIDENCE_LEVEL) / 2
     return gains[round(outside * (BOOTSTRAP_DRAWS - 1))], gains[round((1 - outside) * (BOOTSTRAP_DRAWS - 1))]

@@ -46,7 +46,7 @@ class SweepFigure:
     """Value that has to be reached."""
 
 
-FIGURES = (
+SWEEP_FIGURES = (
     SweepFigure(
         "How does the worst model's attainment change with",
         lambda row: 1 - row.worst_bad_rate,
@@ -80,7 +80,7 @@ def sweep_page(
         _heat_maps(figure, runs, results, varying[0], varying[1])
         if len(varying) > 1
         else _curves(figure, field, runs, results, colors)
-        for figure in FIGURES
+        for figure in SWEEP_FIGURES
     ]
     columns = columns_of(results)
     head = [*runs[0].changes, *columns]

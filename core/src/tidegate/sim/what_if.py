@@ -23,7 +23,7 @@ from tidegate.sim.event_queue import EventQueue
 from tidegate.sim.simulation import Simulation
 from tidegate.sim.true_latency import SimulatedWorker, TrueLatency
 
-UNCHANGED: Final = "unchanged"
+UNCHANGED_TITLE: Final = "unchanged"
 MAX_IDLE_TIMERS: Final = 10_000
 """Maximum number of timers that fire in a row while nothing runs and requests wait."""
 WHAT_IF_POLICIES: Final = ("symphony", "orloj", "eager", "nexus", "fifs")
@@ -32,7 +32,7 @@ POLICIES_OF_SPLIT: Final = ("ppipe", "reactive")
 MORE_LOAD_FACTOR: Final = 1.1
 OWN_BATCHER: Final = "triton"
 """Policy that behaves as Triton's own dynamic batcher."""
-BLOCKS: Final = 20
+GAIN_BLOCKS: Final = 20
 """Number of blocks of successive requests of which the interval of a gain is computed."""
 MIN_REQUESTS_FOR_GAIN: Final = 200
 
@@ -87,7 +87,7 @@ def usual_alternatives(question: WhatIfQuestion, installed: Plugins) -> list[Wha
     """Return the usual changes: none, Triton's own batcher, one worker less or more, 10 % more requests, and other
     policies."""
     setup = question.setup
-    found = [WhatIfAlternative(UNCHANGED)]
+    found = [WhatIfAlternative(UNCHANGED_TITLE)]
     is_split = any(model.pipelines for model in setup.models)
     if OWN_BATCHER in installed.policies and question.policy != OWN_BATCHER and not is_split:
         found.append(WhatIfAlternative("with Triton's own batcher", policy=OWN_BATCHER, options=question.batcher))
@@ -130,7 +130,7 @@ def answers(
 
 def _gain(baseline: bytearray, on_time: bytearray) -> tuple[float, float]:
     """The interval of the gain over blocks of successive requests."""
-    ends = [round(number * len(on_time) / BLOCKS) for number in range(BLOCKS + 1)]
+    ends = [round(number * len(on_time) / GAIN_BLOCKS) for number in range(GAIN_BLOCKS + 1)]
     blocks = [(end - start, sum(on_time[start:end]) - sum(baseline[start:end])) for start, end in pairwise(ends)]
     low, high = gain_interval(blocks)
     return round(low, 4), round(high, 4)

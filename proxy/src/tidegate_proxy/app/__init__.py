@@ -7,6 +7,8 @@ model_ownership  the models of this process, where several shards divide them
 config_check     `tidegate check`
 metrics_page     the metrics page, and the documents served beside it
 dashboard        the dashboard
+tuning           replaces the policy while serving (`policy: auto`)
+simulation_process  child process of the dashboard's what-if analysis and of tuning
 doctor           `tidegate doctor`: finds misconfiguration and possible improvements
 actuation        executes the layout changes of a controller
 """

@@ -9,7 +9,7 @@ from tidegate.observation import EngineSettings
 from tidegate.sim.tuning.candidates import PolicyCandidate, candidates_of, first_candidate
 from tidegate.sim.tuning.cpu_budget import BURST_NS, CpuBudget
 from tidegate.sim.tuning.load_fingerprint import fingerprint_of
-from tidegate.sim.tuning.policy_comparison import BLOCKS, ComparisonJob, compare
+from tidegate.sim.tuning.policy_comparison import GAIN_BLOCKS, ComparisonJob, compare
 from tidegate.sim.what_if import WhatIfQuestion
 
 PLUGINS = Plugins.installed()
@@ -39,7 +39,7 @@ def test_who_cannot_be_simulated_is_named_and_who_is_behind_is_eliminated() -> N
     found = compare(job(PRESENT, broken, *crowd), PLUGINS)
     assert "deferral" in found.outcomes[1].why
     assert len([each for each in found.outcomes if each.blocks]) == 1 + 3
-    assert len(found.outcomes[0].blocks) == BLOCKS, "the present policy is never eliminated"
+    assert len(found.outcomes[0].blocks) == GAIN_BLOCKS, "the present policy is never eliminated"
 
 
 def test_a_simulation_that_takes_too_long_is_stopped() -> None:

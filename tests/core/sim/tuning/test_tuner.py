@@ -10,7 +10,7 @@ from tests.core.sim.tuning.windows import S, arrivals, window
 from tidegate.control.tuning import TuningOptions
 from tidegate.observation import PolicyChanged, PolicyTuned
 from tidegate.sim.tuning.candidates import PolicyCandidate
-from tidegate.sim.tuning.policy_comparison import BLOCKS, CandidateOutcome, Comparison, ComparisonJob
+from tidegate.sim.tuning.policy_comparison import GAIN_BLOCKS, CandidateOutcome, Comparison, ComparisonJob
 from tidegate.sim.tuning.tuner import BAN_NS, PolicyTuner
 
 FIRST, OTHER, THIRD = PolicyCandidate("first"), PolicyCandidate("other"), PolicyCandidate("third", {"x": 1})
@@ -53,7 +53,7 @@ class World:
             for each in job.candidates
         ]
         truth = simulated.get(self.tuner.present.title, 0.0) if measured is None else measured
-        self.take(self.tuner.decide(self.now_ns, Comparison([PER_BLOCK] * BLOCKS, blocks(truth), outcomes, 1)))
+        self.take(self.tuner.decide(self.now_ns, Comparison([PER_BLOCK] * GAIN_BLOCKS, blocks(truth), outcomes, 1)))
 
     def take(self, events: Sequence[PolicyTuned | PolicyChanged]) -> None:
         self.events += events
@@ -64,7 +64,7 @@ class World:
 
 def blocks(attainment: float) -> list[int]:
     """So many of each block on time, a few more in every other one."""
-    return [round(PER_BLOCK * attainment) + (number % 2) * 2 - 1 for number in range(BLOCKS)]
+    return [round(PER_BLOCK * attainment) + (number % 2) * 2 - 1 for number in range(GAIN_BLOCKS)]
 
 
 BETTER = {"first": 0.5, "other": 0.7, "third (x=1)": 0.6}
@@ -153,7 +153,7 @@ def test_a_gain_that_one_model_pays_for_is_none() -> None:
             CandidateOutcome(FIRST, blocks(0.5), {"m": 0.9, "n": 0.1}),
             *(CandidateOutcome(each, blocks(0.7), {"m": 0.8, "n": 0.6}) for each in job.candidates[1:]),
         ]
-        world.take(world.tuner.decide(world.now_ns, Comparison([PER_BLOCK] * BLOCKS, blocks(0.5), outcomes, 1)))
+        world.take(world.tuner.decide(world.now_ns, Comparison([PER_BLOCK] * GAIN_BLOCKS, blocks(0.5), outcomes, 1)))
     assert world.engine_policy == "first"
 
 

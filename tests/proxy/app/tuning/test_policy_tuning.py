@@ -22,7 +22,7 @@ from tests.proxy.fixtures.here import ProxyHere
 from tidegate.api import NS_PER_MS, Model, Profile, Request, Setup, Worker
 from tidegate.observation import EngineSettings, PolicyTuned
 from tidegate.sim.tuning.candidates import PolicyCandidate
-from tidegate.sim.tuning.policy_comparison import BLOCKS, CandidateOutcome, Comparison, ComparisonJob
+from tidegate.sim.tuning.policy_comparison import GAIN_BLOCKS, CandidateOutcome, Comparison, ComparisonJob
 from tidegate.sim.what_if import WhatIfQuestion
 from tidegate_proxy.app.dashboard.decisions import latest_decisions
 from tidegate_proxy.app.dashboard.event_buffer import BufferedEvent, EventBuffer
@@ -55,10 +55,10 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         if isinstance(answer, Exception):
             raise answer
         outcomes = [
-            CandidateOutcome(each, [90 if each.is_like(EAGER) else 10] * BLOCKS, {"echo": 0.9})
+            CandidateOutcome(each, [90 if each.is_like(EAGER) else 10] * GAIN_BLOCKS, {"echo": 0.9})
             for each in head.candidates
         ]
-        return msgspec.json.encode(TuningAnswer(Comparison([100] * BLOCKS, [10] * BLOCKS, outcomes, 1), 1.5))
+        return msgspec.json.encode(TuningAnswer(Comparison([100] * GAIN_BLOCKS, [10] * GAIN_BLOCKS, outcomes, 1), 1.5))
 
     monkeypatch.setattr(SimulationProcess, "ask", ask)
     monkeypatch.setattr("tidegate_proxy.app.tuning.live_tuning.LOOK_EVERY_S", 0.01)

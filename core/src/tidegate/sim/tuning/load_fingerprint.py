@@ -10,7 +10,7 @@ import msgspec
 from tidegate.api import Request
 
 NS_PER_S = 1_000_000_000
-BINS = 40
+ARRIVAL_BINS = 40
 """Number of intervals in which arrivals are counted."""
 MAX_RATE_DRIFT = 0.2
 """Relative difference of rates up to which two loads are alike, beyond chance."""
@@ -65,15 +65,15 @@ def fingerprint_of(
         workers: ids of the current workers.
     """
     length_ns = max(1, until_ns - since_ns)
-    counts = [0] * BINS
+    counts = [0] * ARRIVAL_BINS
     for request in requests:
-        counts[min(BINS - 1, (request.arrival_ns - since_ns) * BINS // length_ns)] += 1
+        counts[min(ARRIVAL_BINS - 1, (request.arrival_ns - since_ns) * ARRIVAL_BINS // length_ns)] += 1
     seconds = length_ns / NS_PER_S
     models = Counter(request.model for request in requests)
     return LoadFingerprint(
         workers,
         len(requests) / seconds,
-        sqrt(BINS * variance(counts)) / seconds,
+        sqrt(ARRIVAL_BINS * variance(counts)) / seconds,
         {name: count / len(requests) for name, count in models.items()},
         fmean(request.rows for request in requests),
         variance(counts) / fmean(counts),

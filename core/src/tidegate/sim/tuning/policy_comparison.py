@@ -15,9 +15,9 @@ from tidegate.host import Plugins
 from tidegate.sim.tuning.candidates import PolicyCandidate
 from tidegate.sim.what_if import WhatIfQuestion, outcomes, renumbered
 
-BLOCKS: Final = 10
+GAIN_BLOCKS: Final = 10
 """Intervals of the window, whose differences give the confidence interval of a gain."""
-HEATS: Final = ((0.125, 8), (0.5, 3))
+HALVING_ROUNDS: Final = ((0.125, 8), (0.5, 3))
 """Fraction of the requests that is simulated, and the number of candidates that go on."""
 SIMULATED_NS_PER_REQUEST: Final = 150_000
 """Approximate CPU time in ns of a simulated request."""
@@ -99,7 +99,7 @@ def compare(
         return found
 
     racing = [*range(1, len(job.candidates))]
-    for fraction, survivors in HEATS:
+    for fraction, survivors in HALVING_ROUNDS:
         if len(racing) > survivors:
             scores = {number: sum(run(number, round(fraction * count))) for number in racing}
             racing = [number for number in racing if number not in broken]
@@ -122,11 +122,11 @@ def block_numbers(arrivals_ns: Sequence[int]) -> list[int]:
     if not arrivals_ns:
         return []
     length_ns = arrivals_ns[-1] + 1
-    return [at_ns * (BLOCKS + 1) // length_ns - 1 for at_ns in arrivals_ns]
+    return [at_ns * (GAIN_BLOCKS + 1) // length_ns - 1 for at_ns in arrivals_ns]
 
 
 def _by_block(on_time: Sequence[int], blocks: Sequence[int]) -> list[int]:
-    counts = [0] * BLOCKS
+    counts = [0] * GAIN_BLOCKS
     for well, block in zip(on_time, blocks, strict=True):
         if well and block >= 0:
             counts[block] += 1

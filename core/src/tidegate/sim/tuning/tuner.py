@@ -15,7 +15,7 @@ from tidegate.observation.stimuli import TuningVerdict
 from tidegate.sim.interval import Interval, interval_of
 from tidegate.sim.tuning.candidates import PolicyCandidate
 from tidegate.sim.tuning.load_fingerprint import LoadFingerprint, fingerprint_of
-from tidegate.sim.tuning.policy_comparison import BLOCKS, CandidateOutcome, Comparison, ComparisonJob
+from tidegate.sim.tuning.policy_comparison import GAIN_BLOCKS, CandidateOutcome, Comparison, ComparisonJob
 from tidegate.sim.tuning.traffic_window import ENOUGH_REQUESTS, MIN_REQUESTS, TrafficWindow
 from tidegate.sim.what_if import WhatIfQuestion
 
@@ -228,7 +228,7 @@ class PolicyTuner:
         is_known = recalled is not None and recalled.is_like(best.candidate)
         if leader is None and not is_known:
             self._leaders = [each.candidate for each in able[: 1 + RUNNERS_UP]]
-            self._enough_requests = min(2 * sum(found.requests), ENOUGH_REQUESTS * BLOCKS // (BLOCKS + 1))
+            self._enough_requests = min(2 * sum(found.requests), ENOUGH_REQUESTS * GAIN_BLOCKS // (GAIN_BLOCKS + 1))
             self._since_ns = until_ns
             return self._keep(now_ns, "leads", f"{_words(best, present, gain, found)}; waiting for another window")
         reason = (
@@ -314,7 +314,7 @@ def _costs_a_model(present: CandidateOutcome, other: CandidateOutcome) -> bool:
 
 def _gain(ours: Sequence[float], theirs: Sequence[float], requests: Sequence[int]) -> Interval:
     """The difference of attainment, with its interval over blocks."""
-    scale = BLOCKS / max(1, sum(requests))
+    scale = GAIN_BLOCKS / max(1, sum(requests))
     return interval_of([scale * (our - their) for our, their in zip(ours, theirs, strict=True)], -1.0, 1.0)
 
 

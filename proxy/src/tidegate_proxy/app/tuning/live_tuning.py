@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S: Final = 0.5
 GIVE_UP_S: Final = 120.0
 """Time in seconds for one comparison."""
-PROCESS: Final = "tidegate_proxy.app.tuning.tuning_process"
+PROCESS_MODULE: Final = "tidegate_proxy.app.tuning.tuning_process"
 
 
 class LiveTuning:
@@ -38,7 +38,7 @@ class LiveTuning:
         self, driver: Driver, policy: PolicyChoice, plugins: Plugins, on_answer: Callable[[PolicyTuned, float], None]
     ) -> None:
         """Create the tuner of `policy`. `on_answer`: receives each verdict, and the CPU time in s that it cost."""
-        options = plugins.policy(policy.name).policy.Options.model_validate(policy.options)
+        options = plugins.validated_options(policy.name, policy.options)
         assert isinstance(options, TuningOptions)
         self._driver = driver
         self._on_answer = on_answer
@@ -47,7 +47,7 @@ class LiveTuning:
         self.tuner = PolicyTuner(
             options, first, lambda setup: candidates_of(setup, plugins), now_ns=time.monotonic_ns()
         )
-        self.process = SimulationProcess(PROCESS)
+        self.process = SimulationProcess(PROCESS_MODULE)
         self._workers = self._present_workers()
 
     async def run(self) -> None:
