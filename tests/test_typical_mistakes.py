@@ -91,6 +91,11 @@ MISTAKES = {
         "serve b.yaml",
         "error: b.yaml: No such file or directory; a configuration is a YAML file",
     ),
+    "a folder for a file to write": (
+        "",
+        "serve --triton localhost:8001 --event-log .",
+        "error: command line: event_log: {folder} is a directory; name a file in it",
+    ),
     "rates that are none": (
         scenario(),
         "loadtest a.yaml --target localhost:8001 --rates abc",

@@ -102,6 +102,8 @@ def test_the_command_says_what_breaks_and_what_is_below(tmp_path: Path, monkeypa
     result = CliRunner().invoke(build_app(plugins), command)
     assert result.exit_code == 1
     assert "idler: it breaks the contract in 2 of 2 random worlds" in result.output
+    assert "idler: not judged, as it breaks the contract in every world" in result.output
+    assert "best simple one" not in result.output
     assert json.loads(results.read_text())["policies"]["idler"]["broken"]
 
 

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
+    from tidegate.api import PolicySpec
+    from tidegate.host import Plugins
     from tidegate.testing.judgment import Judgment
 
 MAX_SEEDS = 10
@@ -55,8 +58,6 @@ def check_policy(
 
         from tidegate.host import Plugins
         from tidegate.testing.conformance import find_faults
-        from tidegate.testing.judgment import judge_policies
-        from tidegate.workload import PolicyChoice
 
         plugins = Plugins.installed()
         chosen = []
@@ -80,23 +81,36 @@ def check_policy(
                 console.print(f"Again: tidegate check-policy {spec.name} --world {found[0].world}", markup=False)
         if world is not None:
             raise typer.Exit(any(broken.values()))
-        judging = judge_policies(
-            [PolicyChoice(name=spec.name) for spec in chosen],
-            seeds=range(1, seeds + 1),
-            plugins=plugins,
-            jobs=jobs,
-        )
-        with_progress(console, "judging", judging, len(judging))
-        judged = {spec.name: judging.judgments(spec.name) for spec in chosen}
-        for name, judgments in judged.items():
-            console.print(_table(name, judgments))
-            console.print(_summary(name, judgments))
-            for (place, title), why in judging.unfit.items():
-                if title == name:
-                    console.print(f"[dim]not judged in {place!r}: {escape(why)}[/]")
+        for name in [name for name, faults in broken.items() if worlds and len(faults) == worlds]:
+            console.print(f"{name}: not judged, as it breaks the contract in every world")
+            chosen = [spec for spec in chosen if spec.name != name]
+        judged = _judge(console, chosen, plugins, seeds=seeds, jobs=jobs) if chosen else {}
         write_results(console, _document(judged, broken, worlds), json_file, None, str)
     if any(broken.values()):
         raise typer.Exit(1)
+
+
+def _judge(
+    console: "Console", specs: "Sequence[PolicySpec]", plugins: "Plugins", *, seeds: int, jobs: int
+) -> "dict[str, list[Judgment]]":
+    """Compare policies with the baselines, and print a table and a summary of each."""
+    from rich.markup import escape
+
+    from tidegate.commands.common import with_progress
+    from tidegate.testing.judgment import judge_policies
+    from tidegate.workload import PolicyChoice
+
+    choices = [PolicyChoice(name=spec.name) for spec in specs]
+    judging = judge_policies(choices, seeds=range(1, seeds + 1), plugins=plugins, jobs=jobs)
+    with_progress(console, "judging", judging, len(judging))
+    judged = {choice.name: judging.judgments(choice.name) for choice in choices}
+    for name, judgments in judged.items():
+        console.print(_table(name, judgments))
+        console.print(_summary(name, judgments))
+        for (place, title), why in judging.unfit.items():
+            if title == name:
+                console.print(f"[dim]not judged in {place!r}: {escape(why)}[/]")
+    return judged
 
 
 def _said_of(faults: Sequence[str], tried: str) -> str:
@@ -140,7 +154,7 @@ def _document(judged: "dict[str, list[Judgment]]", broken: dict[str, list[str]],
         "worlds": worlds,
         "policies": {
             name: {
-                "broken": broken[name],
+                "broken": faults,
                 "judgments": [
                     {
                         "world": each.world,
@@ -151,9 +165,9 @@ def _document(judged: "dict[str, list[Judgment]]", broken: dict[str, list[str]],
                         "worst_gain": each.worst_gain,
                         "below": each.is_below,
                     }
-                    for each in judgments
+                    for each in judged.get(name, [])
                 ],
             }
-            for name, judgments in judged.items()
+            for name, faults in broken.items()
         },
     }

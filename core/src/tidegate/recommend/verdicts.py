@@ -180,18 +180,18 @@ def _saved(found: Recommendation) -> str:
 
     ours, theirs = chosen.least, chosen.tritons_least
     name = chosen.candidate.title
-    for_all = f"To keep {goal} of every model"
+    for_all = f"Keeping {goal} of every model"
     if theirs is None:
         if ours is None:
-            return f"{for_all}, {chosen.site.words(chosen.count)} is too little for any that was tried."
+            return f"{for_all} takes more than {chosen.site.words(chosen.count)} with any that was tried."
         most = "any number that was tried" if found.question.buy else chosen.site.words(chosen.count)
-        return f"{for_all}, {needs(ours)} is enough with {name}; Triton cannot with {most}."
+        return f"{for_all} takes {needs(ours)} with {name}; Triton cannot with {most}."
     if ours is None:
-        return f"{for_all}, Triton needs {needs(theirs)}; {name} needs more than there is."
+        return f"{for_all} takes {needs(theirs)} with Triton; {name} needs more than there is."
     if ours != theirs:
         saved = f": {much(ours, theirs)}" if ours < theirs else ""
-        return f"{for_all}, {needs(ours)} is enough with {name}; Triton needs {needs(theirs)}{saved}."
-    return f"{for_all}, {needs(ours)} is enough." if ours != chosen.count or found.question.buy else ""
+        return f"{for_all} takes {needs(ours)} with {name}; Triton needs {needs(theirs)}{saved}."
+    return f"{for_all} takes {needs(ours)}." if ours != chosen.count or found.question.buy else ""
 
 
 def _offers(found: Recommendation) -> str:

@@ -29,7 +29,8 @@ def init(
     """Write a commented configuration of `tidegate serve`.
 
     Queries the Tritons for their models. The configuration can be served unmodified: no request is rejected that Triton
-    would answer. A comment on each model says whether and why its requests are scheduled. Examples:
+    would answer, except for models with an SLO in config.pbtxt. A comment on each model says whether and why its
+    requests are scheduled. Examples:
 
     tidegate init --triton localhost:8001 && tidegate serve tidegate.yaml
 

@@ -49,11 +49,19 @@ tritons:
 #   tidegate profile --triton {address} -o profiles.json
 # profiles: profiles.json
 
-# What serves there. Without an SLO nothing is refused, and requests run as soon as they can, as in Triton. With one a
-# request that cannot be answered on time is refused at once; `on_deadline_miss: serve` has it answered all the same.
-# The numbers are examples, none of them is in force.
+# What serves there. Without an SLO no request is rejected, and requests run as soon as they can, as in Triton. With one
+# a request that cannot be answered on time is rejected at once; with `on_deadline_miss: serve` it is answered late.
+# {_slos_in_force(facts)}
 {models}
 """
+
+
+def _slos_in_force(facts: DoctorFacts) -> str:
+    """Return a line that names the models whose SLO is in force."""
+    names = [name for name, service in facts.services.items() if service.slo_ms is not None]
+    if not names:
+        return "The SLOs below are examples; none is in force."
+    return f"The SLOs below are examples, but those in a config.pbtxt are in force: {', '.join(names)}."
 
 
 def _model_lines(facts: DoctorFacts) -> Iterator[str]:

@@ -22,7 +22,13 @@ def _is_file(path: Path, info: ValidationInfo) -> Path:
     return path
 
 
-OutputFile = Annotated[Path, AfterValidator(_in_folder)]
+def _is_no_folder(path: Path) -> Path:
+    if path.is_dir():
+        raise ValueError(f"{path} is a directory; name a file in it")
+    return path
+
+
+OutputFile = Annotated[Path, AfterValidator(_in_folder), AfterValidator(_is_no_folder)]
 InputFile = Annotated[Path, AfterValidator(_in_folder), AfterValidator(_is_file)]
 """File that must exist when a configuration is read."""
 

@@ -125,8 +125,8 @@ def not_measured(facts: DoctorFacts) -> Iterator[Finding]:
                 "advice" if service.slo_ms is None else "warning",
                 "no-profile",
                 f"model {service.name}",
-                f"it has no profile for workers of device class {kind!r}"
-                f"{said_of_others(facts.measured, service.name)}: it begins with a guess, and learns from what it sees",
+                f"no profile for workers of device class {kind!r}"
+                f"{said_of_others(facts.measured, service.name)}: Tidegate begins with a guess and learns",
                 f"tidegate profile --triton {facts.config.tritons[0].grpc}{of_kind} -o {file}",
             )
 
