@@ -50,6 +50,11 @@ def test_what_was_observed_counts_more_than_a_guess() -> None:
     assert scenario.models[0].slo_ms == 60
 
 
+def test_the_attainment_is_the_recorded_one() -> None:
+    assert recorded()[0].attainment == 1
+    assert recorded(slo_ms=14)[0].attainment == pytest.approx(0.53, abs=0.03)
+
+
 def test_stalls_are_recorded() -> None:
     """Without them a policy that leaves no time for them looks better than the one that served."""
     assert recorded()[1].simulation.stalls is None

@@ -80,8 +80,10 @@ def assessment(
     )
 
 
-def said_of(its: Assessment, max_load: float | None = None) -> list[str]:
-    question = SimpleNamespace(scenario=SCENARIO, recording=None, goal=0.99, buy=False)
+def said_of(its: Assessment, max_load: float | None = None, recorded: float | None = None) -> list[str]:
+    """`recorded`: attainment of the recording; None: a scenario is asked about."""
+    recording = None if recorded is None else SimpleNamespace(attainment=recorded)
+    question = SimpleNamespace(scenario=SCENARIO, recording=recording, bundles=(), goal=0.99, buy=False)
     found = Recommendation(cast("Any", question), verdict_on(its), its, (its,), (), 1, max_load)
     return verdicts(found)
 
@@ -122,6 +124,13 @@ def test_where_nothing_is_missed_nothing_is_advised() -> None:
         "Change nothing: Triton's own batcher, unmodified, on 1 worker answers 100.0 % of the requests on time.",
         "This holds up to 2.2 times the load (448 requests/s in place of 200).",
     ]
+
+
+@pytest.mark.parametrize(("recorded", "is_warned"), [(0.959, True), (0.975, False), (1.0, False)])
+def test_a_simulation_far_from_the_recording_is_not_to_be_relied_on(recorded: float, is_warned: bool) -> None:
+    said = said_of(assessment(best=(1, 1), unmodified=(1, 1), current=(1, 1)), max_load=2.0, recorded=recorded)
+    warning = "Do not rely on this: 95.9 % of the recorded requests were on time, but 100.0 % in the simulation of the "
+    assert said[1].startswith(warning) is is_warned
 
 
 def test_the_headline_names_the_models_that_it_does_not_hold_for() -> None:

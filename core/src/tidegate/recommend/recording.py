@@ -41,6 +41,8 @@ class RecordedTraffic:
     model: "array[int]"
     rows: "array[int]"
     shapes: tuple[str, ...] | None
+    attainment: float
+    """Fraction of the requests that were on time when they were recorded, cancelled ones aside."""
 
     @property
     def length_ns(self) -> int:
@@ -120,6 +122,7 @@ def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[RecordedT
         array("q", [renumbered[each] for each in model]),
         rows,
         tuple(shapes) if any(shapes) else None,
+        (reducer.tally.answered - reducer.tally.late) / max(1, reducer.tally.ended - reducer.tally.cancelled),
     )
     if any(each.pipelines for each in setup.models):
         raise RecordingError("models that are split were recorded: describe them in a scenario, whole, with --blocks")

@@ -20,13 +20,15 @@ SETTING_PHRASES = {
     "preferred_batch_size": "preferred sizes {}",
 }
 
+MAX_CALIBRATION_ERROR = 0.03
+"""Maximum difference between simulated and recorded attainment of the current policy."""
 MIN_ATTAINMENT_GAIN = 0.005
 """Minimum difference in attainment that is called a difference: 0.005, half a percentage point."""
 
 
 def verdicts(found: Recommendation) -> list[str]:
     """Return the recommendation as sentences, the answer first."""
-    said = [_answer(found), _sustained(found), _losers(found), *_others(found), _too_few(found)]
+    said = [_answer(found), _as_recorded(found), _sustained(found), _losers(found), *_others(found), _too_few(found)]
     return list(filter(None, [*said, _saved(found), _offers(found), _changes(found)]))
 
 
@@ -97,6 +99,20 @@ def _keeps(its: HeldOutResult, goal: float) -> str:
     if below:
         return f"{said}; below {limit(goal)}: {listed(below)}"
     return f"{said}, and at least {share(its.worst_mean)} of every model"
+
+
+def _as_recorded(found: Recommendation) -> str:
+    """Return a warning if the simulation of the current policy is far from what was measured."""
+    asked, current = found.question, found.chosen.current
+    if asked.recording is None or asked.bundles or current is None:
+        return ""
+    simulated, measured = current.result.attainment.mean, asked.recording.attainment
+    if abs(simulated - measured) <= MAX_CALIBRATION_ERROR:
+        return ""
+    return (
+        f"Do not rely on this: {share(measured)} of the recorded requests were on time, but {share(simulated)} in the "
+        "simulation of the current policy. Measure profiles (tidegate profile), or record longer."
+    )
 
 
 def _sustained(found: Recommendation) -> str:
