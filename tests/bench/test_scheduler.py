@@ -81,7 +81,7 @@ def counts_per_event(models: int, workers: int, deferral: str) -> dict[str, floa
     }
 
 
-FEW, MANY = 16, 512
+FEW, MANY = 16, 1024
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_the_work_per_event_grows_with_the_logarithm_of_models_and_workers(
     base, counts = counts_per_event(FEW, FEW, deferral), counts_per_event(models, workers, deferral)
     doublings = log2(models / FEW * workers / FEW)
     for counted, most_per_doubling in (("calls", 5), ("names", 2), ("ids", 2)):
-        # A look at one in eight of them would already be 64 more, 6 per doubling and above.
+        # A look at one in ten of them would already be 100 more, 8 per doubling and above.
         assert counts[counted] <= base[counted] + most_per_doubling * doublings, (counted, models, workers)
     # Now and then the dead are swept out of a heap, which has twice as many entries by then.
     assert counts["events that look at all"] <= 1 + REQUESTS / MANY, "events look at every model or worker"

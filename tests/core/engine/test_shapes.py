@@ -245,7 +245,7 @@ JITTER: dict[str, Callable[[random.Random], float]] = {
 @pytest.mark.parametrize("stalls", few([0.01, 0.0]))
 @pytest.mark.parametrize("seed", few(range(3)))
 def test_five_shapes_are_learned_within_two_hundred_requests(stalls: float, seed: int) -> None:
-    shapes = FiveShapes(seed, 4000, JITTER["a tenth"], stalls)
+    shapes = FiveShapes(seed, 8000, JITTER["a tenth"], stalls)
     for shape, rows in sorted({(effect.shape, effect.rows) for effect, _ in shapes.ran}):
         expected_ns = shapes.engine.expectations.profiles["m", "default", shape].expected_ns(rows)
         assert expected_ns / TRUTH[shape].expected_ns(rows) == pytest.approx(1, abs=0.12)
