@@ -1,4 +1,4 @@
-"""What is recommended of what was measured, and in which words."""
+"""Recommendations for measured candidates, and their sentences."""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -104,11 +104,11 @@ def test_nothing_is_promised_of_a_guess_or_of_a_few(simulated: float) -> None:
 
 
 GUESSES = (Profile.linear("m", alpha_ms=0.05, beta_ms=0.5, max_rows=32),)
-"""What the proxy assumes where nobody measured."""
+"""The profile that the proxy assumes without a measurement."""
 
 
 def _unprofiled(*sizes: int, assumed: tuple[str, ...] = ()) -> ShadowEstimate:
-    """What is said without a profile where the Triton has run batches of these sizes, which take 10 ms and 1 a row."""
+    """Report without a profile for a Triton that ran batches of these sizes, which take 10 ms and 1 ms a row."""
     begin = ShadowSetup(replace(SETUP, profiles=GUESSES), "symphony", {}, {}, ("m",), assumed)
     shadow, seen = ShadowWindow(begin, Plugins.installed()), _passed(60)
     ended = [BypassedResponse(request.at_ns, "m", 20 * MS, ok=True) for request in seen]

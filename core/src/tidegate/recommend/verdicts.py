@@ -11,6 +11,7 @@ from tidegate.recommend.simulation_run import MIN_REQUESTS
 from tidegate.recommend.triton_tuning import batched
 from tidegate.report.number_format import limit, listed, plural, rate, share
 from tidegate.schemas import options_of_model
+from tidegate.sim.block_bootstrap import MAX_CALIBRATION_ERROR
 from tidegate.sim.interval import Interval
 from tidegate.workload import mean_rate_rps
 
@@ -20,8 +21,6 @@ SETTING_PHRASES = {
     "preferred_batch_size": "preferred sizes {}",
 }
 
-MAX_CALIBRATION_ERROR = 0.03
-"""Maximum difference between simulated and recorded attainment of the current policy."""
 MIN_ATTAINMENT_GAIN = 0.005
 """Minimum difference in attainment that is called a difference: 0.005, half a percentage point."""
 

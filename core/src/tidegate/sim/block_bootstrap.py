@@ -6,6 +6,8 @@ from typing import Final
 
 BOOTSTRAP_DRAWS: Final = 1000
 CONFIDENCE_LEVEL: Final = 0.95
+MAX_CALIBRATION_ERROR: Final = 0.03
+"""Maximum difference between simulated and measured attainment up to which a simulated gain is reported."""
 
 
 def gain_interval(blocks: Sequence[tuple[int, int]]) -> tuple[float, float]:

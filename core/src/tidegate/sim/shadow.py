@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from tidegate.api import NEVER_NS
 from tidegate.engine import ResponseMargin
 from tidegate.host import Plugins
-from tidegate.sim.block_bootstrap import gain_interval
+from tidegate.sim.block_bootstrap import MAX_CALIBRATION_ERROR, gain_interval
 from tidegate.sim.observed_profiles import ProfileBounds, profile_bounds
 from tidegate.sim.shadow_batcher import OwnBatcher, TunedBatcher
 from tidegate.sim.shadow_messages import (
@@ -46,8 +46,6 @@ load.
 """
 MIN_REQUESTS: Final = 200
 MIN_BLOCKS: Final = 4
-MAX_CALIBRATION_ERROR: Final = 0.03
-"""Maximum difference between simulated and measured attainment of Triton's batcher."""
 POLICY, PASSING, TUNED, QUICK_POLICY = 3, 4, 5, 6
 """Columns of a bootstrap block."""
 

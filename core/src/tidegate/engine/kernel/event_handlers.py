@@ -227,7 +227,7 @@ class EventHandlers:
         return self._state.tries.count(request) <= most and wanted_until_ns > event.now_ns
 
     def _update_profile(self, event: ProfileUpdated) -> None:
-        """Somebody knows better; what is said of a device class for the first time is said of every shape."""
+        """Take over a profile. The first profile of a device class applies to every shape."""
         state, profile = self._state, event.profile
         is_new = profile.key not in self._expectations.profiles
         self._expectations.replace(profile)

@@ -12,6 +12,7 @@ from tidegate.api import NEVER_NS, Setup
 from tidegate.control.tuning import TuningOptions
 from tidegate.observation import PolicyChanged, PolicyTuned
 from tidegate.observation.stimuli import TuningVerdict
+from tidegate.sim.block_bootstrap import MAX_CALIBRATION_ERROR
 from tidegate.sim.interval import Interval, interval_of
 from tidegate.sim.tuning.candidates import PolicyCandidate
 from tidegate.sim.tuning.load_fingerprint import LoadFingerprint, fingerprint_of
@@ -19,8 +20,6 @@ from tidegate.sim.tuning.policy_comparison import GAIN_BLOCKS, CandidateOutcome,
 from tidegate.sim.tuning.traffic_window import ENOUGH_REQUESTS, MIN_REQUESTS, TrafficWindow
 from tidegate.sim.what_if import WhatIfQuestion
 
-MAX_CALIBRATION_ERROR: Final = 0.03
-"""Largest difference between simulated and measured attainment of the present policy; half of the gain if larger."""
 MAX_MODEL_LOSS: Final = 0.05
 """A candidate may cost no model more attainment than this."""
 MAX_REST: Final = 32

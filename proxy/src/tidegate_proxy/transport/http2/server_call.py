@@ -317,7 +317,7 @@ class Http2Call(RpcCall):
         self._is_delivering = False
 
     async def _inflate(self, inflation: MessageDecompression, part: bytes) -> None:
-        """Go on inflating a message that turns out to be large, in threads, so that nobody else waits for it."""
+        """Inflate the rest of a large message in threads, so that other calls do not wait for it."""
         parts, loop = [part], asyncio.get_running_loop()
         try:
             while not inflation.is_done:
