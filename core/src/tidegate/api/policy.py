@@ -161,6 +161,10 @@ class Policy(ABC):
         """Whether the policy may dispatch requests of a model that are predicted to miss their deadline."""
         return self.best_effort
 
+    def is_awaiting(self, worker_id: int) -> bool:
+        """Whether the policy dispatches to this worker only after WorkerReady (`awaits_ready`)."""
+        return self.awaits_ready
+
     def separate_applications(self, model: str) -> bool:
         """Whether the engine gives requests of slower applications a shape of their own for this policy.
 

@@ -191,6 +191,10 @@ class ByModel(Policy):
             index = self._part_named(model)
         return self.parts[index].is_best_effort(model)
 
+    def is_awaiting(self, worker_id: int) -> bool:
+        """Return the setting of the worker's part."""
+        return self.parts[self._part_of_worker[worker_id]].is_awaiting(worker_id)
+
     def separate_applications(self, model: str) -> bool:
         """Return the setting in the options of the model's part."""
         index = self._part_of.get(model, len(self.options.parts))

@@ -113,7 +113,7 @@ class PolicyRunner:
         late, policy = self._waiting.late, state.policy
         knows = news.worker_id in self._succession.offered
         if self._fleet.serves_late and type(news) is WorkerReady and not knows:
-            if policy.awaits_ready:
+            if policy.is_awaiting(news.worker_id):
                 self._give_up_first(news)
                 if state.policy is policy and late and (batch := late.batch_for(news.worker_id, news.free_ns)):
                     self._run_late(batch, news)
