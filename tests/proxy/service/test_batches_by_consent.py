@@ -18,6 +18,7 @@ import tritonclient.http as triton_http
 from tests.examples import few
 from tidegate_proxy.app.proxy import Proxy
 from tidegate_proxy.configuration.config import ModelConfig
+from tidegate_proxy.rollout import canary, comparison
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -191,6 +192,22 @@ def test_what_happens_to_every_model_is_told(
     asyncio.run_coroutine_threadsafe(proxy.reconfigure(changed), here.loop).result(60)
     assert page()["batched"]["scheduling"] == "unbatched"
     assert scheduling() == ["unbatched: batched (the configuration says so)"]
+
+
+def test_a_canary_starts_and_says_of_which_model_with_an_slo_it_compares_nothing(
+    normalizing: EmbeddedTriton, serve_here: Make, eventually: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(canary, "FOLD_EVERY_S", 0.02)
+    monkeypatch.setattr(comparison, "BLOCK_NS", 20_000_000)
+    here = serve_here([normalizing], canary=0.5, models={"delayed": {"slo_ms": 50}})
+    of_here = here.serving.trial.canary
+    eventually(lambda: of_here.compared, "a comparison")
+    (compared,) = of_here.compared
+    said = canary.describe("fifs", compared)
+    assert said.startswith(
+        "delayed: not compared: its requests are not scheduled: max_queue_delay_microseconds: 200000"
+    )
+    assert "scheduling: batched" in said
 
 
 def test_a_model_is_loaded_without_its_delay_where_that_is_wanted(

@@ -280,9 +280,9 @@ def test_shadow_mode_judges_whatever_the_operator_could_have_scheduled() -> None
     slo = {"delayed": ModelConfig(slo_ms=9)}
     with pytest.raises(BackendError, match="an SLO is given for delayed, which is not scheduled"):
         _told(tritons, **slo)
-    assert "delayed" not in asyncio.run(discover(backends, slo, is_shadow=True)).models
+    assert "delayed" not in asyncio.run(discover(backends, slo, is_rollout=True)).models
     with pytest.raises(BackendError, match="an SLO is given for sequences, which is not scheduled"):
-        asyncio.run(discover(backends, {"sequences": ModelConfig(slo_ms=9)}, is_shadow=True))
+        asyncio.run(discover(backends, {"sequences": ModelConfig(slo_ms=9)}, is_rollout=True))
 
 
 def test_shadow_mode_compares_with_each_model_as_most_tritons_batch_it() -> None:

@@ -399,7 +399,7 @@ async def _first_look(
         layout=layout,
         gpus=gpus,
         is_whole=shard is None,
-        is_shadow=config.shadow,
+        is_rollout=config.shadow or config.canary is not None,
         broken={each.model for each in broken},
     )
     await _tell_what_needs_attention(config, catalog, measured, backends, broken)

@@ -17,12 +17,12 @@ from prometheus_client.registry import Collector
 
 from tidegate.api import Batch, Request
 from tidegate.observation import OutcomeListener
-from tidegate_proxy.configuration.config import PolicyChoice, ServeConfig
+from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.rollout import comparison
-from tidegate_proxy.rollout.comparison import Comparison, ModelComparison, TrafficGroup
-from tidegate_proxy.tritons.catalog import CurrentCatalog
+from tidegate_proxy.rollout.comparison import NO_TRAFFIC, Comparison, ModelComparison, TrafficGroup
+from tidegate_proxy.tritons.catalog import CurrentCatalog, unscheduled_slos
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,7 @@ class Canary(OutcomeListener, Collector):
     ) -> None:
         """Create the canary. `decides`: returns a description of the current policy."""
         self._policy = config.policy
+        self._models = config.models
         self._decides = decides
         self._decided = decides()
         """Policy that scheduled when the comparison began."""
@@ -121,10 +122,11 @@ class Canary(OutcomeListener, Collector):
         """Yield the comparison as Prometheus metrics."""
         return gauges(self._compared if self.is_on else ())
 
-    def change_policy(self, policy: PolicyChoice) -> None:
-        """Restart the comparison with another policy."""
-        if policy != self._policy:
-            self._policy = policy
+    def follow(self, config: ServeConfig) -> None:
+        """Restart the comparison if the policy is another one, and report on these models."""
+        self._models = config.models
+        if config.policy != self._policy:
+            self._policy = config.policy
             self._begin_anew()
 
     async def run(self) -> None:
@@ -157,6 +159,10 @@ class Canary(OutcomeListener, Collector):
             if model := self._directory.catalog.models.get(name):
                 compared.append(begun.of(name, has_slo=model.slo_ns is not None, share=share))
             await asyncio.sleep(0)
+        for name, why in unscheduled_slos(self._directory.catalog, self._models).items():
+            compared.append(
+                ModelComparison(name, NO_TRAFFIC, NO_TRAFFIC, None, f"its requests are not scheduled: {why}")
+            )
         if begun is self._comparison:  # it did not begin anew meanwhile
             self._compared = compared
 
@@ -202,6 +208,8 @@ def gauges(compared: Sequence[ModelComparison]) -> Iterator[GaugeMetricFamily]:
 
 def describe(policy: str, compared: ModelComparison) -> str:
     """Describe a comparison in one line."""
+    if compared.scheduled is NO_TRAFFIC:
+        return f"{compared.model}: not compared: {compared.why}"
     scheduled, passed = _words_of(compared.scheduled), _words_of(compared.passed)
     both = f"{compared.model}: by {policy} {scheduled}; passed unmodified {passed}"
     if compared.passed.others:

@@ -44,6 +44,10 @@ class TrafficGroup(msgspec.Struct, frozen=True):
         return max(0, self.answered - self.requests)
 
 
+NO_TRAFFIC: Final = TrafficGroup(0, 0, None, None, None)
+"""Group of a model whose requests the canary does not see."""
+
+
 class ModelComparison(msgspec.Struct, frozen=True):
     """Comparison of the two groups for one model."""
 

@@ -58,7 +58,7 @@ class RolloutMode:
     def follow(self, config: ServeConfig) -> None:
         """Report on another policy, or with other settings of models, from now on."""
         self.shadow.follow(config)
-        self.canary.change_policy(config.policy)
+        self.canary.follow(config)
 
     async def run(self) -> None:
         """Run forever: the background work of both."""

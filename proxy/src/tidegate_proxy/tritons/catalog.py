@@ -189,7 +189,7 @@ async def discover(
     gpus: Sequence[Gpu] = (),
     *,
     is_whole: bool = True,
-    is_shadow: bool = False,
+    is_rollout: bool = False,
     unbatched: Mapping[str, UnbatchedModel] | None = None,
     suspects: Collection[str] | None = None,
     broken: Collection[str] = (),
@@ -199,7 +199,7 @@ async def discover(
     `told`: configured settings of models, which precede their configs and the layout. `before`: the current catalog, in
     which equal workers keep their ids, and whose models of a lost Triton are kept, unless that is `returning`. `gpus`:
     those of this machine; `before` has them too. `is_whole`: False if `told` also names models of other Tritons.
-    `is_shadow`: shadow mode is on, so that an SLO of a model that could be scheduled is no error.
+    `is_rollout`: shadow mode or a canary is on, so that an SLO of a model that could be scheduled is no error.
     `suspects`: models whose configs may have changed, besides those with other ready versions; None: all models.
     `broken`: models that Tritons failed to load, which `told` may name. Raises BackendError for a Triton without an
     answer if it is new or `returning`, for invalid parameters of a config, (at first) for an SLO of an unscheduled
@@ -224,7 +224,7 @@ async def discover(
     else:
         expected = catalog.names if not is_whole else catalog.names | (told.keys() - broken)
         unseen = {name for name in told if _is_unseen(catalog, backends, name)}
-        judged = catalog_for_shadow(catalog, told) if is_shadow else catalog
+        judged = catalog_for_shadow(catalog, told) if is_rollout else catalog
         _check_told(judged, {name: said for name, said in told.items() if name in expected - unseen})
     return catalog
 
@@ -253,6 +253,19 @@ def catalog_for_shadow(
     _add_models(judged, backends, wanted, backends, _known_workers(catalog), unbatched or {})
     _keep_signatures(judged, catalog)
     return judged
+
+
+def unscheduled_slos(catalog: Catalog, told: Mapping[str, ModelConfig]) -> dict[str, str]:
+    """Return the loaded models that have an SLO but are not scheduled, each with the reason.
+
+    `told`: configured settings of models.
+    """
+    with_slo = {name for name, said in told.items() if said.slo_ms}
+    for models in catalog.loaded.values():
+        with_slo.update(model.config.name for model in models if SLO_PARAMETER in model.config.parameters)
+    return {
+        name: catalog.consents[name].why for name in sorted(with_slo & catalog.consents.keys() - catalog.models.keys())
+    }
 
 
 def catalog_for_layout(

@@ -132,6 +132,16 @@ def test_slos_of_models_that_are_not_scheduled() -> None:
         ("error", "models.told.on_deadline_miss"),
     ]
     assert "max_batch_size is 0" in findings[0].what
+    delayed = config_of("told", "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 5000 }")
+    for rollout, severity, what in (
+        ({"shadow": True}, "advice", "shadow mode judges the model by this SLO"),
+        ({"canary": "5%"}, "warning", "the canary does not compare the model"),
+    ):
+        facts = facts_of(delayed, config={"models": {"told": {"slo_ms": 5}}, **rollout}, judged=frozenset({"told"}))
+        (finding,) = unreachable_slos(facts)
+        assert (finding.severity, finding.where) == (severity, "models.told.slo_ms")
+        assert what in finding.what
+        assert "scheduling: batched" in finding.remedy
 
 
 def test_names_that_no_triton_has() -> None:

@@ -10,7 +10,7 @@ from tidegate.api import Model, Profile, Worker
 from tidegate.schemas import Hardware, ProfileFile
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
 from tidegate_proxy.tritons.batching_mode import BatchingDecision
-from tidegate_proxy.tritons.catalog import Catalog
+from tidegate_proxy.tritons.catalog import Catalog, catalog_for_shadow
 from tidegate_proxy.tritons.initial_profiles import unmatched_shapes
 
 Severity = Literal["error", "warning", "advice"]
@@ -147,6 +147,8 @@ class DoctorFacts:
     """Latency profiles of the partitions in a layout."""
     unmatched_shapes: Sequence[str] = ()
     """Shapes of the profile file that no request has (`initial_profiles.unmatched_shapes`)."""
+    judged: frozenset[str] = frozenset()
+    """Models that shadow mode judges, or a canary leaves to Triton, though their requests are not scheduled."""
     unpadded: Mapping[str, str] = field(default_factory=dict)
     """Models that cannot be padded as configured, with the reason."""
     not_ready: Sequence[NotReady] = ()
@@ -179,12 +181,15 @@ class DoctorFacts:
 
 def facts_of(config: ServeConfig, catalog: Catalog, measured: ProfileFile) -> DoctorFacts:
     """Return the facts from the configuration and the Tritons' catalog, before anything else is queried."""
+    is_rollout = config.shadow or config.canary is not None
+    judged = catalog_for_shadow(catalog, config.models) if is_rollout else catalog
     return DoctorFacts(
         config,
         services={name: _service(catalog, name) for name in sorted(catalog.consents)},
         measured=measured,
         planned=catalog.layout.contract()[2] if catalog.layout else (),
         unmatched_shapes=unmatched_shapes(catalog, measured),
+        judged=frozenset(judged.models.keys() - catalog.models.keys()),
         unpadded=catalog.unpadded,
     )
 

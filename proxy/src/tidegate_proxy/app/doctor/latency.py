@@ -88,25 +88,30 @@ def unreachable_slos(facts: DoctorFacts) -> Iterator[Finding]:
         if service.model is not None:
             continue
         said = facts.config_of(service.name)
-        for field, given in (("slo_ms", said.slo_ms), ("on_deadline_miss", said.on_deadline_miss)):
-            if given:
-                yield Finding(
-                    "error",
-                    "slo-ignored",
-                    f"models.{service.name}.{field}",
-                    f"its requests are not scheduled ({service.consent.why}), so that `serve` does not start",
-                    "take it out, or see to it that they can be scheduled",
-                )
-        for parameter in (SLO_PARAMETER, DEADLINE_MISS_PARAMETER):
-            if parameter in service.config.parameters:
-                yield Finding(
-                    "warning",
-                    "slo-ignored",
-                    f"model {service.name}",
-                    f"{parameter} of its config.pbtxt is not read, as its requests are not scheduled "
-                    f"({service.consent.why})",
-                    "take it out, or see to it that they can be scheduled",
-                )
+        settings = {"slo_ms": said.slo_ms, "on_deadline_miss": said.on_deadline_miss}
+        fields = [f"models.{service.name}.{field}" for field, given in settings.items() if given]
+        parameters = [name for name in (SLO_PARAMETER, DEADLINE_MISS_PARAMETER) if name in service.config.parameters]
+        if service.name in facts.judged:
+            for where in (*fields, *(f"model {service.name}" for _ in parameters)):
+                yield _slo_during_rollout(facts, service, where)
+            continue
+        why = f"its requests are not scheduled ({service.consent.why})"
+        remedy = "take it out, or see to it that they can be scheduled"
+        for where in fields:
+            yield Finding("error", _SLO_IGNORED, where, f"{why}, so that `serve` does not start", remedy)
+        for parameter in parameters:
+            what = f"{parameter} of its config.pbtxt is not read: {why}"
+            yield Finding("warning", _SLO_IGNORED, f"model {service.name}", what, remedy)
+
+
+def _slo_during_rollout(facts: DoctorFacts, service: ServedModel, where: str) -> Finding:
+    """Return the finding on a model that is bypassed only until the operator consents to batches."""
+    remedy = f"before all is scheduled: {service.consent.why}"
+    if facts.config.shadow:
+        what = "shadow mode judges the model by this SLO as if `scheduling: batched` were set; scheduled it is not yet"
+        return Finding("advice", _SLO_IGNORED, where, what, remedy)
+    what = "the canary does not compare the model: its requests are not scheduled"
+    return Finding("warning", _SLO_IGNORED, where, what, remedy)
 
 
 def not_measured(facts: DoctorFacts) -> Iterator[Finding]:
@@ -151,6 +156,7 @@ def unused_profiles(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 _RULE: Final = "profile-hardware-mismatch"
+_SLO_IGNORED: Final = "slo-ignored"
 _EMULATED: Final = frozenset({"alpha_ms", "table_ms", "groups_ms", "shapes_ms", "time_input"})
 """Parameters of an emulated GPU, one of which says how long it takes: the same on every machine."""
 _ON_GPU: Final = frozenset({int(model_config_pb2.ModelInstanceGroup.KIND_GPU)})
