@@ -25,7 +25,7 @@ from rich.table import Table
 from tidegate.observation import Recorder, read_log
 from tidegate.recommend.query import RecommendQuery
 from tidegate.recommend.recommendation import recommend
-from tidegate.recommend.recording import read_recording, scenario_of_recording
+from tidegate.recommend.recording import MIN_ADVISED_LENGTH_S, read_recording, scenario_of_recording
 from tidegate.recommend.simulation_run import SimulationRun
 from tidegate.recommend.simulation_runs import SimulationRuns
 from tidegate.sim.interval import Interval, interval_of
@@ -77,7 +77,7 @@ def drawn_scenario(seed: int, number: int) -> Scenario:
     given: dict[str, Any] = {
         "name": f"{load:g} of what {workers} workers can do, {count} models, {process['process']}",
         "warmup_s": 1,
-        "duration_s": max(2.0, RECORDED_REQUESTS / rate_rps),
+        "duration_s": max(MIN_ADVISED_LENGTH_S + 1, RECORDED_REQUESTS / rate_rps),
         "workers": [{"count": workers}],
         "models": [
             {

@@ -44,6 +44,9 @@ def candidate(name: str, **options: Any) -> Candidate:  # noqa: ANN401
     return Candidate(PolicyChoice(name=name, options=options))
 
 
+EIGHT_SECONDS = SimpleNamespace(attainment=0.9, is_short=True, length_ns=8_000_000_000)
+
+
 def assessment(
     *,
     best: tuple[float, float],
@@ -51,13 +54,17 @@ def assessment(
     tuned: tuple[float, float] | None = None,
     current: tuple[float, float] | None = None,
     changes: tuple[ChangedAssessment, ...] = (),
+    recording: SimpleNamespace | None = None,
 ) -> Assessment:
     as_it_is = MeasuredCandidate(candidate("triton"), result(*unmodified))
     triton = as_it_is
     if tuned is not None:
         triton = MeasuredCandidate(candidate("triton", max_queue_delay_ms=5.0), result(*tuned))
     site = SimpleNamespace(
-        divisible=False, bundle=None, words=lambda _: "1 worker", question=SimpleNamespace(buy=False)
+        divisible=False,
+        bundle=None,
+        words=lambda _: "1 worker",
+        question=SimpleNamespace(buy=False, recording=recording),
     )
     race: HalvingResult[Candidate] = HalvingResult(1.0, [], [])
     ours = result(*best)
@@ -82,7 +89,9 @@ def assessment(
 
 def said_of(its: Assessment, max_load: float | None = None, recorded: float | None = None) -> list[str]:
     """`recorded`: attainment of the recording; None: a scenario is asked about."""
-    recording = None if recorded is None else SimpleNamespace(attainment=recorded)
+    recording: Any = its.site.question.recording
+    if recorded is not None:
+        recording = SimpleNamespace(attainment=recorded, is_short=False)
     question = SimpleNamespace(scenario=SCENARIO, recording=recording, bundles=(), goal=0.99, buy=False)
     found = Recommendation(cast("Any", question), verdict_on(its), its, (its,), (), 1, max_load)
     return verdicts(found)
@@ -99,6 +108,7 @@ def said_of(its: Assessment, max_load: float | None = None, recorded: float | No
         (assessment(best=(0.97, 0.97), unmodified=(0.9, 0.9), tuned=(0.95, 0.95)), "run"),
         (assessment(best=(0.8, 0.8), unmodified=(0.9, 0.9), tuned=(0.9, 0.9)), "keep"),
         (assessment(best=(0.8, 0.8), unmodified=(0.9, 0.9), current=(0.8, 0.8)), "triton"),
+        (assessment(best=(0.95, 0.95), unmodified=(0.9, 0.9), recording=EIGHT_SECONDS), "keep"),
     ],
 )
 def test_a_change_must_be_shown_to_be_better_than_what_serves_now(its: Assessment, verdict: str) -> None:
@@ -141,6 +151,14 @@ def test_the_headline_names_the_models_that_it_does_not_hold_for() -> None:
     assert "It is worse than now for b (92.0 %, now 95.0 %)." in others
     (headline, *_) = said_of(assessment(best=(0.999, 0.992), unmodified=(0.8, 0.95)), max_load=1.0)
     assert headline.endswith("of the requests on time, and at least 99.2 % of every model.")
+
+
+def test_a_short_recording_gives_no_advice_and_says_so() -> None:
+    said = said_of(assessment(best=(0.95, 0.95), unmodified=(0.9, 0.9), recording=EIGHT_SECONDS))
+    assert said[0].startswith(
+        "Change nothing: the recording is 8 s long, too short to advise a change (record 30 s or more under load). "
+    )
+    assert any("Policy symphony answers" in each and "which may be better" in each for each in said)
 
 
 def test_what_is_not_better_is_named_with_its_gain() -> None:

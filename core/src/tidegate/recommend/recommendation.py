@@ -127,11 +127,15 @@ def choose(assessed: Sequence[Assessment]) -> tuple[Assessment, Verdict]:
 
 
 def verdict_on(its: Assessment) -> Verdict:
-    """Return what to run on hardware that is there: another candidate must be shown to be better than the baseline."""
+    """Return what to run on hardware that is there: another candidate must be shown to be better than the baseline.
+
+    A short recording shows nothing.
+    """
     baseline = its.baseline
     if baseline is None:
         return "run"
-    if is_perfect(baseline.result):
+    recording = its.site.question.recording
+    if is_perfect(baseline.result) or (recording is not None and recording.is_short):
         return "keep"
     is_better = is_shown_better(its.ours, baseline.result)
     if its.tritons is None:

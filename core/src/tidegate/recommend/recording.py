@@ -27,6 +27,10 @@ MIN_REQUESTS = 400
 """Minimum number of recorded requests."""
 
 
+MIN_ADVISED_LENGTH_S = 30.0
+"""Minimum length of a recording, in seconds, from which a change is recommended: a shorter one is one burst or lull."""
+
+
 class RecordingError(Exception):
     """Error: a recording contains too little; the message names the remedy."""
 
@@ -48,6 +52,11 @@ class RecordedTraffic:
     def length_ns(self) -> int:
         """Time from the first arrival to the last, in ns."""
         return self.at_ns[-1]
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the recording is too short for a change to be recommended."""
+        return self.length_ns < MIN_ADVISED_LENGTH_S * NS_PER_S
 
     @property
     def window_ns(self) -> int:

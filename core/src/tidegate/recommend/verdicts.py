@@ -7,6 +7,7 @@ from tidegate.recommend.assess import Assessment, ChangedAssessment, max_load_fa
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.held_out import HeldOutResult, MeasuredCandidate, gain_of
 from tidegate.recommend.recommendation import Recommendation, is_perfect
+from tidegate.recommend.recording import MIN_ADVISED_LENGTH_S
 from tidegate.recommend.simulation_run import MIN_REQUESTS
 from tidegate.recommend.triton_tuning import batched
 from tidegate.report.number_format import limit, listed, plural, rate, share
@@ -14,6 +15,7 @@ from tidegate.schemas import options_of_model
 from tidegate.sim.block_bootstrap import MAX_CALIBRATION_ERROR
 from tidegate.sim.interval import Interval
 from tidegate.workload import mean_rate_rps
+from tidegate.workload.arrivals import NS_PER_S
 
 SETTING_PHRASES = {
     "max_queue_delay_ms": "a delay of {} ms",
@@ -67,11 +69,22 @@ def _answer(found: Recommendation) -> str:
     where, name = chosen.site.words(found.count), _name(found, best)
     keeps = _keeps(best.result, found.question.goal)
     if found.verdict == "keep":
-        why = "" if is_perfect(best.result) else "nothing that was tried is shown to be better. "
+        why = "" if is_perfect(best.result) else f"{_why_keep(found)}. "
         return f"Change nothing: {why}{_capitalized(name) if why else name} on {where} answers {keeps}."
     if found.count != chosen.count:
         return f"Run {name} on {where}."  # it was measured on more
     return f"Run {name} on {where}: it answers {keeps}."
+
+
+def _why_keep(found: Recommendation) -> str:
+    """Return why nothing is recommended in place of what serves now, though it leaves something to gain."""
+    recording = found.question.recording
+    if recording is None or not recording.is_short:
+        return "nothing that was tried is shown to be better"
+    return (
+        f"the recording is {recording.length_ns / NS_PER_S:.2g} s long, too short to advise a change (record "
+        f"{MIN_ADVISED_LENGTH_S:g} s or more under load)"
+    )
 
 
 def _name(found: Recommendation, its: MeasuredCandidate) -> str:
@@ -163,6 +176,8 @@ def _gain(ours: HeldOutResult, theirs: HeldOutResult) -> str:
     low, high = 100 * gain.low, 100 * gain.high
     if gain.high < 0:
         return f"which is worse by {-high:.1f} to {-low:.1f} percentage points"
+    if gain.low > 0:
+        return f"which may be better ({low:+.1f} to {high:+.1f} percentage points)"
     return f"which is not shown to be better ({low:+.1f} to {high:+.1f} percentage points)"
 
 
