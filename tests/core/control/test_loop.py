@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.core.control.driving import advance, followed
+from tests.core.control.driving import ControlledLoop, advance, followed
 from tests.core.control.layouts import layout, workers_of
 from tests.examples import examples
 from tidegate.api import NEVER_NS, Request
@@ -16,13 +16,13 @@ from tidegate.control import (
     Controller,
     ControllerChoice,
     ControllerOptions,
-    ControlLoop,
     LayoutRevision,
     Observation,
     QueryController,
     StartWorker,
     StopWorker,
     Switch,
+    controller_answer,
 )
 from tidegate.control.capacity import capacities
 from tidegate.observation import ChangeProgressed
@@ -47,9 +47,9 @@ class Says(Controller):
         return answer  # type: ignore[no-any-return]
 
 
-def loop_of(controller: Controller, first: Layout, unanswered: Sequence[Request] = (), **limits: Any) -> ControlLoop:  # noqa: ANN401
+def loop_of(controller: Controller, first: Layout, unanswered: Sequence[Request] = (), **limits: Any) -> ControlledLoop:  # noqa: ANN401
     choice = ControllerChoice.model_validate({"name": "says", "cooldown_s": 30, "min_improvement": 0, **limits})
-    return ControlLoop(controller, choice, first, lambda: unanswered)
+    return ControlledLoop(controller, choice, first, lambda: unanswered)
 
 
 def states(orders: Sequence[Action]) -> list[str]:
@@ -264,7 +264,7 @@ class Control(RuleBasedStateMachine):
         self.says.answers = [ValueError("broken") if raises == 0 else wanted]
         asked, self.asked = self.asked, None
         assert asked is not None
-        self.carry_out(self.loop.on_answer(self.now_ns, self.loop.answer(asked)))
+        self.carry_out(self.loop.on_answer(self.now_ns, controller_answer(self.says, asked)))
 
     @rule()
     def the_engine_will_refuse(self) -> None:

@@ -14,11 +14,17 @@ tuning           the options of a policy that a tuner may replace while serving
 """
 
 from tidegate.control.actions import Action, QueryController, StartWorker, StopWorker, Switch
-from tidegate.control.controller import Controller, ControllerOptions, ControllerSpec
+from tidegate.control.controller import (
+    Controller,
+    ControllerAnswer,
+    ControllerOptions,
+    ControllerSpec,
+    controller_answer,
+)
 from tidegate.control.governor import Governor
 from tidegate.control.layout_change import LayoutChange
 from tidegate.control.layout_revision import LayoutRevision
-from tidegate.control.loop import ControllerAnswer, ControlLoop
+from tidegate.control.loop import ControlLoop
 from tidegate.control.monitor import Monitor
 from tidegate.control.observation import ModelLoad, Observation
 from tidegate.control.settings import ControllerChoice
@@ -41,4 +47,5 @@ __all__ = [
     "StartWorker",
     "StopWorker",
     "Switch",
+    "controller_answer",
 ]

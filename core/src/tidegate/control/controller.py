@@ -5,16 +5,20 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tidegate.control.observation import Observation
-from tidegate.schemas import Layout
+from tidegate.schemas import Layout, field_errors
 
 
 class ControllerOptions(BaseModel):
     """Base class of a controller's options, validated; an unknown name is an error that lists the known ones."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+ControllerAnswer = Layout | str | None
+"""Result of a controller: a layout, None (no change), or a string: why it failed."""
 
 
 class Controller(ABC):
@@ -55,3 +59,23 @@ class ControllerSpec:
     summary: str
     """One line, for lists."""
     controller: type[Controller]
+
+
+def controller_answer(controller: Controller, observation: Observation) -> ControllerAnswer:
+    """Return a controller's answer to an observation: a consistent layout, None, or why it failed. It may take long."""
+    try:
+        return _validated(controller.step(observation))
+    except Exception as fault:  # a controller may raise anything
+        return f"{type(fault).__name__}: {fault}"
+
+
+def _validated(answer: object) -> Layout | None:
+    """Return an answer as a consistent layout, however it was made. Raises TypeError and ValueError."""
+    if answer is None:
+        return None
+    if not isinstance(answer, Layout):
+        raise TypeError(f"a controller answers with a Layout or None, not with {answer!r}")
+    try:
+        return Layout.model_validate_json(answer.model_dump_json())
+    except ValidationError as error:
+        raise ValueError(f"its layout does not add up: {field_errors(error, Layout)[0]}") from error

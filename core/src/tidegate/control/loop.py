@@ -1,4 +1,4 @@
-"""Control loop: asks the controller, lets the governor judge the answer, and carries out a change.
+"""Control loop: has the controller asked, lets the governor judge the answer, and carries out a change.
 
 Pure, like the engine: a driver calls `advance` when `next_wake_ns` has come, reports the state of workers, and carries
 out the actions that each call returns.
@@ -6,35 +6,30 @@ out the actions that each call returns.
 
 from collections.abc import Callable, Collection
 
-from pydantic import ValidationError
-
 from tidegate.api import NEVER_NS, Request
 from tidegate.control.actions import Action, QueryController
-from tidegate.control.controller import Controller
+from tidegate.control.controller import ControllerAnswer
 from tidegate.control.governor import Governor, changes_nothing
 from tidegate.control.layout_change import LayoutChange, progress
 from tidegate.control.layout_revision import LayoutRevision
 from tidegate.control.monitor import Monitor
 from tidegate.control.observation import Observation
 from tidegate.control.settings import ControllerChoice
-from tidegate.schemas import Layout, field_errors
+from tidegate.schemas import Layout
 
 Unanswered = Callable[[], Collection[Request]]
 """Function that returns the requests that arrived and have not ended; called only when they matter."""
-ControllerAnswer = Layout | str | None
-"""Result of a controller: a layout, None (no change), or a string: why it failed."""
 
 
 class ControlLoop:
-    """Control loop of one controller: asks it, lets the governor judge, and carries out changes.
+    """Control loop of one controller: has it asked, lets the governor judge, and carries out changes.
 
     Add its `monitor` to the engine's reducer (`Reducer.add_listener`). Every notification returns actions for the
-    driver.
+    driver, which owns the controller: to `QueryController` it replies with `on_answer`.
     """
 
     def __init__(
         self,
-        controller: Controller,
         choice: ControllerChoice,
         layout: Layout,
         unanswered: Unanswered,
@@ -48,7 +43,6 @@ class ControlLoop:
         self.away: set[int] = set()
         """The workers of the revision that are not there."""
         self.monitor = Monitor(now_ns)
-        self._controller = controller
         self._choice = choice
         self._governor = Governor(choice)
         self._unanswered = unanswered
@@ -84,15 +78,8 @@ class ControlLoop:
         self._asked = self.monitor.observe(now_ns, self.revision, self._unanswered(), self.away)
         return [QueryController(self._asked)]
 
-    def answer(self, observation: Observation) -> ControllerAnswer:
-        """Return the controller's answer to an observation. It may take long and touches no other state of the loop."""
-        try:
-            return _checked(self._controller.step(observation))
-        except Exception as fault:  # a controller may raise anything
-            return f"{type(fault).__name__}: {fault}"
-
     def on_answer(self, now_ns: int, answer: ControllerAnswer) -> list[Action]:
-        """Handle the result of `answer`; a result that comes after `halt` is ignored."""
+        """Handle the controller's answer to `QueryController`; an answer that comes after `halt` is ignored."""
         observed, self._asked = self._asked, None
         if observed is None or not self._enabled:
             return []
@@ -201,15 +188,3 @@ class ControlLoop:
             self._due_ns = now_ns + self._every_ns
             self.monitor.skip_to(now_ns, self._unanswered())
         return actions
-
-
-def _checked(answer: object) -> Layout | None:
-    """A controller's answer as a layout that adds up, however it was made. Raises TypeError and ValueError."""
-    if answer is None:
-        return None
-    if not isinstance(answer, Layout):
-        raise TypeError(f"a controller answers with a Layout or None, not with {answer!r}")
-    try:
-        return Layout.model_validate_json(answer.model_dump_json())
-    except ValidationError as error:
-        raise ValueError(f"its layout does not add up: {field_errors(error, Layout)[0]}") from error

@@ -41,6 +41,12 @@ class ControllerChoice(BaseModel):
         lt=1,
         description="Fraction of a model's requests that may miss their deadlines; beyond it requests count as lost",
     )
+    answer_timeout_s: float = Field(
+        default=60.0,
+        gt=0,
+        lt=1e6,
+        description="Seconds for an answer while serving; later its process is stopped, and nothing changes",
+    )
     startup_timeout_s: float = Field(
         default=120.0, gt=0, lt=1e6, description="Seconds for new workers to start; later the change is undone"
     )

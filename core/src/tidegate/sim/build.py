@@ -166,8 +166,9 @@ def simulation_of(
     control = None
     if controller is not None and scenario.controller is not None:
         layout_switch = _LayoutSwitch(scenario, seed, cluster, tables, links, record)
-        loop = ControlLoop(controller, scenario.controller, layout_of(scenario), engine.reducer.open.values)
+        loop = ControlLoop(scenario.controller, layout_of(scenario), engine.reducer.open.values)
         control = SimulatedControl(
+            controller,
             loop,
             engine,
             switch=layout_switch.switch,

@@ -4,7 +4,17 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from tidegate.api import NEVER_NS, BatchFailed, StageFinished, WorkerJoined, WorkerLost
-from tidegate.control import Action, ControlLoop, LayoutRevision, QueryController, StartWorker, StopWorker, Switch
+from tidegate.control import (
+    Action,
+    Controller,
+    ControlLoop,
+    LayoutRevision,
+    QueryController,
+    StartWorker,
+    StopWorker,
+    Switch,
+    controller_answer,
+)
 from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, TopologyChanged
 from tidegate.observation import ChangeProgressed
 from tidegate.sim.event_queue import EventQueue
@@ -18,6 +28,7 @@ class SimulatedControl:
 
     def __init__(
         self,
+        controller: Controller,
         loop: ControlLoop,
         engine: Engine,
         *,
@@ -25,12 +36,13 @@ class SimulatedControl:
         startup: Callable[[int], int | None],
         until_ns: int,
     ) -> None:
-        """Create the listener.
+        """Create the listener, which answers the queries of `loop` with `controller`.
 
         `switch(now_ns, revision)` adds a revision's workers and returns the stimulus for the engine.
         `startup(worker_id)`: start-up time of a worker in ns; None: it never starts. `until_ns`: time from which the
         controller is not asked any more.
         """
+        self._controller = controller
         self._loop = loop
         self._engine = engine
         self._switch = switch
@@ -79,7 +91,7 @@ class SimulatedControl:
         for action in actions:
             match action:
                 case QueryController():
-                    answer = self._loop.answer(action.observation)
+                    answer = controller_answer(self._controller, action.observation)
                     self._carry_out(now_ns, self._loop.on_answer(now_ns, answer))
                 case StartWorker():
                     took_ns = self._startup(action.worker_id)

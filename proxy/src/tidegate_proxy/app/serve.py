@@ -8,18 +8,20 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from tidegate.api import Setup
-from tidegate.control import Controller, ControlLoop
+from tidegate.control import ControlLoop
 from tidegate.control.capacity import gpus_of
 from tidegate.engine import FIRST_LEAD_NS, Engine
-from tidegate.host import PluginError, Plugins
+from tidegate.host import PluginError, Plugins, make_controller
 from tidegate.observation import Observer, Recorder
 from tidegate.schemas import Layout, ProfileFile, hardware_here, read_document, read_profiles
 from tidegate_proxy.access.gate import AccessControl
 from tidegate_proxy.app.actuation.actuator import Actuator
+from tidegate_proxy.app.actuation.controller_process import ControllerProcess
 from tidegate_proxy.app.doctor.diagnosis import AT_START, diagnose
 from tidegate_proxy.app.doctor.facts import NotReady, facts_of
 from tidegate_proxy.app.doctor.triton_queries import executions, not_ready, why_not_ready
@@ -269,15 +271,15 @@ async def _drain(proxy: Proxy, control: ControlPlaneCalls) -> None:
 
 def _controller(
     config: ServeConfig, plugins: Plugins, processes: RunningTritons | None
-) -> tuple[Controller, Layout] | None:
-    """The controller that the configuration names, and the layout that it begins with; None: it names none.
+) -> tuple[ControllerProcess, Layout] | None:
+    """Return the controller that the configuration names, and its first layout; None if it names none.
 
     Raises PluginError, DocumentError.
     """
     choice = config.controller
     if choice is None or config.layout is None:  # which it then has
         return None
-    plugins.controller(choice.name)
+    spec = plugins.controller(choice.name)
     if processes is None and not choice.dry_run:
         raise PluginError(
             f"controller {choice.name!r}: only a deployment that runs on this machine has workers that may be started "
@@ -295,21 +297,23 @@ def _controller(
         model.model_copy(update={"slo_ms": slos_ms.get(model.name, model.slo_ms)}) for model in layout.models
     )
     layout = layout.model_copy(update={"models": models})
-    return plugins.make_controller(choice, layout, seed=config.seed), layout
+    make = partial(make_controller, spec, layout, choice.options, seed=config.seed, folder=choice.folder)
+    make()  # what is wrong with its options is said here
+    return ControllerProcess(make, choice.answer_timeout_s), layout
 
 
 def _actuator(
     config: ServeConfig,
-    controller: tuple[Controller, Layout],
+    controller: tuple[ControllerProcess, Layout],
     engine: Engine,
     tritons: Tritons,
     processes: RunningTritons | None,
 ) -> Actuator:
-    choice, (decider, layout) = config.controller, controller
+    choice, (process, layout) = config.controller, controller
     assert choice is not None, "there is a controller"
-    loop = ControlLoop(decider, choice, layout, engine.reducer.open.values, now_ns=time.monotonic_ns())
+    loop = ControlLoop(choice, layout, engine.reducer.open.values, now_ns=time.monotonic_ns())
     engine.reducer.add_listener(loop.monitor)
-    return Actuator(loop, tritons, processes, choice.startup_timeout_s)
+    return Actuator(loop, process, tritons, processes, choice.startup_timeout_s)
 
 
 def _serves_http(config: ServeConfig, backends: Sequence[Backend]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.proxy.app.actuation.deployment import TOLD, Plugin, Told, write_deployment
+from tests.proxy.app.actuation.deployment import TOLD, Plugin, write_deployment
 from tests.proxy.app.actuation.live import Live, Load
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate.host import Plugins
@@ -25,9 +25,8 @@ def start_live(tmp_path: Path, at_the_end: Callable[..., None], start_triton: ob
     del start_triton  # which says whether there is a tritonserver
 
     def start(first: Layout | Path, *, config: dict[str, Any] | None = None, **choice: Any) -> Live:  # noqa: ANN401
-        Told.wants, Told.asked = None, 0
         folder = tmp_path / "deployment"
-        section = {"controller": {**TOLD, **choice}}
+        section = {"controller": {**TOLD, "options": {"folder": str(tmp_path)}, **choice}}
         if isinstance(first, Path):
             folder = first
             document = yaml.safe_load((folder / PROXY_FILE).read_text())
@@ -44,7 +43,7 @@ def start_live(tmp_path: Path, at_the_end: Callable[..., None], start_triton: ob
         serve = placed(plan.config, tritons.addresses, free_ports=True)
         proxy = ProxyHere(serve, plugins, tritons)
         at_the_end(proxy.stop)
-        return Live(folder, tritons, proxy)
+        return Live(folder, tmp_path, tritons, proxy)
 
     return start
 

@@ -1,11 +1,13 @@
 """A deployment of a model that gives back what it gets, and a controller that wants what a test tells it to want."""
 
+import os
+import threading
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from tests.proxy.fixtures.deployment import write_deployment_of
 from tidegate.api import hookimpl
-from tidegate.control import Controller, ControllerSpec, Observation
+from tidegate.control import Controller, ControllerOptions, ControllerSpec, Observation
 from tidegate.schemas import (
     Device,
     Layout,
@@ -15,6 +17,8 @@ from tidegate.schemas import (
     LayoutWorker,
     Mps,
     WholeDevice,
+    read_document,
+    write_document,
 )
 
 CONFIG = """
@@ -86,15 +90,37 @@ def write_deployment(folder: Path, first: Layout, **config: Any) -> Path:  # noq
     return write_deployment_of(folder, first, lambda _name: (MODEL, config_pbtxt), **config)
 
 
-class Told(Controller):
-    """Wants what it is told to want."""
+class ToldOptions(ControllerOptions):
+    """Where it is told."""
 
-    wants: ClassVar[Layout | None] = None
-    asked: ClassVar[int] = 0
+    folder: str = ""
+
+
+class Told(Controller):
+    """Wants the layout that a file names, and counts in another how often it is asked. It runs in its own process."""
+
+    Options = ToldOptions
 
     def step(self, observation: Observation) -> Layout | None:
-        Told.asked += 1
-        return Told.wants
+        assert isinstance(self.options, ToldOptions)
+        folder = Path(self.options.folder)
+        with (folder / "asked").open("ab") as asked:
+            asked.write(b".")
+        if (folder / "hangs").exists():
+            threading.Event().wait()
+        if (folder / "ends").exists():
+            os._exit(7)
+        wants = folder / "wants.json"
+        return read_document(wants, Layout) if wants.exists() else None
+
+
+def tell(folder: Path, wants: Layout | None) -> None:
+    """Tell the controller what to want."""
+    if wants is None:
+        (folder / "wants.json").unlink(missing_ok=True)
+        return
+    write_document(folder / "next.json", wants)
+    (folder / "next.json").rename(folder / "wants.json")
 
 
 class Plugin:

@@ -10,7 +10,9 @@ import numpy as np
 import tritonclient.grpc as triton_grpc
 
 from tests.conftest import wait_until
+from tests.proxy.app.actuation.deployment import tell
 from tests.proxy.fixtures.here import ProxyHere
+from tidegate.schemas import Layout
 from tidegate_proxy.app.actuation.actuator import Actuator
 from tidegate_proxy.deployed.tritons import RunningTritons
 
@@ -22,6 +24,8 @@ class Live:
     """One that runs."""
 
     folder: Path
+    told: Path
+    """Where the controller is told what to want."""
     tritons: RunningTritons
     proxy: ProxyHere
 
@@ -44,6 +48,15 @@ class Live:
     def pid(self, name: str) -> int:
         """The process of a worker."""
         return next(worker.pid for worker in self.tritons.workers if worker.name == name)
+
+    def wants(self, layout: Layout | None) -> None:
+        """Tell the controller what to want."""
+        tell(self.told, layout)
+
+    @property
+    def asked(self) -> int:
+        """How often the controller was asked."""
+        return (self.told / "asked").stat().st_size
 
     def sign(self, name: str) -> Path:
         """A file that its models look at."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import wait_until
-from tests.proxy.app.actuation.deployment import Told, layout
+from tests.proxy.app.actuation.deployment import layout
 from tests.proxy.app.actuation.live import Live, Load
 from tests.proxy.app.actuation.split import of_blocks, write_blocks
 from tidegate.schemas import write_document
@@ -29,12 +29,12 @@ def told(pid: int) -> dict[str, str]:
 def test_a_worker_moves_and_no_request_is_lost(start_live: Start, start_load: StartLoad) -> None:
     live = start_live(layout(0, 1))
     load = start_load(live)
-    Told.wants = layout(1, 2, batch=4)
+    live.wants(layout(1, 2, batch=4))
     live.wait_for("done")
     load.goes_on()
     assert live.serving == ["gpu1", "gpu2"]
     wait_until(lambda: live.running == ["gpu1", "gpu2"], "the old process to end")
-    Told.wants = layout(3, 4, batch=2)
+    live.wants(layout(3, 4, batch=2))
     live.wait_for("done", 2)
     load.goes_on()
     assert live.serving == ["gpu3", "gpu4"]
@@ -48,8 +48,10 @@ def test_first_workers_and_new_ones_are_told_of_their_shares(
     monkeypatch.setattr(slice_environment, "_DRIVER", tmp_path / "nvidiactl")  # which there is not
     live = start_live(layout(0, percent=40))
     first = told(live.pid("gpu0"))
-    Told.wants = layout(0, percent=60).model_copy(
-        update={"workers": (layout(0, percent=60).workers[0].model_copy(update={"name": "gpu0-60"}),)}
+    live.wants(
+        layout(0, percent=60).model_copy(
+            update={"workers": (layout(0, percent=60).workers[0].model_copy(update={"name": "gpu0-60"}),)}
+        )
     )
     live.wait_for("done")
     second = told(live.pid("gpu0-60"))
@@ -71,9 +73,9 @@ def test_a_shadow_that_is_never_ready_is_undone(start_live: Start, start_load: S
     live = start_live(layout(0, 1), startup_timeout_s=2)
     load = start_load(live)
     live.sign("hold").touch()
-    Told.wants = layout(1, 2)
+    live.wants(layout(1, 2))
     wait_until(lambda: "gpu2" in live.running, "the shadow")
-    Told.wants = None
+    live.wants(None)
     live.wait_for("undone")
     assert reasons(live)[0] == "not up within 2 s: gpu2"
     load.goes_on()
@@ -86,7 +88,7 @@ def test_a_shadow_that_is_never_ready_is_undone(start_live: Start, start_load: S
 def test_a_shadow_that_dies_while_it_loads_is_undone(start_live: Start) -> None:
     live = start_live(layout(0), cooldown_s=100)
     live.sign("hold").touch()
-    Told.wants = layout(1)
+    live.wants(layout(1))
     wait_until(lambda: "gpu1" in live.running, "the shadow")
     os.kill(live.pid("gpu1"), signal.SIGKILL)
     live.wait_for("undone")
@@ -97,7 +99,7 @@ def test_the_old_process_is_killed_meanwhile(start_live: Start, start_load: Star
     live = start_live(layout(0, 1))
     load = start_load(live)
     live.sign("hold").touch()
-    Told.wants = layout(1, 2)
+    live.wants(layout(1, 2))
     wait_until(lambda: "gpu2" in live.running, "the shadow")
     os.kill(live.pid("gpu0"), signal.SIGKILL)
     load.goes_on()
@@ -112,7 +114,7 @@ def test_control_is_halted_at_once(start_live: Start, start_load: StartLoad) -> 
     live = start_live(layout(0))
     load = start_load(live)
     live.sign("hold").touch()
-    Told.wants = layout(1)
+    live.wants(layout(1))
     wait_until(lambda: "gpu1" in live.running, "the shadow")
     config = live.proxy.serving.config
     assert config.controller is not None
@@ -120,9 +122,9 @@ def test_control_is_halted_at_once(start_live: Start, start_load: StartLoad) -> 
     live.proxy.run(live.proxy.serving.reconfigure(off))
     live.wait_for("undone")
     wait_until(lambda: live.running == ["gpu0"], "the shadow to end")
-    asked = Told.asked
+    asked = live.asked
     load.goes_on()
-    assert (Told.asked, live.serving) == (asked, ["gpu0"])
+    assert (live.asked, live.serving) == (asked, ["gpu0"])
     live.sign("hold").unlink()
     live.proxy.run(live.proxy.serving.reconfigure(config))
     live.wait_for("done")
@@ -130,11 +132,30 @@ def test_control_is_halted_at_once(start_live: Start, start_load: StartLoad) -> 
     assert load.end() == []
 
 
+@pytest.mark.parametrize(
+    ("sign", "reason"),
+    [
+        ("hangs", "it did not answer within 1 s (answer_timeout_s), and its process was stopped"),
+        ("ends", "its process ended with status 7 before it answered"),
+    ],
+)
+def test_a_controller_that_does_not_answer_costs_nothing(start_live: Start, sign: str, reason: str) -> None:
+    live = start_live(layout(0), answer_timeout_s=1)
+    wait_until((live.told / "asked").exists, "the controller")
+    (live.told / sign).touch()
+    live.wait_for("refused")
+    assert reasons(live)[0] == reason
+    (live.told / sign).unlink()
+    live.wants(layout(1))
+    live.wait_for("done")  # by another process
+    assert live.serving == ["gpu1"]
+
+
 @pytest.mark.slow
 def test_what_does_not_run_is_not_warm(start_live: Start) -> None:
     live = start_live(layout(0), cooldown_s=100)
     live.sign("fails").touch()
-    Told.wants = layout(1)
+    live.wants(layout(1))
     live.wait_for("undone")
     (why,) = reasons(live)
     assert "model 'm' at 127.0.0.1:" in why
@@ -146,7 +167,7 @@ def test_what_does_not_run_is_not_warm(start_live: Start) -> None:
 def test_a_shadow_that_runs_out_of_memory_says_so(start_live: Start) -> None:
     live = start_live(layout(0), cooldown_s=100)
     live.sign("broken").touch()
-    Told.wants = layout(1)
+    live.wants(layout(1))
     live.wait_for("undone")
     (why,) = reasons(live)
     assert "worker 'gpu1' did not come up" in why
@@ -157,7 +178,7 @@ def test_a_shadow_that_runs_out_of_memory_says_so(start_live: Start) -> None:
 def test_one_that_ends_once_it_was_warm_undoes_the_change(start_live: Start) -> None:
     live = start_live(layout(0), cooldown_s=100)
     live.sign("hold-gpu2").touch()
-    Told.wants = layout(1, 2)
+    live.wants(layout(1, 2))
     wait_until(lambda: live.actuator.report()["workers"].get("gpu1") == "warm", "the one that is not held")
     os.kill(live.pid("gpu1"), signal.SIGKILL)
     live.wait_for("undone")
@@ -175,7 +196,7 @@ def test_a_plan_that_the_policy_refuses_is_undone(start_live: Start, start_load:
         raise ValueError("these are too many")
 
     live.proxy.in_loop(lambda: setattr(live.proxy.engine.policy, "check_models", refuse))
-    Told.wants = layout(1)
+    live.wants(layout(1))
     live.wait_for("undone")
     assert reasons(live) == ["the switch was refused: these are too many"]
     load.goes_on()
@@ -187,7 +208,7 @@ def test_a_plan_that_the_policy_refuses_is_undone(start_live: Start, start_load:
 def test_who_is_asked_to_stop_undoes_what_is_under_way(start_live: Start) -> None:
     live = start_live(layout(0))
     live.sign("hold").touch()
-    Told.wants = layout(1)
+    live.wants(layout(1))
     wait_until(lambda: "gpu1" in live.running, "the shadow")
     started = [worker.pid for worker in live.tritons.workers]
     live.proxy.stop()
@@ -200,7 +221,7 @@ def test_a_reload_leaves_the_layout_that_is_in_force(start_live: Start, start_lo
     live = start_live(layout(0))
     load = start_load(live)
     before = live.proxy.serving.config
-    Told.wants = layout(1)
+    live.wants(layout(1))
     live.wait_for("done")
     live.proxy.run(live.proxy.serving.reconfigure(before.model_copy(update={"startup_timeout_s": 7.0})))
     load.goes_on()
@@ -213,7 +234,7 @@ def test_what_does_not_drain_on_time_is_tried_elsewhere(start_live: Start, start
     live = start_live(layout(0), drain_timeout_s=0.5)
     load = start_load(live)
     live.sign("stuck-gpu0").touch()
-    Told.wants = layout(1)
+    live.wants(layout(1))
     live.wait_for("done")
     load.goes_on()
     assert live.serving == ["gpu1"]
@@ -228,7 +249,7 @@ def test_a_model_is_cut_while_it_serves(start_live: Start, at_the_end: Callable[
     load = Load(live.proxy.address, tensors=("x", "y"), width=4, expected=lambda asked: -asked)
     at_the_end(load.end)
     load.goes_on()
-    Told.wants = of_blocks((0, 1), (1, 2))
+    live.wants(of_blocks((0, 1), (1, 2)))
     live.wait_for("done")
     load.goes_on()
     assert live.serving == ["of m.0-1", "of m.1-2"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import wait_until
-from tests.proxy.app.actuation.deployment import TOLD, Plugin, Told, layout, write_deployment
+from tests.proxy.app.actuation.deployment import TOLD, Plugin, layout, tell, write_deployment
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate.host import PluginError, Plugins
 from tidegate.schemas import PROXY_FILE
@@ -44,8 +44,8 @@ def test_a_worker_without_a_triton_is_named(tmp_path: Path) -> None:
 def test_in_a_dry_run_it_says_what_it_would_do(
     tmp_path: Path, start_triton: Callable[..., Any], at_the_end: Callable[..., None]
 ) -> None:
-    Told.wants, Told.asked = layout(1), 0
-    serve = config(tmp_path / "deployment", dry_run=True)
+    tell(tmp_path, layout(1))
+    serve = config(tmp_path / "deployment", dry_run=True, options={"folder": str(tmp_path)})
     triton = start_triton([tmp_path / "deployment" / "workers" / "gpu0"])
     address = TritonAddress(
         grpc=triton.grpc_address, http=triton.http_address, metrics=triton.metrics_address, worker="gpu0"

@@ -18,6 +18,7 @@ from tidegate.api import NEVER_NS
 from tidegate.control import Action, ControlLoop, LayoutRevision, QueryController, StartWorker, StopWorker, Switch
 from tidegate.observation import ChangeProgressed
 from tidegate.schemas import Layout
+from tidegate_proxy.app.actuation.controller_process import ControllerProcess
 from tidegate_proxy.app.actuation.warm_up import NotWarm, warm
 from tidegate_proxy.app.tritons import Tritons
 from tidegate_proxy.base.internal_errors import faults
@@ -74,13 +75,20 @@ class Actuator:
     """Actuator that drives one control loop on the monotonic clock. Use it only in the event loop."""
 
     def __init__(
-        self, loop: ControlLoop, tritons: Tritons, processes: RunningTritons | None, startup_timeout_s: float
+        self,
+        loop: ControlLoop,
+        controller: ControllerProcess,
+        tritons: Tritons,
+        processes: RunningTritons | None,
+        startup_timeout_s: float,
     ) -> None:
         """Create the actuator.
 
-        `processes`: None in a dry run, which starts nothing. `startup_timeout_s`: that of the loop.
+        `controller`: answers the queries of the loop. `processes`: None in a dry run, which starts nothing.
+        `startup_timeout_s`: that of the loop.
         """
         self.loop = loop
+        self._controller = controller
         self._tritons = tritons
         self._processes = processes
         self._start_limit_s = startup_timeout_s
@@ -155,6 +163,7 @@ class Actuator:
         for task in [*self._tasks, *self._starts.values()]:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._starts.values(), return_exceptions=True)
+        self._controller.close()
         for _, backend, _ in self._joining.values():
             await self._tritons.part_with(backend)
 
@@ -217,7 +226,7 @@ class Actuator:
                     self._tell(action)
 
     async def _ask(self, action: QueryController) -> None:
-        answer = await in_thread(lambda: self.loop.answer(action.observation))
+        answer = await self._controller.ask(action.observation)
         await self._with_lock(lambda: self._look() + self.loop.on_answer(time.monotonic_ns(), answer))
         self._poked.set()
 
