@@ -19,8 +19,9 @@ GPUS = {24: 4, 42: 6, 48: 8}
 """Number of A100 GPUs of the paper's servers, by the GPCs of their slices (Table I)."""
 HOMOGENEOUS = (1, 2, 3, 7)
 FIFS = PolicyChoice(name="fifs", options={"max_rows": 1}, label="FIFS")
-ELSA = PolicyChoice(name="elsa", label="ELSA")
-MERGING = PolicyChoice(name="elsa", options={"allow_batching": True}, label="ELSA, merging")
+ELSA = PolicyChoice(name="elsa", options={"allow_batching": False}, label="ELSA")
+PUBLISHED_ELSA = PolicyChoice(name="elsa", options={"allow_batching": False, "drop_late": False}, label="ELSA, paper")
+MERGING = PolicyChoice(name="elsa", label="ELSA, merging")
 PLAN_WITHIN_S = 20.0
 
 

@@ -307,35 +307,3 @@ def test_too_little_time_is_no_proof_that_there_is_no_plan(monkeypatch: pytest.M
     )
     with pytest.raises(PlanningError, match="found no plan in 20 s, and no proof that there is none: give more time"):
         planned(plan_paris, problem())
-
-
-PUBLISHED = {
-    "MobileNet": ({1: 6, 2: 4, 3: 2, 4: 1}, 4),
-    "BERT": ({3: 2, 4: 2, 7: 4}, 6),
-}
-"""What the paper's PARIS made of 24 and 42 GPCs (section VI), and on how many A100."""
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_the_papers_layouts_come_of_the_ratios_that_they_have(name: str) -> None:
-    """Its profiles are not public: here each size of requests keeps its slices busy in those ratios."""
-    counts, gpus = PUBLISHED[name]
-    rows = tuple(range(1, len(counts) + 1))
-    measured = tuple(
-        SliceProfile(
-            kind=A100[gpcs],
-            rows=rows,
-            latency_ms=tuple((10.0 + each / 100) / rank for each in rows),
-            utilization=tuple(0.9 if each >= rank else 0.1 for each in rows),
-        )
-        for rank, gpcs in enumerate(counts, start=1)
-    )
-    sizes = {
-        rank: count / profile.latency_ms[rank - 1]
-        for rank, (count, profile) in enumerate(zip(counts.values(), measured, strict=True), start=1)
-    }
-    gpcs = sum(size * count for size, count in counts.items())
-    plan = planned(plan_paris, problem(model(name, sizes, profiles=measured), count=gpus, gpcs=gpcs))
-    check_legal(plan)
-    assert [segment.wanted for segment in plan.models[0].segments] == pytest.approx(list(counts.values()))
-    assert plan.models[0].slices == {f"A100-40GB/{A100[size]}": count for size, count in counts.items()}

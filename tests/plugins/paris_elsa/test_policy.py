@@ -10,6 +10,7 @@ from tests.examples import examples
 from tidegate.api import (
     NEVER_NS,
     Dispatch,
+    Drop,
     Model,
     PolicySpec,
     Profile,
@@ -110,10 +111,28 @@ def test_who_idles_takes_over_what_waits_for_a_worker_that_hangs() -> None:
 
 
 def test_what_is_late_everywhere_runs_where_it_is_done_first() -> None:
-    timeline = after(playbook(), arrived(0, 2))
+    timeline = after(playbook(drop_late=False), arrived(0, 2))
     assert runs(timeline >> arrived(1, 8, slo_ms=1)) == [(LARGE.id, (1,))]
     timeline = after(timeline, arrived(2, 1, slo_ms=1))  # 20 ms before it on the small one and then 10, 20 and then 6
     assert runs(timeline >> ready(LARGE, 20)) == [(LARGE.id, (2,))]
+
+
+@pytest.mark.parametrize("options", [{}, {"allow_batching": False}, {"alpha": 0.5, "beta": 0}])
+def test_what_is_late_everywhere_is_dropped_when_it_comes(options: dict[str, Any]) -> None:
+    """20 ms before it on the small one and then 10, 20 ms before it on the large one and then 6."""
+    timeline = after(playbook(**options), arrived(0, 2), arrived(1, 8, slo_ms=25))
+    assert (timeline >> arrived(2, 1, slo_ms=20)).commands() == [Drop(2, "deadline_unreachable")]
+    assert (timeline >> arrived(3, 1, slo_ms=31)).commands() == []
+
+
+def test_what_became_late_as_a_stage_took_longer_runs_elsewhere_or_is_dropped() -> None:
+    timeline = after(playbook(), arrived(0, 2), arrived(1, 1, slo_ms=41), arrived(2, 1, slo_ms=42), arrived(3, 8))
+    assert (timeline >> ready(SMALL, 35)).commands() == [
+        Drop(1, "deadline_unreachable"),
+        Drop(2, "deadline_unreachable"),
+    ]
+    timeline = after(playbook(), arrived(0, 2), arrived(1, 2, slo_ms=41))
+    assert runs(timeline >> ready(SMALL, 30)) == [(LARGE.id, (1,))], "20 ms here, 8 ms there"
 
 
 def test_a_request_without_a_deadline_runs_where_it_is_done_first() -> None:
@@ -135,7 +154,8 @@ def test_time_that_a_request_has_waited_already_is_gone() -> None:
 
 
 def test_a_worker_runs_what_came_first_first() -> None:
-    timeline = after(playbook(SMALL), arrived(0, 1), arrived(1, 2), arrived(2, 1, slo_ms=1), arrived(3, 1))
+    timeline = playbook(SMALL, drop_late=False)
+    timeline = after(timeline, arrived(0, 1), arrived(1, 2), arrived(2, 1, slo_ms=1), arrived(3, 1))
     for at_ms, expected in ((10, 1), (30, 2), (40, 3)):
         assert runs(timeline >> ready(SMALL, at_ms)) == [(SMALL.id, (expected,))]
 
@@ -199,8 +219,8 @@ def test_an_expectation_that_moves_is_planned_with() -> None:
     assert runs(timeline >> arrived(3, 1, slo_ms=60)) == [(LARGE.id, (3,))], "10, 20 and 20 ms before it"
 
 
-def test_alone_by_default_though_the_model_merges() -> None:
-    timeline = after(playbook(SMALL), arrived(0, 1), arrived(1, 1), arrived(2, 1))
+def test_alone_if_asked_for_though_the_model_merges() -> None:
+    timeline = after(playbook(SMALL, allow_batching=False), arrived(0, 1), arrived(1, 1), arrived(2, 1))
     assert runs(timeline >> ready(SMALL, 10)) == [(SMALL.id, (1,))]
 
 
@@ -216,20 +236,18 @@ def test_alone_by_default_though_the_model_merges() -> None:
 def test_merging_small_requests_while_all_are_on_time(
     sizes: tuple[int, ...], slo_ms: float, together: tuple[int, ...]
 ) -> None:
-    timeline = after(playbook(LARGE, allow_batching=True), arrived(0, 1))
+    timeline = after(playbook(LARGE, drop_late=False), arrived(0, 1))
     timeline = after(timeline, *(arrived(number, rows, slo_ms=slo_ms) for number, rows in enumerate(sizes, 1)))
     assert runs(timeline >> ready(LARGE, 6)) == [(LARGE.id, together)]
 
 
 def test_what_saves_nothing_is_not_merged() -> None:
-    timeline = after(playbook(SMALL, allow_batching=True), arrived(0, 1), arrived(1, 1), arrived(2, 1))
+    timeline = after(playbook(SMALL), arrived(0, 1), arrived(1, 1), arrived(2, 1))
     assert runs(timeline >> ready(SMALL, 10)) == [(SMALL.id, (1,))]
 
 
 def test_who_cancels_leaves_a_merged_batch() -> None:
-    timeline = after(
-        playbook(LARGE, allow_batching=True), arrived(0, 1), arrived(1, 1), arrived(2, 1), RequestCancelled(0, 1)
-    )
+    timeline = after(playbook(LARGE), arrived(0, 1), arrived(1, 1), arrived(2, 1), RequestCancelled(0, 1))
     assert runs(timeline >> ready(LARGE, 6)) == [(LARGE.id, (2,))]
 
 
@@ -244,7 +262,7 @@ class TestElsa(PolicyConformance):
     worlds = examples(0.2)
 
 
-class TestMergingElsa(PolicyConformance):
+class TestPublishedElsa(PolicyConformance):
     spec = PolicySpec("elsa", "ELSA", Elsa)
-    options: ClassVar = {"allow_batching": True, "alpha": 1.2, "beta": 0.8}
+    options: ClassVar = {"allow_batching": False, "drop_late": False, "alpha": 0.7, "beta": 0.8}
     worlds = examples(0.2)

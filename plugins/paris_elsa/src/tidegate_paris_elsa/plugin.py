@@ -16,11 +16,7 @@ from tidegate_paris_elsa.problem import MigProblem, problem_of
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
     """Return the policy `elsa`."""
-    return [
-        PolicySpec(
-            "elsa", "Each request on the smallest slice on which it is on time", Elsa, ({}, {"allow_batching": True})
-        )
-    ]
+    return [PolicySpec("elsa", "Each request on the smallest slice on which it is on time", Elsa)]
 
 
 @hookimpl

@@ -1,14 +1,16 @@
 """ELSA: each request goes to the smallest slice on which it is on time (PARIS and ELSA, section IV-C, Algorithm 2)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from pydantic import Field
 
 from tidegate.api import (
     NEVER_NS,
+    AnyCommand,
     Batch,
     Commands,
     Dispatch,
+    Drop,
     Policy,
     PolicyOptions,
     Profile,
@@ -40,7 +42,13 @@ class ElsaOptions(PolicyOptions):
         default=1.0, ge=0, le=100, description="Factor on the request's own execution time within it (the paper's beta)"
     )
     allow_batching: bool = Field(
-        default=False, description="Whether requests that wait for one worker share batches while all are on time"
+        default=True,
+        description="Whether requests that wait for one worker share batches while all are on time; false: each runs "
+        "by itself (the paper's)",
+    )
+    drop_late: bool = Field(
+        default=True,
+        description="Whether a request that is late on every slice is dropped; false: nothing is dropped (the paper's)",
     )
 
 
@@ -48,16 +56,18 @@ class Elsa(Policy):
     """ELSA: a queue for each worker; a request joins one when it arrives, and runs there in order.
 
     It joins the smallest slice on which it is on time, among equal ones that with the least work (step A); if it is
-    late everywhere, or has no deadline, the worker that would finish it first (step B). Requests are never dropped.
+    late everywhere, or has no deadline, the worker that would finish it first (step B). Departures from the paper: a
+    request that is late there, too, is dropped, at its arrival or when its turn has come (`drop_late`); requests that
+    wait for one worker share batches (`allow_batching`).
     """
 
     Options = ElsaOptions
     options: ElsaOptions
-    best_effort = True
     supports_pipelined_dispatch = True
 
     def __init__(self, setup: Setup, options: ElsaOptions) -> None:
         super().__init__(setup, options)
+        self.best_effort = not options.drop_late
         self._models = {model.name: model for model in setup.models}
         self._profiles = {profile.key: profile for profile in setup.profiles}
         self._pools: dict[tuple[tuple[str, ...], str], WorkerPool] = {}
@@ -92,10 +102,7 @@ class Elsa(Policy):
         line.ready, line.ends_ns = True, event.free_ns
         if line.is_empty:
             self._take_over(event.now_ns, line)
-        if not line.is_empty:
-            return [self._run(event.now_ns, line, line.first)]
-        self._pool_of[event.worker_id].changed(event.now_ns, line)
-        return ()
+        return list(self._run_next(event.now_ns, line))
 
     def on_worker_delayed(self, event: WorkerDelayed) -> Commands:
         """Update the expected wait at the worker, whose stage takes longer than planned."""
@@ -139,9 +146,10 @@ class Elsa(Policy):
 
     # Algorithm 2 ----------------------------------------------------------------------------------------------------
 
-    def _choose(self, now_ns: int, request: Request) -> WorkerQueue | None:
-        """The line that a request joins; None where no worker hosts its model."""
+    def _choose(self, now_ns: int, request: Request) -> tuple[WorkerQueue, int] | None:
+        """The line that a request joins, and when it is expected to end; None where no worker hosts its model."""
         alpha, beta = self.options.alpha, self.options.beta
+        drops_late = self.options.drop_late
         dated, left_ns = request.deadline_ns != NEVER_NS, request.deadline_ns - now_ns
         earliest_ns, quickest = NEVER_NS, None
         for pool in self._pools_of(request.model):
@@ -149,20 +157,24 @@ class Elsa(Policy):
                 continue
             wait_ns, line = found
             profile = self._profiles[request.model, pool.like.device_class, request.shape]
-            if dated and left_ns > alpha * (wait_ns + beta * profile.upper_ns(request.rows)):
-                return line
             ends_ns = wait_ns + profile.expected_ns(request.rows)
+            fits = left_ns > alpha * (wait_ns + beta * profile.upper_ns(request.rows))
+            if dated and fits and (ends_ns <= left_ns or not drops_late):
+                return line, now_ns + ends_ns
             if ends_ns < earliest_ns:
                 earliest_ns, quickest = ends_ns, line
-        return quickest
+        return None if quickest is None else (quickest, now_ns + earliest_ns)
 
     def _place(self, now_ns: int, request: Request) -> Commands:
-        line = self._choose(now_ns, request)
-        if line is None:
+        chosen = self._choose(now_ns, request)
+        if chosen is None:
             self._homeless[request.id] = request
             return ()
+        line, ends_ns = chosen
         task = self._joined(now_ns, line, request) if self.options.allow_batching else None
         if task is None:
+            if self.options.drop_late and ends_ns > request.deadline_ns:
+                return [Drop(request.id, "deadline_unreachable")]
             task = QueuedBatch(queue_key(request, self._models[request.model]), request)
             line.push(task, self._profile(task, line.worker))
         self._task_of[request.id] = line, task
@@ -212,6 +224,8 @@ class Elsa(Policy):
         if together_ns >= before_ns + profile.expected_ns(request.rows):
             return None
         begins_ns = max(now_ns, line.ends_ns) + line.queued_ns - before_ns
+        if self.options.drop_late and begins_ns + together_ns > request.deadline_ns:
+            return None
         due_ns = task.due_ns
         on_time = begins_ns + profile.upper_ns(rows) <= due_ns
         if not on_time and begins_ns + profile.upper_ns(task.rows) <= due_ns:
@@ -220,6 +234,30 @@ class Elsa(Policy):
         return task
 
     # Books ----------------------------------------------------------------------------------------------------------
+
+    def _run_next(self, now_ns: int, line: WorkerQueue) -> Iterator[AnyCommand]:
+        """Dispatch the first batch that is on time; what is late here finds another worker, or is dropped."""
+        late: list[Request] = []
+        while not line.is_empty:
+            task = line.first
+            late += self._unloaded(now_ns, line, task)
+            if task.requests:
+                yield self._run(now_ns, line, task)
+                break
+        self._pool_of[line.worker.id].changed(now_ns, line)
+        for request in late:
+            yield from self._place(now_ns, request)
+
+    def _unloaded(self, now_ns: int, line: WorkerQueue, task: QueuedBatch) -> list[Request]:
+        """The requests that would be late in the batch if it ran now, which leave it."""
+        profile, late = self._profile(task, line.worker), []
+        start_ns = max(now_ns, line.ends_ns)
+        while self.options.drop_late and task.requests and start_ns + profile.expected_ns(task.rows) > task.due_ns:
+            request = min(task.requests.values(), key=lambda each: (each.deadline_ns, each.id))
+            del self._task_of[request.id]
+            line.leave(task, request.id, profile)
+            late.append(request)
+        return late
 
     def _run(self, now_ns: int, line: WorkerQueue, task: QueuedBatch) -> Dispatch:
         worker, model = line.worker, task.key[0]
