@@ -3,14 +3,17 @@
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
 from tests.proxy.fixtures.fake_answers import ROW, echo
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.config_file import read_config
+from tidegate_proxy.tritons.backend import Backend, BackendError
 
 
 def test_slow_answers_are_answers(
@@ -94,3 +97,31 @@ def test_a_triton_that_was_given_up_is_not_asked_again_before_its_callers_are_to
         return bool(await membership.lost(backend, "cut off"))
 
     assert asyncio.run_coroutine_threadsafe(cut_off(), proxy.loop).result(20)
+
+
+def test_a_server_that_is_no_triton_is_named_with_what_it_lacks(at_the_end: Callable[..., None]) -> None:
+    """Dynamo's frontend speaks the protocol without the calls that tell of models."""
+    live = grpc.method_handlers_generic_handler(
+        "inference.GRPCInferenceService",
+        {
+            "ServerLive": grpc.unary_unary_rpc_method_handler(
+                lambda _request, _context: service_pb2.ServerLiveResponse(live=True).SerializeToString()
+            )
+        },
+    )
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[live])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    at_the_end(lambda: server.stop(None).wait())
+
+    async def asked() -> None:
+        backend = Backend(f"127.0.0.1:{port}")
+        try:
+            await backend.models()
+        finally:
+            await backend.close()
+
+    with pytest.raises(
+        BackendError, match=r"has no RepositoryIndex: Tidegate needs a Triton Inference Server at its gR"
+    ):
+        asyncio.run(asked())

@@ -374,7 +374,10 @@ class Backend:
             return await self.ask(SERVICE_PREFIX + method, request.SerializeToString(), timeout_s=ANSWER_TIMEOUT_S)
         except CallFailed as error:
             kind = BackendSilent if error.code in _SILENT else BackendError
-            raise kind(f"Triton at {self.address}: {error.details}") from error
+            details = error.details or error.code.name
+            if error.code is grpc.StatusCode.UNIMPLEMENTED:  # another server that speaks the protocol, such as Dynamo's
+                details = f"has no {method}: Tidegate needs a Triton Inference Server at its gRPC port (8001)"
+            raise kind(f"Triton at {self.address}: {details}") from error
 
 
 def _take_note(task: "asyncio.Task[bytes]") -> None:
