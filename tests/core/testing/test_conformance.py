@@ -26,7 +26,7 @@ from tidegate.api import (
     Worker,
 )
 from tidegate.host import Plugins
-from tidegate.testing import ConformanceError, PolicyConformance, check_policy
+from tidegate.testing import ConformanceError, PolicyConformance, check_policy, find_faults
 from tidegate.toolkit import FirstComeFirstServed, RequestQueue
 
 
@@ -298,6 +298,30 @@ def test_a_policy_that_raises_shows_its_own_last_line_and_how_to_see_it_again() 
     assert found, str(raised.value)
     with pytest.raises(ConformanceError, match=r"it raised AttributeError"):
         eval(found[1], {"check_policy": check_policy, "spec": PolicySpec("bad", "again", AsksTheToolkit)})
+
+
+class ReturnsNothingToTheToolkit(FirstComeFirstServed):
+    """Forgets to return its commands: the fault is where the toolkit uses them."""
+
+    def worker_freed(self, now_ns: int, worker: Worker) -> Commands:  # type: ignore[return]
+        super().worker_freed(now_ns, worker)
+
+
+class ReturnsNothingToTheEngine(FirstComeFirstServed):
+    """Forgets to return its commands: the fault is where the engine uses them."""
+
+    def on_request_arrived(self, event: RequestArrived) -> Commands:  # type: ignore[return]
+        super().on_request_arrived(event)
+
+
+def test_a_method_that_returns_none_is_located() -> None:
+    for policy, method in (
+        (ReturnsNothingToTheToolkit, "worker_freed"),
+        (ReturnsNothingToTheEngine, "on_request_arrived"),
+    ):
+        fault = next(find_faults(PolicySpec("bad", "made to fail", policy)))
+        place = rf"\(test_conformance.py:\d+, {method}: returns None, not a list of commands\)"
+        assert re.search(rf"TypeError: .*NoneType.* {place}; again: ", str(fault)), fault
 
 
 class SetsATimerForNow(FirstComeFirstServed):

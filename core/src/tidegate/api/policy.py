@@ -37,7 +37,7 @@ Commands = Sequence[AnyCommand]
 """Commands that a handler returns, in the order in which the engine applies them."""
 
 
-_HANDLERS: dict[type, str] = {
+HANDLERS: dict[type, str] = {
     RequestArrived: "on_request_arrived",
     RequestCancelled: "on_request_cancelled",
     StageFinished: "on_stage_finished",
@@ -51,6 +51,7 @@ _HANDLERS: dict[type, str] = {
     LatencyDistributionUpdated: "on_latency_distribution_updated",
     TimerLatencyUpdated: "on_timer_latency_updated",
 }
+"""Name of the handler for each event."""
 
 
 PATIENCE_NS = 1_000_000_000
@@ -206,7 +207,7 @@ class Policy(ABC):
 
     def handle(self, event: AnyEvent) -> Commands:
         """Call the handler that is named after the event, and return its commands."""
-        handler: Callable[[AnyEvent], Commands] = getattr(self, _HANDLERS[type(event)])
+        handler: Callable[[AnyEvent], Commands] = getattr(self, HANDLERS[type(event)])
         return handler(event)
 
     @abstractmethod
