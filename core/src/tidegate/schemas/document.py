@@ -7,6 +7,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from tidegate.api import VersionedDocument
+from tidegate.schemas.document_kind import other_kind
 from tidegate.schemas.validation_errors import field_errors, format_field_errors, format_yaml_error
 
 
@@ -19,9 +20,14 @@ D = TypeVar("D", bound=VersionedDocument)
 
 def read_document(path: Path, kind: type[D]) -> D:
     """Read a document of type `kind`: JSON, or YAML by the file's suffix. Raises DocumentError."""
+    data = _parse(path)
     try:
-        return kind.model_validate(_parse(path))
+        return kind.model_validate(data)
     except ValidationError as error:
+        named = kind.model_fields.get("kind")
+        wanted = f"a document of kind {named.default!r}" if named else "what this command takes"
+        if why := other_kind(data, wanted, str(path)):
+            raise DocumentError(f"{path}: {why}") from error
         raise DocumentError(format_field_errors(str(path), field_errors(error, kind))) from error
 
 

@@ -12,9 +12,10 @@ DOCUMENT_KINDS: Final = {
 def other_kind(data: object, wanted: str, file: str) -> str:
     """Return an error if a document is of another kind than `wanted`, with the commands that take it; else "".
 
-    `data`: content of the document. `wanted`: a key of DOCUMENT_KINDS. `file`: its path, for the message.
+    `data`: content of the document. `wanted`: a key of DOCUMENT_KINDS, or words for a document of no such kind. `file`:
+    its path, for the message.
     """
-    if not isinstance(data, dict) or data.keys() & DOCUMENT_KINDS[wanted][0]:
+    if not isinstance(data, dict) or (wanted in DOCUMENT_KINDS and data.keys() & DOCUMENT_KINDS[wanted][0]):
         return ""
     for kind, (fields, commands) in DOCUMENT_KINDS.items():
         if kind != wanted and data.keys() & fields:
