@@ -21,6 +21,10 @@ def simulate(
     seed: Annotated[
         list[int] | None, typer.Option(min=0, help="Seed of a run. Repeatable. [default: the scenario's]")
     ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Value of a field of the scenario, as in sweep. Repeatable."),
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
     jobs: Annotated[int, typer.Option(help="Runs at a time (-1 is one per core).")] = -1,
@@ -53,10 +57,11 @@ def simulate(
         from tidegate.sim.report import simulate_page
         from tidegate.sim.run import RunSpec, choose_policies
         from tidegate.sim.run import simulate as simulate_run
+        from tidegate.sim.sweep import parse_changes
         from tidegate.sim.verdicts import simulate_verdicts
         from tidegate.workload import layout_of, read_scenario
 
-        document = read_scenario(scenario)
+        document = read_scenario(scenario, parse_changes(changes or ()))
         gantt_s = 2.0 if html_file else 0.0
         runs = [
             RunSpec(document, choice, number, gantt_s=gantt_s)
