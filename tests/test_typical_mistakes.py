@@ -41,6 +41,10 @@ SCENARIO_TO_SERVE = (
 CONFIGURATION_TO_SIMULATE = (
     "it is a configuration of `tidegate serve`, not a scenario: give it to `tidegate serve a.yaml`, `check` or `doctor`"
 )
+UNREACHABLE = (
+    f"error: {NOBODY}: no Triton and no Tidegate answers: does it run, and is this its gRPC port? (failed to connect "
+    f"to all addresses; last error: UNKNOWN: ipv4:{NOBODY}: Failed to connect to remote host: Connection refused)"
+)
 MISTAKES = {
     "a scenario in place of a configuration": (scenario(), "serve a.yaml", f"error: a.yaml: {SCENARIO_TO_SERVE}"),
     "a scenario to check": (scenario(), "check a.yaml", f"error: a.yaml: {SCENARIO_TO_SERVE}"),
@@ -197,6 +201,17 @@ MISTAKES = {
         "error: a.yaml: workers.0.hosts: 'resent' is no model and no partition of one in this scenario; "
         "did you mean 'resnet'? It has: resnet",
     ),
+    "a scenario in place of a layout": (
+        scenario(),
+        "generate a.yaml -o models",
+        "error: a.yaml: it is a scenario, not a document of kind 'layout': give it to `tidegate simulate a.yaml`, "
+        "`loadtest` or `recommend`",
+    ),
+    "several values of one simulation": (
+        scenario(),
+        "simulate a.yaml --set arrivals.rate_rps=10,20",
+        "error: --set arrivals.rate_rps: give one value; `tidegate sweep` tries several",
+    ),
     "a change of a field that there is not": (
         scenario(),
         "sweep a.yaml --set arrivals.rate=10,20",
@@ -252,14 +267,23 @@ MISTAKES = {
     "a server to profile that does not run": (
         "",
         f"profile resnet --triton {NOBODY} -o p.json",
-        f"error: {NOBODY}: no Triton and no Tidegate answers: does it run, and is this its gRPC port? (failed to "
-        f"connect to all addresses; last error: UNKNOWN: ipv4:{NOBODY}: Failed to connect to remote host: Connection "
-        "refused)",
+        UNREACHABLE,
     ),
     "a target without its port": (
         scenario(),
         "loadtest a.yaml --target localhost",
         "error: 'localhost' is not HOST:PORT of a server's gRPC, such as localhost:8001",
+    ),
+    "a server to profile with its other addresses": (
+        "",
+        f"profile resnet --triton {NOBODY},http=localhost:8000,metrics=localhost:8002 -o p.json",
+        UNREACHABLE,
+    ),
+    "a server to profile with an address that it has not": (
+        "",
+        f"profile resnet --triton {NOBODY},https=localhost:8000 -o p.json",
+        "error: Invalid value for --triton: 'https=localhost:8000' is not http=HOST:PORT or metrics=HOST:PORT. See "
+        "`tidegate profile --help`",
     ),
     "targets without names": (
         scenario(),

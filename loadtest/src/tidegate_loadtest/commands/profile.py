@@ -29,7 +29,13 @@ def profile(
         ),
     ] = None,
     *,
-    triton: Annotated[str, typer.Option(help="gRPC address (HOST:PORT) of the Triton that serves them.")],
+    triton: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT[,http=HOST:PORT][,metrics=HOST:PORT]",
+            help="gRPC address of the Triton that serves them; its other addresses are not used.",
+        ),
+    ],
     tls: TlsFlag = False,
     tls_ca: TlsCaFlag = None,
     tls_cert: TlsCertFlag = None,
@@ -116,7 +122,8 @@ def profile(
     folders = parse_inputs(inputs or ())
     if strange := [name for name in folders if names and name not in names]:
         raise typer.BadParameter(f"{strange[0]!r} is not among the models to measure", param_hint="--inputs")
-    hardware = hardware_here() if is_here(triton) else None
+    address = _grpc_address(triton)
+    hardware = hardware_here() if is_here(address) else None
     campaign = ProfilingRun()
     secured = tls_of(tls, tls_ca, tls_cert, tls_key, tls_server_name)
 
@@ -127,7 +134,7 @@ def profile(
         return [*asked, *recorded[model]]
 
     async def measure() -> None:
-        async with Connection(triton, tls=secured) as connection:
+        async with Connection(address, tls=secured) as connection:
             await plan_campaign(campaign, connection, names, shapes_of, asked_sizes, InputFolders(folders, most_shapes))
             if resume and output.exists():
                 skip_known(campaign, read_profiles(output).profiles, device_class, samples, hardware)
@@ -271,6 +278,14 @@ def _recorded(console: "Console", path: Path, model: str, most: int) -> list["Re
         markup=False,
     )
     return list(found.shapes)
+
+
+def _grpc_address(text: str) -> str:
+    """Return the gRPC address of `--triton`. Raises typer.BadParameter for more than the other commands take."""
+    address, *others = text.split(",")
+    if unknown := [other for other in others if other.partition("=")[0] not in ("http", "metrics")]:
+        raise typer.BadParameter(f"{unknown[0]!r} is not http=HOST:PORT or metrics=HOST:PORT", param_hint="--triton")
+    return address
 
 
 def _sizes(text: str | None) -> Sequence[int] | None:
