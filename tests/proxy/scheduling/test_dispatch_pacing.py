@@ -10,14 +10,14 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tests.proxy.scheduling.test_stages import HEAD, MS, Counted, Split, Triton, Waiting
-from tidegate.api import Advise, Model, PolicyOptions, Profile, Setup, Worker
+from tidegate.api import Model, PolicyOptions, Profile, Setup, Worker
 from tidegate.engine import Engine
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.configuration.settings import CurrentSettings, SettingsHolder
 from tidegate_proxy.messages.model_signature import ModelSignature
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling import stages as spacing
-from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.scheduling.driver import Driver, StableAdvice
 from tidegate_proxy.tritons.backend import LoadedModel
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 
@@ -180,15 +180,19 @@ def test_nor_for_an_instance_that_was_given_up() -> None:
     asyncio.run(run())
 
 
-def test_a_recommendation_is_logged_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
-    """Policies repeat it every few seconds."""
-
-    async def run() -> None:
-        driver = Instances().driver
-        with caplog.at_level("INFO"):
-            for workers in (0, 1, 1, 2, 2, 2, 0, 0):
-                driver._carry_out(Advise(workers, "load"))
-
-    asyncio.run(run())
-    logged = [record.__dict__["workers"] for record in caplog.records if record.message == "worker recommendation"]
-    assert logged == ["+1", "+2", "+0"]
+@pytest.mark.parametrize(
+    ("recommended", "logged"),
+    [
+        ([(0, 2), (10, 3), (20, 2), (30, 4)], [2]),
+        ([(0, 2), (10, -1), (20, 2), (30, -1), (40, 3), (50, -2)], []),  # it swings
+        ([(0, 2), (40, 2), (80, 2)], []),  # it does not last
+        ([(at_s, 2 if at_s < 100 else 5) for at_s in range(0, 1000, 10)], [2, 5]),
+        ([(at_s, 2 if at_s < 100 else -3) for at_s in range(0, 1000, 10)], [2, -3]),
+        ([(at_s, 0) for at_s in range(0, 100, 10)], []),
+    ],
+)
+def test_a_recommendation_is_logged_when_it_lasts(recommended: list[tuple[int, int]], logged: list[int]) -> None:
+    """Policies make one every few seconds."""
+    advice = StableAdvice()
+    found = [advice.lasting(at_s, workers) for at_s, workers in recommended]
+    assert [workers for workers in found if workers is not None] == logged

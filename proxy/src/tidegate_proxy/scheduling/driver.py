@@ -47,6 +47,39 @@ QUEUE_FULL = "Exceeds maximum queue size"
 """Triton's message for a request rejected because the queue is full."""
 
 
+MIN_ADVICE_DURATION_S = 30.0
+"""Seconds for which recommendations must have one direction, to add workers or to release some, before it is logged."""
+MIN_ADVICE_LOG_INTERVAL_S = 600.0
+"""Seconds between two log lines of one direction."""
+
+
+class StableAdvice:
+    """Worker recommendations that last: a policy makes one every few seconds, and short bursts make them swing."""
+
+    def __init__(self) -> None:
+        self._since_s = self._last_s = self._logged_s = float("-inf")
+        self._least = self._logged = 0
+
+    def lasting(self, now_s: float, workers: int) -> int | None:
+        """Take a recommendation; return the number of workers to log, None if nothing is to be logged.
+
+        `now_s`: time of a monotonic clock; `workers`: number to add, negative: to release. Recommendations last if
+        they have one direction for 30 s, with no longer gap; of those the smallest number counts.
+        """
+        has_turned = workers != self._least and workers * self._least <= 0
+        if has_turned or now_s - self._last_s > MIN_ADVICE_DURATION_S:
+            self._since_s, self._least = now_s, workers
+        self._last_s, self._least = now_s, min(self._least, workers, key=abs)
+        if now_s - self._since_s < MIN_ADVICE_DURATION_S:
+            return None
+        lasting, self._since_s, self._least = self._least, now_s, workers
+        is_same_direction = lasting * self._logged > 0 and now_s - self._logged_s < MIN_ADVICE_LOG_INTERVAL_S
+        if lasting == self._logged or is_same_direction:
+            return None
+        self._logged, self._logged_s = lasting, now_s
+        return lasting
+
+
 def refuse_stray(client: PendingRequest) -> None:
     """Fail a request that cannot be scheduled any more, if nothing else will answer it."""
     words = "its model has just changed"
@@ -75,8 +108,7 @@ class Driver:
         `look_again`: refreshes the models of a Triton.
         """
         self.engine = engine
-        self._advised_workers = 0
-        """Last recommendation in the log, which a policy repeats every few seconds."""
+        self._advice = StableAdvice()
         self._in_force = in_force
         self.regions = regions
         self._directory = directory
@@ -235,9 +267,9 @@ class Driver:
                 log.error(
                     "observer removed after an error", extra={"observer": effect.observer, "error": effect.reason}
                 )
-            case Advise() if effect.workers != self._advised_workers:
-                self._advised_workers = effect.workers
-                log.info("worker recommendation", extra={"workers": f"{effect.workers:+d}", "detail": effect.reason})
+            case Advise():
+                if (workers := self._advice.lasting(time.monotonic(), effect.workers)) is not None:
+                    log.info("worker recommendation", extra={"workers": f"{workers:+d}", "detail": effect.reason})
 
     def _give_up_effect(self, effect: AnyEffect) -> None:
         """It could not be carried out: the requests that it concerned end here."""
