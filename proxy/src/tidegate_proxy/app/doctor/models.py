@@ -15,6 +15,7 @@ from tidegate.host import PluginError, Plugins
 from tidegate.host.by_model import BY_MODEL, ByModelOptions
 from tidegate.schemas import Layout, ProfileFile, read_document
 from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, RowsVerdict, ServedModel
+from tidegate_proxy.configuration.addresses import port_of
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
 from tidegate_proxy.configuration.shard_config import of_shard
 from tidegate_proxy.tritons.backend import Backend
@@ -211,13 +212,20 @@ def calls_inside_triton(facts: DoctorFacts) -> Iterator[Finding]:
         if not scheduled:
             continue
         names = ", ".join(scheduled)
+        remedy = "let clients call the steps through Tidegate"
+        if not steps:
+            grpc_port = port_of(facts.config.listen.grpc)
+            remedy = (
+                f"have its model.py call {names} through Tidegate: tritonclient at Tidegate's gRPC port ({grpc_port}) "
+                "in place of pb_utils.InferenceRequest"
+            )
         yield Finding(
             "warning" if any(facts.services[name].slo_ms for name in scheduled) else "advice",
             "called-inside-triton",
             f"model {service.name}",
             f"this {via} executes {names} inside Triton, past the scheduler: batches of {names} take longer beside it "
             "than Tidegate expects",
-            f"let clients call the steps through Tidegate, or say models.{scheduled[0]}.scheduling: bypass",
+            f"{remedy}, or say models.{scheduled[0]}.scheduling: bypass",
         )
 
 
