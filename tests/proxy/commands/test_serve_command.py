@@ -91,7 +91,10 @@ def test_a_port_that_is_taken(serve: Serve, triton: EmbeddedTriton) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         code, errors = serve("--triton", triton.grpc_address, "--listen", address)
     assert code == 1
-    assert errors.endswith(f"error: cannot listen on {address}: is the port taken?")
+    assert errors.endswith(
+        f"error: cannot listen on {address}: is the port taken? Stop what listens there, or give another address "
+        "(port 0 takes a free port)"
+    )
 
 
 @pytest.mark.parametrize(

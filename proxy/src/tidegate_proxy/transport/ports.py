@@ -38,9 +38,19 @@ def bind(address: str, *, reuse_port: bool = False) -> socket.socket:
         port.bind(where)
     except OSError as error:
         port.close()
-        why = "is the port taken?" if error.errno == EADDRINUSE else error.strerror or error
-        raise OSError(f"cannot listen on {address}: {why}") from error
+        raise listen_error(address, error) from error
     return port
+
+
+def listen_error(address: str, error: OSError) -> OSError:
+    """Return the error of a server that cannot listen on an address, with the remedy if another process does.
+
+    `error`: error of the socket.
+    """
+    why = error.strerror or str(error)
+    if error.errno == EADDRINUSE:
+        why = "is the port taken? Stop what listens there, or give another address (port 0 takes a free port)"
+    return OSError(f"cannot listen on {address}: {why}")
 
 
 _SO_ATTACH_REUSEPORT_CBPF: Final = getattr(socket, "SO_ATTACH_REUSEPORT_CBPF", 51)

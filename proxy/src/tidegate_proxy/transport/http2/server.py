@@ -6,7 +6,6 @@ import random
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
-from errno import EADDRINUSE
 from typing import Any, Final
 
 import ngh2
@@ -24,6 +23,7 @@ from tidegate_proxy.transport.http2.connection import ALPN_PROTOCOLS, Http2Conne
 from tidegate_proxy.transport.http2.headers import CallHeaders, Header, opening_of
 from tidegate_proxy.transport.http2.message import MessageError
 from tidegate_proxy.transport.http2.server_call import OK_TRAILERS, RESPONSE_HEADERS, Http2Call
+from tidegate_proxy.transport.ports import listen_error
 from tidegate_proxy.transport.tls import server_context
 
 log = logging.getLogger(__name__)
@@ -413,8 +413,7 @@ class Http2Server:
                 tls, host=host_of(address).strip("[]"), port=port_of(address), reuse_port=self._reuse_port
             )
         except OSError as error:
-            why = "is the port taken?" if error.errno == EADDRINUSE else error.strerror or error
-            raise OSError(f"cannot listen on {address}: {why}") from error
+            raise listen_error(address, error) from error
         assert self._listener is not None, "it was just made"
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
