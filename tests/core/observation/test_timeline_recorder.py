@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.core.engine.script import Script, arrived, engine_of, finished, two_stages
+from tests.core.engine.script import SETUP, Script, arrived, engine_of, finished, two_stages
 from tests.core.engine.script import run as batch
 from tests.core.engine.worlds import Ledger, with_other_plans, world
 from tests.examples import examples
@@ -44,6 +44,22 @@ def texts(engine: Engine, request_id: int = 0) -> dict[str, str]:
     timeline = engine.timeline(request_id)
     assert timeline is not None
     return {step.what: step.text for step in timeline.steps}
+
+
+@pytest.mark.parametrize(
+    ("due_ns", "said"),
+    [
+        (300_000_000, "due at 300.000 ms;"),
+        (296_000_000, "due at 296.000 ms (the SLO is 300.000 ms, 4.000 ms are left for the response);"),
+        (100_000_000, "due at 100.000 ms;"),  # the client's own
+    ],
+)
+def test_a_deadline_before_the_slo_names_the_response_margin(due_ns: int, said: str) -> None:
+    (model, *_) = SETUP.models
+    setup = replace(SETUP, models=(replace(model, slo_ns=300_000_000),))
+    told = Engine(Script(setup=setup), name="script", strict=True, learn=False, timelines=TimelineRecorder())
+    told.handle(arrived(0, due_ns=due_ns))
+    assert said in texts(told)["arrived"]
 
 
 def test_a_request_that_waits_for_a_timer() -> None:

@@ -22,6 +22,12 @@ from tidegate.api import (
 )
 from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced
 
+MAX_RESPONSE_MARGIN_FRACTION = 0.1
+"""Maximum response margin (`tidegate.engine.ResponseMargin`) as a fraction of a request's remaining time.
+
+Under overload the margin must not stop all requests.
+"""
+
 
 class Step(msgspec.Struct, frozen=True):
     """One step in the timeline of a request."""

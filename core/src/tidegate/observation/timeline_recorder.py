@@ -42,7 +42,7 @@ from tidegate.observation.observer import EngineSettings, ObserverOptions
 from tidegate.observation.policy_trace_observer import PolicyTraceObserver
 from tidegate.observation.reducer import OutcomeListener, Reducer
 from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced, PolicyChanged, TopologyChanged
-from tidegate.observation.timeline import RequestTimeline, Why, in_ms, name_of, timer_of
+from tidegate.observation.timeline import MAX_RESPONSE_MARGIN_FRACTION, RequestTimeline, Why, in_ms, name_of, timer_of
 
 
 class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
@@ -153,14 +153,29 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
         if self._only is None and len(self._timelines) >= self._most:
             del self._timelines[next(iter(self._timelines))]
         timeline = self._timelines[request.id] = RequestTimeline(request)
-        due = "no deadline" if request.deadline_ns == NEVER_NS else f"due at {in_ms(timeline.ms(request.deadline_ns))}"
         hosts, idle = self._hosts(request)
         underway = {number for sent in self._reducer.sent.values() for number in sent.effect.batch.request_ids}
         wait = sum(other.model == request.model and other.id not in underway for other in self._reducer.open.values())
         rows = f"{request.rows} row{'s' * (request.rows > 1)}"
+        due = self._due(timeline)
         text = f"{rows} for {request.model!r}, {due}; {wait} of its model wait, {idle} of {hosts} workers are idle"
         timeline.tell(event.now_ns, "arrived", text)
         return timeline
+
+    def _due(self, timeline: RequestTimeline) -> str:
+        """Return the deadline as text; a deadline a little before the SLO leaves time for the response."""
+        request = timeline.request
+        if request.deadline_ns == NEVER_NS:
+            return "no deadline"
+        due = f"due at {in_ms(timeline.ms(request.deadline_ns))}"
+        model = self._models.get(request.model)
+        slo_ns = model.slo_ns if model else None
+        margin_ns = 0 if slo_ns is None else slo_ns - (request.deadline_ns - request.arrival_ns)
+        if slo_ns is None or not 0 < margin_ns <= MAX_RESPONSE_MARGIN_FRACTION * slo_ns:
+            return due
+        return (
+            f"{due} (the SLO is {in_ms(slo_ns / NS_PER_MS)}, {in_ms(margin_ns / NS_PER_MS)} are left for the response)"
+        )
 
     def _show(self, stimulus: AnyStimulus, event: RequestArrived) -> None:
         """The policy learns of a request: as it arrives, when its turn has come, or after its batch failed."""

@@ -12,8 +12,8 @@ from statistics import median
 from typing import Any
 
 from tidegate.api import NEVER_NS, NS_PER_MS, RequestArrived, Setup
-from tidegate.engine.estimates.timer_latency import MAX_SHARE
 from tidegate.observation import LogEntry, Reducer
+from tidegate.observation.timeline import MAX_RESPONSE_MARGIN_FRACTION
 from tidegate.recommend.hardware import checked
 from tidegate.recommend.observed_latency import ObservedLatencies
 from tidegate.workload import RequestSequence, Scenario
@@ -158,7 +158,7 @@ def _as_listed(setup: Setup, name: str, had_ns: Sequence[int], sizes: dict[int, 
     """A model as a scenario lists it, but for how long it takes; `had_ns`: the time that its requests had."""
     own = next(model for model in setup.models if model.name == name)
     slo_ns = median(had_ns) if had_ns else None
-    least_share = 1 - MAX_SHARE  # the rest may have been kept free for the way back
+    least_share = 1 - MAX_RESPONSE_MARGIN_FRACTION  # the rest may have been kept free for the way back
     if slo_ns is not None and own.slo_ns is not None and least_share * own.slo_ns <= slo_ns <= own.slo_ns:
         slo_ns = own.slo_ns
     return {

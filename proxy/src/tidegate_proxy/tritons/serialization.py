@@ -17,7 +17,7 @@ from statistics import median, quantiles
 from typing import Final, NamedTuple
 
 from tidegate.api import Model
-from tidegate.engine.estimates.timer_latency import MAX_SHARE
+from tidegate.observation.timeline import MAX_RESPONSE_MARGIN_FRACTION
 
 STANDALONE_FRACTION: Final = 0.1
 """Fraction of a stage's time beside others below which it counts as standalone."""
@@ -273,7 +273,7 @@ class SerializationController:
             longest_ns = max(nine_of_ten_ns for other, (_, nine_of_ten_ns) in took.items() if other != name)
             slo_ns = models[name].slo_ns
             # Without an SLO nobody is late, but nobody is to wait for longer than two at a time would take.
-            left_ns = 2 * mine_ns if slo_ns is None else slo_ns * (1 - MAX_SHARE) - mine_ns
+            left_ns = 2 * mine_ns if slo_ns is None else slo_ns * (1 - MAX_RESPONSE_MARGIN_FRACTION) - mine_ns
             if longest_ns > tolerated * left_ns:
                 return False
         return True

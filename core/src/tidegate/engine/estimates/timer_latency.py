@@ -3,6 +3,7 @@
 from collections import deque
 
 from tidegate.api import NEVER_NS
+from tidegate.observation.timeline import MAX_RESPONSE_MARGIN_FRACTION
 
 WINDOW_WAKE_UPS = 128
 """Number of latest wake-ups that determine the timer latency, and minimum number between two decreases."""
@@ -64,8 +65,6 @@ ROUND_TRIP_RATIO = 2.0
 """Ratio of the whole response latency to the part that Tidegate sees."""
 AT_FIRST_NS = 1_000_000
 """Initial mean in ns; without it, the first requests would be held until a response is too late."""
-MAX_SHARE = 0.1
-"""Maximum margin as a fraction of a request's remaining time: under overload the margin must not stop all requests."""
 
 
 class ResponseMargin:
@@ -94,4 +93,4 @@ class ResponseMargin:
         if deadline_ns == NEVER_NS or deadline_ns <= now_ns:
             return deadline_ns
         estimate_ns = ROUND_TRIP_RATIO * (self._mean_ns + MARGIN_DEVIATIONS * self._deviation_ns)
-        return deadline_ns - round(min(estimate_ns, MAX_SHARE * (deadline_ns - now_ns)))
+        return deadline_ns - round(min(estimate_ns, MAX_RESPONSE_MARGIN_FRACTION * (deadline_ns - now_ns)))

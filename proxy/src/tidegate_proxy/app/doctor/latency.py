@@ -6,7 +6,7 @@ from typing import Final
 
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.engine.estimates.timer_latency import MAX_SHARE
+from tidegate.observation.timeline import MAX_RESPONSE_MARGIN_FRACTION
 from tidegate.schemas import Hardware, ModelProfile
 from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, OneRow, ServedModel, one_row
 from tidegate_proxy.app.doctor.models import remedy_for
@@ -25,7 +25,7 @@ def slos_too_short(facts: DoctorFacts) -> Iterator[Finding]:
 def _too_short(facts: DoctorFacts, service: ServedModel, slo_ms: float, rows: list[OneRow]) -> Iterator[Finding]:
     where = f"models.{service.name}.slo_ms"
     serves_late = service.model is not None and service.model.on_deadline_miss == "serve"
-    usable_ms = slo_ms * (1 - MAX_SHARE)
+    usable_ms = slo_ms * (1 - MAX_RESPONSE_MARGIN_FRACTION)
     hopeless = [row for row in rows if row.expected_ms >= slo_ms]
     quickest = rows[0]
     remedy = f"set it to {_enough_ms(rows)} ms or more, twice that for batches to form"
@@ -63,7 +63,7 @@ def _too_short(facts: DoctorFacts, service: ServedModel, slo_ms: float, rows: li
 
 def _enough_ms(rows: list[OneRow]) -> int:
     """Enough for one row of any shape, with what is kept free for the way back, in ms."""
-    return ceil(max(row.upper_ms for row in rows) / (1 - MAX_SHARE))
+    return ceil(max(row.upper_ms for row in rows) / (1 - MAX_RESPONSE_MARGIN_FRACTION))
 
 
 def requests_not_timed(facts: DoctorFacts) -> Iterator[Finding]:
@@ -249,7 +249,7 @@ def waits_behind_longer_ones(facts: DoctorFacts) -> Iterator[Finding]:
         own = one_row(facts, service)
         if service.slo_ms is None or not own:
             continue
-        left_ms = service.slo_ms * (1 - MAX_SHARE) - max(row.upper_ms for row in own)
+        left_ms = service.slo_ms * (1 - MAX_RESPONSE_MARGIN_FRACTION) - max(row.upper_ms for row in own)
         longer = {
             name: max(row.expected_ms for row in rows)
             for name in service.beside
