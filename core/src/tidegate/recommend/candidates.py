@@ -77,7 +77,9 @@ class HardwareSite:
         if self.bundle is None:
             return "the scenario's workers"
         gpus = self.gpus(count)
-        return plural(len(gpus), "worker") if {*gpus} <= {DEFAULT_DEVICE_CLASS} else format_gpus(gpus)
+        if {*gpus} <= {DEFAULT_DEVICE_CLASS}:
+            return f"{plural(len(gpus), 'worker')} (model instance{'s' * (len(gpus) != 1)})"
+        return format_gpus(gpus)
 
     def scenario(self, planner: str, count: int) -> Scenario:
         """Return the scenario on `count` steps under a planner's layout. Raises ScenarioError, PlanningError."""
