@@ -37,7 +37,7 @@ Commands = Sequence[AnyCommand]
 """Commands that a handler returns, in the order in which the engine applies them."""
 
 
-HANDLERS: dict[type, str] = {
+HANDLER_NAMES: dict[type, str] = {
     RequestArrived: "on_request_arrived",
     RequestCancelled: "on_request_cancelled",
     StageFinished: "on_stage_finished",
@@ -207,7 +207,7 @@ class Policy(ABC):
 
     def handle(self, event: AnyEvent) -> Commands:
         """Call the handler that is named after the event, and return its commands."""
-        handler: Callable[[AnyEvent], Commands] = getattr(self, HANDLERS[type(event)])
+        handler: Callable[[AnyEvent], Commands] = getattr(self, HANDLER_NAMES[type(event)])
         return handler(event)
 
     @abstractmethod

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from tidegate.api import Policy
-from tidegate.api.policy import HANDLERS
+from tidegate.api.policy import HANDLER_NAMES
 
 
 def policy_frame(error: BaseException, policy: type[Policy]) -> str:
@@ -42,5 +42,5 @@ def _called_where_it_failed(error: BaseException, policy: type[Policy], own: Col
     code = frame.f_code
     if (event := frame.f_locals.get("event")) is None or "handle" not in code.co_names:
         return code.co_names
-    name = HANDLERS[type(event)]
+    name = HANDLER_NAMES[type(event)]
     return [name] if name in own else getattr(policy, name).__code__.co_names
