@@ -7,7 +7,7 @@ MEMBERS = core[sim] proxy[embedded,nvml,tracing] plugins/baselines plugins/symph
 BIN = .venv/bin
 SOURCES = core/src proxy/src plugins/baselines/src plugins/symphony/src plugins/ppipe/src plugins/orloj/src plugins/paris_elsa/src plugins/inss/src plugins/template repo_generator/src triton_models/src loadtest/src
 
-.PHONY: help demo test test-all explore test-frontends test-shards test-training test-machines lint dist site bench fuzz soak loadtest install clean
+.PHONY: help demo test test-all explore test-frontends test-shards test-training test-machines lint dist site release bench fuzz soak loadtest install clean
 help:  ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/'
 
@@ -54,7 +54,9 @@ site: .venv/installed  ## The documents as pages with a search, into build/site,
 	$(BIN)/python -m docsite
 	@echo "build/site/index.html"
 
-dist: .venv/installed  ## Wheels and source distributions of all members into dist/, checked, and tried in a clean environment
+release: site dist  ## All files of a release into dist/: archives, chart, pages, notes, SBOM, checksums; nothing is published
+
+dist: .venv/installed  ## Wheels and source distributions into dist/, checked and tried in a clean environment; chart, notes, SBOM
 	$(BIN)/python -m release
 
 # Half an hour and more, or in need of the papers' data, so not among them: python -m bench.papers.synthetic_workloads, bench.no_regret, bench.faults,

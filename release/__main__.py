@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from release.archives import problems_of
+from release.assets import write_assets
 from release.clean import try_out
 from release.members import ROOT, Member, members, version
 from release.members import problems_of as problems_of_sources
@@ -32,7 +33,9 @@ def main() -> None:
         return
     _complain([f"{archive.name}: {problem}" for archive in built for problem in problems_of(archive)])
     _run(sys.executable, "-m", "twine", "check", "--strict", *map(str, built))
-    try_out([archive for archive in built if archive.suffix == ".whl"], UV)
+    installed = try_out([archive for archive in built if archive.suffix == ".whl"], UV)
+    for asset in write_assets(folder, installed):
+        print(f"dist/{asset.name}")
     print(f"all is well ({time.monotonic() - started:.0f} s)")
 
 
