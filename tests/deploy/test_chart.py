@@ -14,6 +14,7 @@ from tests.deploy.conftest import HelmRefuses
 from tidegate_proxy.configuration.config import AGE_JITTER, ServeConfig
 from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.configuration.shard_config import assignment_of
+from tidegate_proxy.configuration.triton_sources import with_sources
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/tidegate"
@@ -75,6 +76,21 @@ def test_client_shared_memory_of_an_unknown_release_is_a_flag_of_ones_own(render
         render({"triton": {"image": {"tag": "mine"}, "allowClientSharedMemory": True}})
 
 
+def test_discovered_tritons_need_no_list_and_the_least_of_rights(render: Callable[..., Documents]) -> None:
+    documents = render({"triton": {"discovery": True, "replicas": 3}})
+    _hangs_together(documents)
+    config = _config(documents)
+    assert config.tritons == ()
+    assert [source.kubernetes and source.kubernetes.service for source in config.discovery] == ["tidegate-triton"]
+    (rule,) = _one(documents, "Role")["rules"]
+    assert rule == {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}
+    pod = _one(documents, "Deployment")["spec"]["template"]["spec"]
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("tidegate", True)
+    assert not [each for each in render() if each["kind"] in ("ServiceAccount", "Role", "RoleBinding")]
+    with pytest.raises(HelmRefuses, match=r"triton\.discovery: each shard has a list of its own Tritons"):
+        render({"triton": {"discovery": True}, "shards": {"enabled": True}})
+
+
 def _one(documents: Documents, kind: str, name: str = "tidegate") -> dict[str, Any]:
     (found,) = (d for d in documents if d["kind"] == kind and d["metadata"]["name"] == name)
     return found
@@ -82,7 +98,7 @@ def _one(documents: Documents, kind: str, name: str = "tidegate") -> dict[str, A
 
 def _config(documents: Documents, name: str = "tidegate") -> ServeConfig:
     text = _one(documents, "ConfigMap", name)["data"]["tidegate.yaml"]
-    return ServeConfig.model_validate_json(json.dumps(yaml.safe_load(text)))
+    return ServeConfig.model_validate_json(json.dumps(with_sources(yaml.safe_load(text))))
 
 
 def _container(workload: dict[str, Any]) -> dict[str, Any]:

@@ -215,6 +215,19 @@ def test_a_triton_that_shares_memory_is_not_found(triton: EmbeddedTriton, tmp_pa
     assert not [name for name in _findings(_write(tmp_path, triton)) if "shared-memory" in name]
 
 
+def test_a_source_that_lists_nothing_is_an_error_unless_other_tritons_are_named(
+    triton: EmbeddedTriton, tmp_path: Path
+) -> None:
+    (tmp_path / "list.yaml").write_text("[]")
+    path = tmp_path / "tidegate.yaml"
+    for tritons, expected in ([], "error"), ([triton.grpc_address], "warning"):
+        path.write_text(
+            yaml.safe_dump({"tritons": tritons, "discovery": [{"file": "list.yaml"}], "listen": "127.0.0.1:0"})
+        )
+        severity, what = _findings(path)["discovery source-unreadable"]
+        assert (severity, what.rpartition(": ")[2]) == (expected, "it lists no Triton; is one ready?")
+
+
 def test_a_tidegate_is_told_from_a_triton(triton: EmbeddedTriton, start_tidegate: Callable[..., Any]) -> None:
     tidegate = start_tidegate([triton])
     severity, what = _findings("--triton", tidegate.address)["tritons.0.grpc not-a-triton"]

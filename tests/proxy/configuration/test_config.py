@@ -17,6 +17,7 @@ from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.configuration.limits import LimitsConfig
 from tidegate_proxy.configuration.reload import RELOADABLE_FIELDS, RESTART_REASONS, diff
 from tidegate_proxy.configuration.section import ConfigSection
+from tidegate_proxy.configuration.triton_sources import with_sources
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = (ROOT / "docs/reference/config.md").read_text(encoding="utf-8")
@@ -92,6 +93,14 @@ def test_sizes_may_have_units() -> None:
         ({"tritons": ["::1:8001"]}, "(an IPv6 host stands in brackets)"),
         ({"tritons": ["a:1", "a:1"]}, "tritons: a:1 stands there 2 times"),
         ({"tritons": [{"http": "a:1"}]}, "tritons.0.grpc: must be given"),
+        ({"tritons": {"port": 1}}, "tritons: give one of dns, file, kubernetes (not none)"),
+        ({"tritons": {"dns": "a", "kubernetes": "b"}}, "(not dns and kubernetes)"),
+        ({"tritons": {"dns": "a:1"}}, "tritons.dns: must match the pattern"),
+        ({"tritons": {"dns": "a", "port": 0}}, "tritons.port: must be at least 1, not 0"),
+        ({"discovery": {"file": "no.yaml"}}, "discovery.0.file: there is no file "),
+        ({"tritons": {"file": __file__, "port": 1}}, "tritons: port: an entry of the file has it"),
+        ({"tritons": {"kubernetes": "a", "interval_s": 1}}, "tritons: interval_s: only a DNS name is asked again"),
+        ({"tritons": {"dns": "a"}, "layout": __file__}, "discovery: Tritons that come and go cannot serve a layout"),
         ({"tritons": [{"grpc": "a:1", "tls": {"cert": "c.pem"}}]}, "tritons.0.tls.cert: there is no file "),
         ({"listen": {"grpc": "0.0.0.0:5", "http": "127.0.0.1:5"}}, "listen: grpc and http both want port 5"),
         ({"listen": {"grpc": "a:5", "http": "a:5"}}, "listen: grpc and http both want port 5"),
@@ -265,9 +274,14 @@ def test_a_configuration_does_not_change(field: str) -> None:
 
 # The document and its reference
 
-SECTIONS = [
-    part for part in ConfigSection.__subclasses__() if part.__module__.startswith("tidegate_proxy.configuration.")
-]
+
+def _sections(base: type[ConfigSection]) -> list[type[ConfigSection]]:
+    """Sections that a file can have: those with no other made of them."""
+    below = [section for part in base.__subclasses__() for section in _sections(part)]
+    return list(dict.fromkeys(below)) or [base]
+
+
+SECTIONS = [part for part in _sections(ConfigSection) if part.__module__.startswith("tidegate_proxy.configuration.")]
 SECTIONS.append(ControllerChoice)  # type: ignore[arg-type]  # it is that of scenarios, too
 
 
@@ -303,7 +317,7 @@ def _yaml_blocks(text: str) -> list[str]:
 @pytest.mark.parametrize("example", [*_yaml_blocks(REFERENCE), *_yaml_blocks(HOW_TO)])
 def test_every_example_is_read_and_fits_the_schema(example: str) -> None:
     document = {"tritons": ["localhost:8001"], **yaml.safe_load(example)}
-    ServeConfig.model_validate_json(json.dumps(document))
+    ServeConfig.model_validate_json(json.dumps(with_sources(document)))
     jsonschema.Draft202012Validator(ServeConfig.model_json_schema()).validate(document)
 
 
@@ -355,8 +369,6 @@ def test_what_takes_effect_at_once() -> None:
     )
     changes = diff(old, new)
     assert changes.live == ("limits.max_queue_size", "log.level", "models", "restricted", "tritons")
-    assert [triton.grpc for triton in changes.tritons_added] == ["c:1"]
-    assert [triton.grpc for triton in changes.tritons_removed] == ["a:1"]
     assert (changes.restart, changes.warnings, changes.effective) == ((), (), new)
 
 

@@ -23,7 +23,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{/* The configuration file: what `tidegate.config` says, the Tritons, and the ports that the pod opens. */}}
 {{- define "tidegate.config" -}}
 {{- $tritons := .Values.tritons -}}
-{{- if and (not $tritons) .Values.triton.enabled -}}
+{{- if eq (include "tidegate.discovers" .) "true" -}}
+{{- $tritons = dict "kubernetes" (dict "service" (printf "%s-triton" (include "tidegate.fullname" .)) "namespace" .Release.Namespace) -}}
+{{- else if and (not $tritons) .Values.triton.enabled -}}
 {{- $name := printf "%s-triton" (include "tidegate.fullname" .) -}}
 {{- range $number := until (int (include "tidegate.tritons" .)) -}}
 {{- $tritons = append $tritons (printf "%s-%d.%s:8001" $name $number $name) -}}
@@ -60,6 +62,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $own = set $own "profiles" "/etc/tidegate/profiles/profiles.json" -}}
 {{- end -}}
 {{- toYaml (merge $own .Values.tidegate.config) -}}
+{{- end -}}
+
+{{/* Whether Tidegate follows the EndpointSlices of the chart's Tritons. */}}
+{{- define "tidegate.discovers" -}}
+{{- if and .Values.triton.enabled .Values.triton.discovery (not .Values.tritons) -}}
+{{- if .Values.shards.enabled -}}
+{{- fail "triton.discovery: each shard has a list of its own Tritons: leave shards.enabled or triton.discovery out" -}}
+{{- end -}}
+true
+{{- end -}}
 {{- end -}}
 
 {{/* How many Tritons the chart starts. */}}

@@ -4,12 +4,12 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
-from typing import TYPE_CHECKING
 
 from tidegate.engine import Engine
 from tidegate.schemas import Layout, read_document
 from tidegate_proxy.access.gate import AccessControl
 from tidegate_proxy.app.actuation.actuator import Actuator
+from tidegate_proxy.app.discovered_tritons import DiscoveredTritons
 from tidegate_proxy.app.metrics_page import MetricsPage
 from tidegate_proxy.app.model_ownership import ModelOwnership
 from tidegate_proxy.app.tritons import Tritons
@@ -32,9 +32,6 @@ from tidegate_proxy.transport.file_watcher import WatchedFiles, credential_files
 from tidegate_proxy.transport.liveness import Liveness
 from tidegate_proxy.transport.ports import prefer_newest
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
-
-if TYPE_CHECKING:
-    from tidegate_proxy.tritons.backend import Backend
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +57,16 @@ class Proxy:
         actuator: Actuator | None,
         claims: ModelOwnership | None,
         tuning: PolicyTuning,
+        discovered: DiscoveredTritons,
+        reconfiguring: asyncio.Lock,
     ) -> None:
         """Assemble the parts.
 
-        `actuator`: changes the layout, if any; `claims`: follows the assignment of models to shards.
+        `actuator`: changes the layout, if any; `claims`: follows the assignment of models to shards. `reconfiguring`:
+        held while the configuration or the Tritons change.
         """
+        self._discovered = discovered
+        self._reconfiguring = reconfiguring
         self.trial = trial
         self.in_force = in_force
         self.driver = driver
@@ -154,6 +156,12 @@ class Proxy:
         Raises BackendError, CredentialFileError, DocumentError, RestrictionError, TlsError or ValueError, and changes
         nothing, if a file or the policy is invalid, or if Tritons cannot be queried or do not match.
         """
+        async with self._reconfiguring:
+            await self._apply(self._discovered.with_discovered(config))
+            self._discovered.follow(config)
+
+    async def _apply(self, config: ServeConfig) -> None:
+        """Apply a configuration with all its Tritons; for what it raises see `reconfigure`."""
         is_changed = self.actuator is not None and self.actuator.changes_layout
         if is_changed:  # by the actuator, whose the Tritons are
             config = config.model_copy(update={"tritons": self.config.tritons, "layout": self.config.layout})
@@ -164,23 +172,10 @@ class Proxy:
         if is_changed:
             layout = self._discovery.layout
         gate = AccessControl(wanted)
-        removed = {triton.grpc for triton in changes.tritons_removed}
-        leaving = [backend for backend in self._discovery.backends if backend.address in removed]
-        staying = [backend for backend in self._discovery.backends if backend not in leaving]
-        added: list[Backend] = []
-        try:
-            with self._deciding(wanted.policy):
-                for triton in changes.tritons_added:
-                    backend = await self._tritons.reach(triton, wanted)
-                    added.append(backend)
-                await self._discovery.change([*staying, *added], wanted, layout)
-        except BaseException:
-            for backend in added:
-                await self._tritons.part_with(backend)
-            raise
+        with self._deciding(wanted.policy):
+            await self._tritons.change(wanted, layout)
         # From here on nothing fails, and nothing waits.
         self._gate.follow(gate)
-        self._tritons.follow(wanted, added, leaving)
         self.trial.follow(wanted)
         self.in_force.change(settings_of(wanted))
         self._inference.replace_bypasses(self.trial.bypasses(), self.trial.judged())

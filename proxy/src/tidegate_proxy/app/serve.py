@@ -22,6 +22,7 @@ from tidegate.schemas import Layout, ProfileFile, hardware_here, read_document, 
 from tidegate_proxy.access.gate import AccessControl
 from tidegate_proxy.app.actuation.actuator import Actuator
 from tidegate_proxy.app.actuation.controller_process import ControllerProcess
+from tidegate_proxy.app.discovered_tritons import DiscoveredTritons, with_first_tritons
 from tidegate_proxy.app.doctor.diagnosis import AT_START, diagnose
 from tidegate_proxy.app.doctor.facts import NotReady, facts_of
 from tidegate_proxy.app.doctor.triton_queries import executions, not_ready, why_not_ready
@@ -93,6 +94,8 @@ async def serving(  # noqa: PLR0915 - the list of all parts
         bounds = ClientBounds(in_force)
 
         # The Tritons, and what they serve.
+        read = config
+        config = await with_first_tritons(config, in_force)
         backends = [backend_of(triton, config, in_force) for triton in config.tritons]
         stack.push_async_callback(_close_all, backends)
         directory = CurrentCatalog(await _first_catalog(backends, config, measured, shard.number if shard else None))
@@ -156,6 +159,9 @@ async def serving(  # noqa: PLR0915 - the list of all parts
 
         # What changes while it serves: the configuration, the layout, the plan of several shards.
         tritons = Tritons(config, in_force, directory, driver, discovery)
+        reconfiguring = asyncio.Lock()
+        discovered = DiscoveredTritons(read, tritons, reconfiguring)
+        stack.push_async_callback(discovered.close)
         actuator = _actuator(config, controller, engine, tritons, processes) if controller else None
         tuning = PolicyTuning(driver, plugins, config.policy)
         stack.push_async_callback(tuning.close)
@@ -175,10 +181,13 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             actuator,
             claims,
             tuning,
+            discovered,
+            reconfiguring,
         )
         stack.push_async_callback(proxy.close)
         for work in (
             discovery.look_around(),
+            discovered.run(),
             proxy.look_at_files(),
             proxy.control_layout(),
             trial.run(),

@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from tidegate.control import LayoutRevision
 from tidegate.observation import ChangeProgressed
+from tidegate.schemas import Layout
 from tidegate_proxy.access.gate import headers_of
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import SettingsHolder
@@ -70,13 +71,40 @@ class Tritons:
             await self.part_with(backend)
             raise
 
-    def follow(self, config: ServeConfig, joined: Sequence[Backend], left: Sequence[Backend]) -> None:
-        """Apply another configuration: watch Tritons that joined; release those that left, once they ended."""
+    async def is_ready(self, triton: TritonAddress) -> bool:
+        """Query whether a Triton that may join is ready, and has loaded its models. Raises as `change` does."""
+        return await is_ready(triton, self.config, self._in_force)
+
+    def any_alive(self, tritons: Collection[TritonAddress]) -> bool:
+        """Return whether any of these Tritons, which take part, is live."""
+        addresses = {triton.grpc for triton in tritons}
+        return any(backend.alive and backend.address in addresses for backend in self._discovery.backends)
+
+    async def change(self, config: ServeConfig, layout: Layout | None, suspects: Collection[str] | None = None) -> None:
+        """Apply another configuration: its new Tritons join, removed ones are released once they ended.
+
+        A Triton with another HTTP address, TLS or device class is a new one. `suspects`: as for `Discovery.change`.
+        Raises BackendError, RestrictionError, TlsError or ValueError, and changes nothing.
+        """
+        removed = {triton.grpc for triton in self.config.tritons if triton not in config.tritons}
+        leaving = [backend for backend in self._discovery.backends if backend.address in removed]
+        staying = [backend for backend in self._discovery.backends if backend not in leaving]
+        added: list[Backend] = []
+        try:
+            for triton in config.tritons:
+                if triton not in self.config.tritons:
+                    backend = await self.reach(triton, config)
+                    added.append(backend)
+            await self._discovery.change([*staying, *added], config, layout, suspects)
+        except BaseException:
+            for backend in added:
+                await self.part_with(backend)
+            raise
         self.config = config
-        self._stop_watching(left)
-        for backend in left:
+        self._stop_watching(leaving)
+        for backend in leaving:
             self._spawn_retirement(backend)
-        for backend in joined:
+        for backend in added:
             self._watch(backend)
 
     def switch(self, revision: LayoutRevision, joining: Joining) -> None:
@@ -154,6 +182,15 @@ class Tritons:
         task = asyncio.create_task(retire())
         self._retiring.add(task)
         task.add_done_callback(self._retiring.discard)
+
+
+async def is_ready(triton: TritonAddress, config: ServeConfig, in_force: SettingsHolder) -> bool:
+    """Query whether a Triton is ready, and has loaded its models. Raises TlsError, RestrictionError."""
+    backend = backend_of(triton, config, in_force)
+    try:
+        return await backend.serves(settled=True)
+    finally:
+        await backend.close()
 
 
 def backend_of(triton: TritonAddress, config: ServeConfig, in_force: SettingsHolder) -> Backend:

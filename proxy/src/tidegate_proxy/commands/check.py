@@ -107,7 +107,9 @@ def _said(findings: "Sequence[Finding]", severity: "Severity") -> "list[FieldErr
 def _summary(config: Path, resolved: dict[str, Any], notices: "Sequence[FieldError]") -> str:
     """One line: the file is valid, and what it configures."""
     found = len(resolved["tritons"])
-    parts = [f"{found} Triton{'s' * (found != 1)}", f"policy {resolved['policy']['name']}"]
+    sources = len(resolved["discovery"])
+    also = f" and {sources} source{'s' * (sources != 1)} of Tritons" if sources else ""
+    parts = [f"{found} Triton{'s' * (found != 1)}{also}", f"policy {resolved['policy']['name']}"]
     if notices:
         parts.append(f"{len(notices)} warning{'s' * (len(notices) != 1)}")
     return f"{config}: valid ({', '.join(parts)})"

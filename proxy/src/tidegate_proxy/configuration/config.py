@@ -6,11 +6,8 @@
 from collections import Counter
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema
 
 from tidegate.api.model import DeadlineMissAction
 from tidegate.control import ControllerChoice
@@ -21,6 +18,7 @@ from tidegate_proxy.configuration.limits import LimitsConfig
 from tidegate_proxy.configuration.links import LinksConfig
 from tidegate_proxy.configuration.padding import MergeConfig
 from tidegate_proxy.configuration.section import ConfigSection, InputFile, Name, OutputFile, SchedulingMode, Seconds
+from tidegate_proxy.configuration.triton_sources import TritonSource
 from tidegate_proxy.configuration.tritons import TritonAddress, check_workers
 
 CONFIG_VERSION: Literal[1] = 1
@@ -49,6 +47,13 @@ def _short(section: type[ConfigSection], field: str) -> BeforeValidator:
     return BeforeValidator(
         lambda given: {field: given} if isinstance(given, str) else given, json_schema_input_type=section | str
     )
+
+
+class _OrSource:
+    """Lets the JSON schema of `tritons` take a source in the place of the list, as a file may have it."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [handler(schema), handler(TritonSource.__pydantic_core_schema__)]}
 
 
 class ShardConfig(ConfigSection):
@@ -221,8 +226,15 @@ class ServeConfig(ConfigSection):
     """Complete configuration of `tidegate serve`."""
 
     version: Literal[1] = Field(default=CONFIG_VERSION, description="Version of the file format")
-    tritons: tuple[Annotated[TritonAddress, _short(TritonAddress, "grpc")], ...] = Field(
-        min_length=1, description="Tritons behind Tidegate; a string is a gRPC address"
+    tritons: Annotated[
+        tuple[Annotated[TritonAddress, _short(TritonAddress, "grpc")], ...],
+        _OrSource(),
+    ] = Field(
+        description="Tritons behind Tidegate; a string is a gRPC address. A mapping with `dns`, `file` or `kubernetes` "
+        "stands for one entry of `discovery`"
+    )
+    discovery: tuple[TritonSource, ...] = Field(
+        default=(), description="Sources of Tritons that come and go while Tidegate serves, beside `tritons`"
     )
     listen: Annotated[ListenConfig, _short(ListenConfig, "grpc")] = Field(
         default=ListenConfig(grpc="0.0.0.0:8101", http="0.0.0.0:8100", metrics="127.0.0.1:8102"),
@@ -304,6 +316,11 @@ class ServeConfig(ConfigSection):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if not self.tritons and not self.discovery:
+            raise ValueError("tritons: must have at least 1 entry, not 0")
+        if self.discovery and (self.layout or self.shards):
+            section = "layout" if self.layout else "shards"
+            raise ValueError(f"discovery: Tritons that come and go cannot serve a {section}: leave one of them out")
         for address, count in Counter(triton.grpc for triton in self.tritons).items():
             if count > 1:
                 raise ValueError(f"tritons: {address} stands there {count} times")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tidegate.schemas import (
     other_kind,
 )
 from tidegate_proxy.configuration.config import ListenConfig, ServeConfig
+from tidegate_proxy.configuration.triton_sources import with_sources
 
 
 class ConfigError(Exception):
@@ -45,13 +47,23 @@ def read_config(path: Path | None = None, flags: Mapping[str, Any] | None = None
         raise ConfigError(source, (FieldError(WHOLE_DOCUMENT, "it is no mapping of fields to values"),))
     if kind := other_kind(document, "a configuration of `tidegate serve`", str(path)):
         raise ConfigError(source, (FieldError(WHOLE_DOCUMENT, kind),))
-    data = _with_all_tritons(_merged(_listening(_long(document), _long(given)), _long(given)), source)
+    merged = _merged(_listening(_long(document), _long(given)), _long(given))
+    data = with_sources(_with_all_tritons(merged, source))
     folder = path.parent.absolute() if path else Path.cwd()
     try:
         # As JSON: pydantic then takes strings for paths and lists for tuples, and is strict in all else.
         return ServeConfig.model_validate_json(json.dumps(data, default=str), context={"folder": folder})
     except ValidationError as error:
-        raise ConfigError(source, field_errors(error, ServeConfig), data) from error
+        problems = field_errors(error, ServeConfig)
+        if isinstance(merged.get("tritons"), dict):
+            problems = tuple(replace(each, where=_where_written(each.where)) for each in problems)
+        raise ConfigError(source, problems, data) from error
+
+
+def _where_written(field: str) -> str:
+    """The place of a field in a file whose `tritons` is a source."""
+    moved = field == "discovery.0" or field.startswith("discovery.0.")
+    return field.replace("discovery.0", "tritons", 1) if moved else field
 
 
 def _source(path: Path | None, flags: Mapping[str, Any]) -> str:

@@ -9,7 +9,6 @@ from typing import Final
 
 from tidegate.control import ControllerChoice
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.configuration.tritons import TritonAddress
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +59,7 @@ class KeptConfig:
 RELOADABLE_FIELDS: Final = frozenset(
     {
         "tritons",
+        "discovery",
         "shards",
         "plan",
         "models",
@@ -136,9 +136,6 @@ class ConfigChanges:
     """Fields that take effect now."""
     restart: tuple[str, ...]
     """Fields that keep their value until a restart."""
-    tritons_added: tuple[TritonAddress, ...]
-    tritons_removed: tuple[TritonAddress, ...]
-    """Removed Tritons; one with another HTTP address, metrics address or TLS counts as removed and added."""
     effective: ServeConfig
     """Configuration to run with from now on: new where `live`, old where `restart`."""
 
@@ -157,8 +154,6 @@ def diff(old: ServeConfig, new: ServeConfig) -> ConfigChanges:
     return ConfigChanges(
         live=tuple(sorted(RELOADABLE_FIELDS.intersection(changed))),
         restart=restart,
-        tritons_added=tuple(triton for triton in new.tritons if triton not in old.tritons),
-        tritons_removed=tuple(triton for triton in old.tritons if triton not in new.tritons),
         effective=_with(new, {field: _get(old, field) for field in restart}),
     )
 

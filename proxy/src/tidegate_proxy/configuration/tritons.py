@@ -46,17 +46,18 @@ class TritonTls(ConfigSection):
         return self
 
 
-class TritonAddress(ConfigSection):
-    """Address and settings of one Triton.
-
-    With Triton's default gRPC port, 8001, the HTTP and metrics ports default to 8000 and 8002.
-    """
+class TritonPorts(ConfigSection):
+    """Addresses of the services of one Triton."""
 
     grpc: Address = Field(description="HOST:PORT of its gRPC service")
     http: Address | None = Field(default=None, description="HOST:PORT of its HTTP service")
     metrics: Address | None = Field(default=None, description="HOST:PORT of its metrics")
+
+
+class TritonSettings(ConfigSection):
+    """Settings of a Triton beside its addresses."""
+
     tls: TritonTls | None = Field(default=None, description="TLS of its gRPC service; default: none")
-    worker: Name | None = Field(default=None, description="Worker of the layout that it is")
     device_class: Name | None = Field(
         default=None,
         description="Device class of its workers, for profiles. Default: from its GPU, else `default`",
@@ -86,6 +87,15 @@ class TritonAddress(ConfigSection):
         default=None,
         description='Value of its --grpc-header-forward-pattern; `""`: none. Default: unknown',
     )
+
+
+class TritonAddress(TritonSettings, TritonPorts):
+    """Address and settings of one Triton.
+
+    With Triton's default gRPC port, 8001, the HTTP and metrics ports default to 8000 and 8002.
+    """
+
+    worker: Name | None = Field(default=None, description="Worker of the layout that it is")
 
     @property
     def shares_memory(self) -> bool:

@@ -13,7 +13,7 @@ from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages.request import BatchRefusal, PendingRequest, Sender
 from tidegate_proxy.scheduling.in_flight import PendingRequests, StageRun
 from tidegate_proxy.scheduling.membership import Membership
-from tidegate_proxy.tritons.backend import SHUTDOWN_CODES, Backend
+from tidegate_proxy.tritons.backend import Backend, is_shutdown
 from tidegate_proxy.tritons.catalog import CurrentCatalog
 
 FIRST_ALONE: Final = 8
@@ -152,9 +152,13 @@ class Recovery:
 
         `details`: message of the error.
         """
-        if code in SHUTDOWN_CODES and await self._membership.lost(run.backend, details):
+        if is_shutdown(code, details) and await self._membership.lost(run.backend, details):
             return None
-        if code is grpc.StatusCode.UNAVAILABLE or (code is grpc.StatusCode.NOT_FOUND and await self._is_unloaded(run)):
+        if code is grpc.StatusCode.NOT_FOUND:
+            may_retry = await self._is_unloaded(run)
+        else:
+            may_retry = is_shutdown(code, details)
+        if may_retry:
             return FailureVerdict(retry=True)
         self._suspect(run.clients)
         if len(run.clients) > 1 and self._may_try_again(len(run.clients)):

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -125,17 +125,26 @@ class Discovery:
         while time.monotonic() < give_up and any(client.envelope.model == model for client in clients):
             await asyncio.sleep(DRAIN_POLL_S)
 
-    async def change(self, backends: list[Backend], config: ServeConfig, layout: Layout | None) -> None:
+    async def change(
+        self,
+        backends: list[Backend],
+        config: ServeConfig,
+        layout: Layout | None,
+        suspects: Collection[str] | None = None,
+    ) -> None:
         """Apply other Tritons, settings of models, or layout; a lost Triton joins when it is back.
 
-        Raises BackendError, RestrictionError or ValueError, and changes nothing, for an inconsistent state.
+        `suspects`: models whose configs may have changed at Tritons that are known; None: all models. Raises
+        BackendError, RestrictionError or ValueError, and changes nothing, for an inconsistent state.
         """
         async with self.one_at_a_time:
             before, told = self._directory.catalog, config.models
             living = [backend for backend in backends if backend.alive]
             await of_tritons.log_restrictions(living, config, over_http=self._over_http)
             await drop_delays(living, told)
-            catalog = await discover(backends, told, before, layout=layout, unbatched=self._directory.unbatched)
+            catalog = await discover(
+                backends, told, before, layout=layout, unbatched=self._directory.unbatched, suspects=suspects
+            )
             catalog.check_padding()
             self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured))
             self.backends[:] = backends

@@ -27,7 +27,7 @@ from tidegate_proxy.messages.wire import first_string
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.transport import CallFailed, Metadata, PendingCall
-from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER_METHOD, SHUTDOWN_CODES, Backend, is_restricted
+from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER_METHOD, Backend, is_restricted, is_shutdown
 from tidegate_proxy.tritons.catalog import CurrentCatalog
 
 _SEQUENCE_ID = re.compile(rb'"sequence_id"\s*:\s*(?:"((?:[^"\\]|\\.)*)"|(\d+))')
@@ -166,7 +166,7 @@ class Routing:
             return RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.BACKEND_UNAVAILABLE)
         if is_restricted(details):  # which speaks neither against the Triton nor of its end
             return RequestFailed(code, details)
-        gone = code in SHUTDOWN_CODES and await self._driver.membership.lost(backend, details)
+        gone = is_shutdown(code, details) and await self._driver.membership.lost(backend, details)
         if owner is not None and not gone:
             self._driver.membership.failed(backend, (owner,), code, details)
         return RequestFailed(code, details)

@@ -30,8 +30,11 @@ beginning.
 """
 
 
-SHUTDOWN_CODES: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND})
+_SHUTDOWN_CODES: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND})
 """Status codes of a Triton that is gone or shutting down: it unloads models while it still answers."""
+
+_UNTAKEN: Final = "CANCELLED"
+"""Message with which a server of gRPC ends, as CANCELLED, calls that it has received and not begun when it stops."""
 
 
 _REFUSING: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMPLEMENTED})
@@ -42,6 +45,11 @@ _SILENT: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLIN
 def is_restricted(details: str) -> bool:
     """Return whether an error message is Triton's for a restricted API."""
     return details.startswith(("This protocol is restricted", '{"error":"This API is restricted'))
+
+
+def is_shutdown(code: grpc.StatusCode, details: str) -> bool:
+    """Return whether an error may come from a Triton that is gone or shutting down."""
+    return code in _SHUTDOWN_CODES or (code is grpc.StatusCode.CANCELLED and details == _UNTAKEN)
 
 
 class BackendError(Exception):

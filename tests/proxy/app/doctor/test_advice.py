@@ -29,8 +29,9 @@ CASES: dict[str, tuple[Change, Change]] = {
 }
 """The model before and after the remedy of a rule, beside its other fields."""
 NOT_OF_LOAD = {
-    "configuration", "not-a-triton", "unreachable", "restricted-api", "shared-memory-refused", "policy-refuses",
-    "unknown-model", "unmatched-policy-part", "not-loaded", "slo-shorter-than-serialized-wait", "slo-ignored",
+    "configuration", "not-a-triton", "unreachable", "source-unreadable", "restricted-api", "shared-memory-refused",
+    "policy-refuses", "unknown-model", "unmatched-policy-part", "not-loaded", "slo-shorter-than-serialized-wait",
+    "slo-ignored",
     "setting-ignored", "not-padded", "double-queue-policy", "disagreement", "profile-shape-mismatch",
     "profile-unknown-model", "rows-mixed", "rows-in-doubt", "called-inside-triton", "serialized-models",
     "broken-plugin", "nvml", "not-timed",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tidegate.host import Plugins
 from tidegate.schemas import Layout, ProfileFile, hardware_here, read_document, read_profiles
+from tidegate_proxy.app.discovered_tritons import lists_of, unique
 from tidegate_proxy.app.doctor.diagnosis import DIAGNOSIS_RULES, diagnose
 from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, facts_of, grouped
 from tidegate_proxy.app.doctor.latency import unused_profiles
@@ -75,12 +76,20 @@ async def examine(
     to check whether their rows are independent. Raises DocumentError, ProfileFileError, TlsError and OSError for
     invalid files.
     """
+    discovered, failures = await lists_of(config.discovery)
+    config = config.model_copy(update={"tritons": tuple(unique([*config.tritons, *discovered]))})
+    unread = [
+        Finding("warning" if config.tritons else "error", "source-unreadable", "discovery", str(failure), "")
+        for failure in failures
+    ]
+    if not config.tritons:
+        return Examination((), DoctorFacts(config, broken_plugins=plugins.broken), unread)
     backends = [AsLoaded(triton, config.models) for triton in config.tritons]
     try:
         reports = await asyncio.gather(
             *(_report(backend, triton, config) for backend, triton in zip(backends, config.tritons, strict=True))
         )
-        found = [
+        found = unread + [
             Finding("error", "unreachable", f"tritons.{index}.{where}", what, "")
             for index, report in enumerate(reports)
             for where, what in report.problems

@@ -1,0 +1,208 @@
+"""Tritons that come and go while Tidegate serves, as lists say: none of the requests in flight is lost."""
+
+import asyncio
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from tests.proxy.fixtures.fake_answers import echo
+from tidegate_proxy.configuration.config_file import read_config
+from tidegate_proxy.tritons import sources
+from tidegate_proxy.tritons.backend import BackendError
+
+Make = Callable[..., Any]
+ROW = np.ones((1, 3), np.float32)
+CALLERS = 6
+
+
+@pytest.fixture
+def listed(tmp_path: Path, start_proxy_here: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """`listed(tritons, **fields)`: a proxy whose Tritons a file lists, and what writes another list into it."""
+
+    monkeypatch.setattr(sources, "FILE_POLL_S", 0.02)
+
+    def start(*tritons: Any, **fields: Any) -> tuple[Any, Make]:  # noqa: ANN401
+        path = tmp_path / "tritons.json"
+
+        def write(*tritons: Any) -> None:  # noqa: ANN401
+            fresh = path.with_suffix(".new")
+            fresh.write_text(json.dumps([getattr(triton, "address", triton) for triton in tritons]))
+            fresh.replace(path)
+
+        write(*tritons)
+        document = {
+            "tritons": {"file": str(path)},
+            "policy": "fifs",
+            "listen": "127.0.0.1:0",
+            "batch_verification": {"fraction": 0},
+            "drain_timeout_s": 5.0,
+            "startup_timeout_s": 2.0,
+            **fields,
+        }
+        return start_proxy_here(read_config(flags=document)), write
+
+    return start
+
+
+@pytest.fixture
+def load(request_of: Make) -> Iterator[Make]:
+    """`load(proxy)`: callers in threads, one request of each in flight at a time; how they ended, by status."""
+    stop = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def start(proxy: Any) -> Counter[str]:  # noqa: ANN401
+        outcomes: Counter[str] = Counter()
+        message = request_of("echo", {"X": ROW}).SerializeToString()
+
+        def call() -> None:
+            with grpc.insecure_channel(proxy.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+                infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+                while not stop.is_set():
+                    try:
+                        answer = service_pb2.ModelInferResponse.FromString(infer(message, timeout=60))
+                        outcomes["right" if answer.raw_output_contents[0] == ROW.tobytes() else "wrong"] += 1
+                    except grpc.RpcError as error:
+                        outcomes[f"{error.code()}: {error.details()}"] += 1
+
+        threads.extend(threading.Thread(target=call) for _ in range(CALLERS))
+        for thread in threads:
+            thread.start()
+        return outcomes
+
+    yield start
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
+def _in_use(proxy: Any) -> list[str]:  # noqa: ANN401
+    return sorted(triton.grpc for triton in proxy.serving.config.tritons)
+
+
+def _addresses(*tritons: Any) -> list[str]:  # noqa: ANN401
+    return sorted(getattr(triton, "address", triton) for triton in tritons)
+
+
+def test_a_rolling_update_under_load_loses_nothing(
+    listed: Make, load: Make, start_fake: Make, eventually: Make
+) -> None:
+    old = [start_fake(echo) for _ in range(2)]
+    proxy, write = listed(*old)
+    outcomes = load(proxy)
+    pods = list(old)
+    for place, leaver in enumerate(old):
+        pods[place] = start_fake(echo)
+        if place == 0:  # as told by the list, and stopped once it is not used any more
+            write(*pods)
+            eventually(lambda: _in_use(proxy) == _addresses(*pods), "the list to be followed")
+            leaver.stop(grace_s=30)
+        else:  # it ends before the list says so
+            leaver.stop(grace_s=30)
+            write(*pods)
+            eventually(lambda: _in_use(proxy) == _addresses(*pods), "the list to be followed")
+        so_far = outcomes.total()
+        eventually(lambda seen=so_far: outcomes.total() > seen + 200, "requests to be answered")
+    assert set(outcomes) == {"right"}, outcomes
+    workers = {worker.name.partition("/")[0] for worker in proxy.serving.catalog.workers}
+    assert sorted(workers) == _addresses(*pods)
+
+
+def test_what_is_listed_joins_when_it_is_ready_and_mistakes_in_a_list_end_nothing(
+    listed: Make,
+    start_fake: Make,
+    eventually: Make,
+    call: Make,
+    request_of: Make,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first, second = start_fake(echo), start_fake(echo)
+    second.answers["ServerReady"] = service_pb2.ServerReadyResponse(ready=False).SerializeToString()
+    second.refusals["RepositoryIndex"] = (grpc.StatusCode.UNAVAILABLE, "loading")
+    proxy, write = listed(first)
+    path = Path(proxy.serving.config.discovery[0].file)
+
+    def said(words: str) -> bool:
+        return words in caplog.text
+
+    write(first, second)
+    eventually(lambda: said(f"Triton at {second.address} is listed and does not join: it is not ready"), "a word")
+    assert _in_use(proxy) == _addresses(first)
+    del second.refusals["RepositoryIndex"]
+    eventually(lambda: _in_use(proxy) == _addresses(first, second), "it to join")
+
+    for mistake, words in (
+        ("[]", "it lists no Triton; those that it listed before stay"),
+        ("[gpu-1]", "0.grpc: 'gpu-1' is not HOST:PORT"),
+        ("[{grpc: 'a:1', worker: w}]", "worker: with a layout every Triton"),
+        ("{a: 1}", "tritons.json: must be a list"),
+    ):
+        path.write_text(mistake)
+        eventually(lambda words=words: said(words), f"a word on {mistake}")
+    path.unlink()
+    eventually(lambda: said("No such file"), "a word on a file that is gone")
+    assert _in_use(proxy) == _addresses(first, second)
+
+    nobody = "127.0.0.1:1"
+    write(nobody)  # until it can take over, the others serve
+    eventually(lambda: said(f"Triton at {nobody} is listed"), "it to be asked")
+    assert _in_use(proxy) == _addresses(first, second)
+    assert call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is grpc.StatusCode.OK
+    write(second)
+    eventually(lambda: _in_use(proxy) == _addresses(second), "the first to leave")
+
+
+def test_a_reload_keeps_what_was_discovered_and_follows_other_sources(
+    listed: Make, start_fake: Make, eventually: Make
+) -> None:
+    found, named = start_fake(echo), start_fake(echo)
+    proxy, _ = listed(found)
+    read = read_config(flags={"tritons": {"file": str(proxy.serving.config.discovery[0].file)}})
+    proxy.run(proxy.serving.reconfigure(read.model_copy(update={"drain_timeout_s": 1.0})))
+    assert _in_use(proxy) == _addresses(found)
+    proxy.run(proxy.serving.reconfigure(read_config(flags={"tritons": [named.address]})))
+    assert _in_use(proxy) == _addresses(named)
+    proxy.run(proxy.serving.reconfigure(read))
+    eventually(lambda: _in_use(proxy) == _addresses(found), "what is named no more to leave")
+
+
+def test_tritons_of_a_name_come_and_go_as_it_resolves(
+    start_proxy_here: Make, start_fake: Make, eventually: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = start_fake(echo, address="127.0.0.2:0")
+    port = int(first.address.rpartition(":")[2])
+    second = start_fake(echo, address=f"127.0.0.3:{port}")
+    hosts = ["127.0.0.2"]
+    resolve = asyncio.BaseEventLoop.getaddrinfo
+
+    async def answer(loop: Any, host: str, *rest: Any, **named: Any) -> Any:  # noqa: ANN401
+        if host != "triton.test":
+            return await resolve(loop, host, *rest, **named)
+        if not hosts:
+            raise OSError("no such name")
+        return [each for host in hosts for each in await resolve(loop, host, *rest, **named)]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", answer)
+    source = {"dns": "triton.test", "port": port, "interval_s": 0.05, "device_class": "a100"}
+    proxy = start_proxy_here(read_config(flags={"tritons": source, "policy": "fifs", "listen": "127.0.0.1:0"}))
+    assert _in_use(proxy) == _addresses(first)
+    assert {worker.device_class for worker in proxy.serving.catalog.workers} == {"a100"}
+    hosts[:] = ["127.0.0.2", "127.0.0.3"]
+    eventually(lambda: _in_use(proxy) == _addresses(first, second), "the second to join")
+    hosts.clear()
+    hosts.append("127.0.0.3")
+    eventually(lambda: _in_use(proxy) == _addresses(second), "the first to leave")
+
+
+def test_without_any_triton_it_does_not_start_and_says_why(listed: Make) -> None:
+    with pytest.raises(BackendError, match=r"no Triton is found after 0.1 s: .*the Triton at 127.0.0.1:1 is not ready"):
+        listed("127.0.0.1:1", startup_timeout_s=0.1)
+    with pytest.raises(BackendError, match=r"file .*: it lists no Triton; is one ready\?"):
+        listed(startup_timeout_s=0.1)
