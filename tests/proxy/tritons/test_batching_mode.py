@@ -1,5 +1,6 @@
 """Nothing is merged that Triton would not merge, and the operator's word goes before what a config says."""
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -117,7 +118,10 @@ def test_the_configuration_goes_before_the_config(
     word = told or in_config
     if text == "max_batch_size: 0":
         assert consent.scheduling == "bypass"
-        assert bool(consent.warning) == (word in ("batched", "unbatched"))
+        assert bool(consent.warning) == (word not in (None, "bypass"))
+    elif word in ("expanded", "auto"):
+        assert consent == replace(consents(text, has_slo=has_slo), warning=consent.warning)
+        assert f"scheduling: {word} is for ensembles" in consent.warning
     elif word:
         assert consent.scheduling == word
         assert ("configuration" in consent.why) == (told is not None)
@@ -126,7 +130,8 @@ def test_the_configuration_goes_before_the_config(
 
 def test_a_word_that_is_none() -> None:
     with pytest.raises(
-        BackendError, match=r"'m': its config's parameter 'tidegate_scheduling' is 'yes': say batched, unbatched or"
+        BackendError,
+        match=r"'m': its config's parameter 'tidegate_scheduling' is 'yes': say batched, unbatched, bypass",
     ):
         consents(ONNX + says("yes"))
 

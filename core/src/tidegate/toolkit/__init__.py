@@ -5,6 +5,7 @@ idle_workers  workers that are idle, or about to be
 gathering     batch formation: the requests of a queue that would run together if a batch started now
 batch_target  the batch size that the load needs
 first_come    first come, first served: the simplest policy
+stage_graph   graphs of stages with one deadline (ensembles): the deadline of each stage
 """
 
 from tidegate.toolkit.batch_target import ArrivalRate, BatchTarget, staggered_target
@@ -12,6 +13,7 @@ from tidegate.toolkit.first_come import FirstComeFirstServed
 from tidegate.toolkit.gathering import FormedBatch, Gathering
 from tidegate.toolkit.idle_workers import IdleWorkers
 from tidegate.toolkit.queueing import QueueingPolicy, RequestQueue
+from tidegate.toolkit.stage_graph import StageGraph, stage_deadline_ns
 
 __all__ = [
     "ArrivalRate",
@@ -22,5 +24,7 @@ __all__ = [
     "IdleWorkers",
     "QueueingPolicy",
     "RequestQueue",
+    "StageGraph",
+    "stage_deadline_ns",
     "staggered_target",
 ]

@@ -154,7 +154,15 @@ async def serving(  # noqa: PLR0915 - the list of all parts
         routing = Routing(discovery.backends, directory, driver, observability, gate, in_force)
         passages = BypassedInferences(routing, observability)
         control = ControlPlaneCalls(discovery.backends, directory, discovery, routing, observability, liveness)
-        inference = Inference(directory, driver, ApplicationTags(config.app), trial.bypasses(), trial.judged())
+        inference = Inference(
+            directory,
+            driver,
+            ApplicationTags(config.app),
+            trial.bypasses(),
+            passages,
+            observability,
+            trial.judged(),
+        )
         stack.push_async_callback(trial.close)
 
         # What changes while it serves: the configuration, the layout, the plan of several shards.

@@ -12,7 +12,13 @@ from tidegate_proxy.configuration.yaml_scalar import yaml_scalar
 from tidegate_proxy.tritons.batching_mode import mode_that_schedules
 
 EXAMPLE_SLO_MS: Final = 100
-_WORDS: Final = {"batched": "batched", "unbatched": "run one by one", "bypass": "bypassed to a Triton"}
+_WORDS: Final = {
+    "batched": "batched",
+    "unbatched": "run one by one",
+    "bypass": "bypassed to a Triton",
+    "expanded": "expanded into stages",
+    "auto": "expanded into stages under load",
+}
 
 
 def initial_configuration(

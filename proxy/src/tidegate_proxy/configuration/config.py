@@ -114,8 +114,9 @@ class ModelConfig(ConfigSection):
     scheduling: SchedulingMode | None = Field(
         default=None,
         description="Batch requests (batched), run them one by one (unbatched), or do not schedule them (bypass)."
+        " Of an ensemble: schedule its steps always (expanded) or under load (auto)."
         " Overrides `tidegate_scheduling` of its config.pbtxt; default: batched only where Triton "
-        "would batch",
+        "would batch; ensembles are bypassed",
     )
     on_deadline_miss: DeadlineMissAction | None = Field(
         default=None,

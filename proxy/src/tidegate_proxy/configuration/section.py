@@ -7,7 +7,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 
 Seconds = Annotated[float, Field(gt=0, le=1e6)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
-SchedulingMode = Literal["batched", "unbatched", "bypass"]
+SchedulingMode = Literal["batched", "unbatched", "bypass", "expanded", "auto"]
+GraphMode = Literal["expanded", "auto"]
+"""Scheduling modes of ensembles: their steps are scheduled always, or while they are contended."""
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=100), AfterValidator(str.lower)]
 
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -21,6 +21,7 @@ from tidegate.schemas import format_shape
 from tidegate_proxy.base.labels import FrequentLabels, digest, label, may_be_secret
 from tidegate_proxy.base.outcome import Outcome, RequestFailed
 from tidegate_proxy.base.reserved_names import REGION_PARAMETER, RESERVED_PREFIXES
+from tidegate_proxy.configuration.apis import Protocol
 from tidegate_proxy.configuration.clients import AppConfig
 from tidegate_proxy.messages import wire
 from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, ModelSignature, split_elements
@@ -686,9 +687,11 @@ class PendingRequest(ABC):
     """Request of a client that waits for its response."""
 
     __slots__ = (
-        "arrival_ns", "batch_id", "due_ns", "ended_ns", "envelope", "owner", "refusal", "request_id", "runs_apart",
-        "span", "started_ns", "until_ns",
+        "arrival_ns", "batch_id", "due_ns", "ended_ns", "envelope", "leave_graph", "owner", "refusal", "request_id",
+        "runs_apart", "span", "started_ns", "until_ns",
     )  # fmt: skip
+    protocol: ClassVar[Protocol] = "grpc"
+    """Protocol of the client's call."""
 
     def __init__(self, envelope: InferenceRequest, owner: str = "") -> None:
         self.envelope = envelope
@@ -712,6 +715,8 @@ class PendingRequest(ABC):
         """Whether it shares batches with some requests only, after poison requests of its sender, or suspected ones."""
         self.span: Any = None
         """OpenTelemetry span of its trace; None: not traced."""
+        self.leave_graph: Callable[[], bool] | None = None
+        """Ends the stages that run for it (`runs_as_graph`); None: it is scheduled as one request."""
 
     @property
     def metadata(self) -> Metadata:
@@ -723,6 +728,10 @@ class PendingRequest(ABC):
         """Metadata to forward to a Triton over gRPC."""
         return self.metadata
 
+    def runs_as_graph(self, leave: Callable[[], bool]) -> None:
+        """Record that stages run for it: `leave` ends them if its client leaves, and returns whether it waited."""
+        self.leave_graph = leave
+
     @abstractmethod
     def resolve(self, outcome: Outcome) -> None:
         """Take the response or the failure. Called once; must not block."""
@@ -732,6 +741,7 @@ class AsyncPendingRequest(PendingRequest):
     """Pending request that awaits its response in an event loop."""
 
     __slots__ = ("_metadata", "answer")
+    protocol: ClassVar[Protocol] = "http"
 
     def __init__(self, envelope: InferenceRequest, metadata: Metadata, owner: str = "") -> None:
         super().__init__(envelope, owner)

@@ -29,6 +29,7 @@ from tidegate.observation import (
     TopologyChanged,
 )
 from tidegate_proxy.base.internal_errors import faults
+from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.messages.padding import PaddingPlan
 from tidegate_proxy.messages.request import PendingRequest
 from tidegate_proxy.observability.tracing import BatchSpan, RequestTracer
@@ -509,6 +510,29 @@ class Metrics(OutcomeListener):
         """Count a cancelled request."""
         self._of(request.model).cancelled += 1
 
+    # Graphs, whose stages are counted as requests of their models ---------------------------------------------------
+
+    def graph_answered(self, model: str, rows: int, latency_ns: int, *, is_late: bool) -> None:
+        """Count an answered request of a graph, with its rows and latency; `is_late`: after its deadline."""
+        counts = self._of(model)
+        counts.answered.add(latency_ns)
+        counts.rows[rows] += 1
+        counts.late += is_late
+        counts.on_time += not is_late
+
+    def graph_failed(self, model: str, refusal: str) -> None:
+        """Count a failed request of a graph; `refusal`: why a stage was rejected, "" if it failed."""
+        counts = self._of(model)
+        if not refusal:
+            counts.failed += 1
+        else:
+            known = refusal in counts.dropped or len(counts.dropped) < MAX_REASONS
+            counts.dropped[refusal if known else OTHER_REASONS] += 1
+
+    def graph_cancelled(self, model: str) -> None:
+        """Count a request of a graph whose client left."""
+        self._of(model).cancelled += 1
+
     @isolated
     def advised(self, now_ns: int, advice: Advise) -> None:
         """Record the policy's advice to add or release workers."""
@@ -695,6 +719,37 @@ class Observability:
         self.statistics.failed(heading.model, heading.version, reason, now_ns - client.arrival_ns)
         if self._tracing and client.span is not None:
             self._tracing.request_ended(client.span, outcome, at_ns=now_ns)
+
+    @isolated
+    def graph_answered(self, client: PendingRequest) -> None:
+        """Record the response to a request whose graph ran in stages, which were counted on their own."""
+        heading, now_ns = client.envelope.heading, time.monotonic_ns()
+        total_ns = now_ns - client.arrival_ns
+        self.metrics.graph_answered(heading.model, heading.rows, total_ns, is_late=now_ns > client.due_ns)
+        self.statistics.executed(heading.model, heading.version)
+        self.statistics.answered(
+            heading.model,
+            heading.version,
+            heading.rows,
+            at_ms=time.time_ns() // 1_000_000,
+            total_ns=total_ns,
+            queue_ns=0,
+            infer_ns=total_ns,
+        )
+        if self._tracing and client.span is not None:
+            outcome = "late" if now_ns > client.due_ns else "on_time"
+            self._tracing.request_ended(client.span, outcome, at_ns=now_ns)
+
+    @isolated
+    def graph_failed(self, client: PendingRequest, failure: RequestFailed | None) -> None:
+        """Record a failed request whose graph ran in stages; `failure`: None if its client left."""
+        model = client.envelope.model
+        if failure is None:
+            self.metrics.graph_cancelled(model)
+            self.failed(client, "CANCELED", "cancelled")
+        else:
+            self.metrics.graph_failed(model, failure.refusal)
+            self.failed(client, failure.reason, failure.outcome)
 
     @isolated
     def passed_through(self, model: str, version: str, *, rows: int, sent_ns: int, ok: bool) -> None:

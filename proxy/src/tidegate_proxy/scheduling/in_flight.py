@@ -257,6 +257,11 @@ class PendingRequests:
         return [client for request_id in request_ids if (client := self._by_request.get(request_id))]
 
     @property
+    def waiting_by_model(self) -> dict[str, int]:
+        """Number of waiting clients by model."""
+        return {model: load.requests for model, load in self._load_of_model.items()}
+
+    @property
     def held_bytes(self) -> int:
         """Total bytes of their requests."""
         return self._load.bytes

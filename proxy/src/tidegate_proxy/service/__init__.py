@@ -2,6 +2,8 @@
 
 inference           schedules an inference request, or bypasses scheduling
 passthrough         sends a bypassed request to a Triton and relays its response; sequences keep their Triton
+graph_runs          ensembles whose steps are scheduled as stages with one deadline
+graph_load          which ensembles are expanded into stages under `scheduling: auto`
 stream_passthrough  bypassed streams
 control             every other call: answered by Tidegate, by one Triton, or for all Tritons
 fan_out             calls that concern every Triton, and how their answers are combined

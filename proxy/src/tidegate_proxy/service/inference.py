@@ -15,11 +15,15 @@ from tidegate_proxy.messages.request import (
     InferenceRequest,
     NotSchedulable,
     PendingRequest,
+    end_of_call_ns,
     open_known,
     response_deadline,
 )
 from tidegate_proxy.messages.wire import first_string
+from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.service.graph_runs import GraphRuns
+from tidegate_proxy.service.passthrough import BypassedInferences
 from tidegate_proxy.transport import Metadata
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 
@@ -36,9 +40,12 @@ class Inference:
         driver: Driver,
         applications: ApplicationTags,
         bypasses: Sequence[Bypass],
+        passages: BypassedInferences,
+        observability: Observability,
         judged: Callable[[], Catalog] | None = None,
     ) -> None:
-        """Create the entry point. `bypasses`, `judged`: see `replace_bypasses`."""
+        """Create the entry point. `bypasses`, `judged`: see `replace_bypasses`; `passages`: bypass stages of graphs."""
+        self._graphs = GraphRuns(directory, driver, passages, observability, self.open)
         self._rollout = tuple(bypasses), judged
         """One value, since threads read it."""
         self._directory = directory
@@ -81,13 +88,22 @@ class Inference:
 
     def is_scheduled(self, model: str) -> bool:
         """Return whether requests of a model are scheduled where possible: each has one response."""
-        return model in self._schedulable().signatures
+        return model in self._schedulable().signatures or model in self._directory.catalog.graphs
+
+    def signature_of(self, model: str) -> ModelSignature | None:
+        """Return the signature of a model whose next request `open` may return; None: it bypasses."""
+        bypasses, judged = self._rollout
+        catalog = judged() if judged else self._directory.catalog
+        if signature := catalog.signatures.get(model):
+            return signature
+        graph = catalog.graphs.get(model)
+        return graph.signature if graph and not bypasses and self._graphs.expands(graph) else None
 
     def takes_long(self, message: bytes) -> bool:
         """Return whether to parse a message in a thread."""
         if len(message) < STRINGS_ASIDE_FROM:
             return False
-        signature = self._schedulable().signatures.get(first_string(message))
+        signature = self.signature_of(first_string(message))
         return signature is not None and signature.has_strings
 
     def lets_in(self, model: str, protocol: Protocol, metadata: Metadata) -> bool:
@@ -103,8 +119,8 @@ class Inference:
         model = first_string(message)
         if self._directory.catalog.guarded and not self.lets_in(model, protocol, metadata):
             return None
-        bypasses, judged = self._rollout
-        signature = (judged() if judged else self._directory.catalog).signatures.get(model)
+        bypasses, _ = self._rollout
+        signature = self.signature_of(model)
         if signature is None:
             self._headings.pop(model, None)
             return None
@@ -140,14 +156,19 @@ class Inference:
         answer    the client gets its own part (`scheduling.in_flight.PendingRequests.settle`), which its server sends
         """
         envelope = client.envelope
-        model = self._directory.catalog.models.get(envelope.model)  # None: gone since it was opened; the engine says so
+        catalog = self._directory.catalog
+        graph = catalog.graphs.get(envelope.model)
+        model = graph.model if graph else catalog.models.get(envelope.model)
+        # None: gone since it was opened; the engine says so
         heading = envelope.heading
         wanted = response_deadline(
             arrival_ns, model, heading.times, remaining_s, heeds_timeout=envelope.signature.heeds_timeout
         )
         app = self._applications.of(heading, client.metadata)
         try:
-            if request := self._driver.admit(client, arrival_ns, wanted, app):
+            if graph and graph.signature is envelope.signature:
+                self._graphs.begin(graph, client, arrival_ns, wanted, end_of_call_ns(arrival_ns, remaining_s), app)
+            elif request := self._driver.admit(client, arrival_ns, wanted, app):
                 self._driver.schedule(request)
         except Exception as error:
             faults.report("taking in a request", error)

@@ -8,6 +8,7 @@ variants            models whose configurations differ between Tritons
 batching_mode       whether a model is batched, unbatched or bypassed; reloads it without Triton's queue delay
 declared_padding    the padding that an operator declares, checked against the model's configuration
 split_models        models split into partitions, which clients see as one
+model_graphs        ensembles whose steps are scheduled, and why others bypass
 workers             the number of workers of a Triton, their execution slots and device class
 serialization       estimates interference between models, and decides whether to serialize their execution
 gpus                GPUs and MIG instances of this machine

@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from google.protobuf.json_format import MessageToDict
@@ -16,7 +16,7 @@ from tritonclient.grpc import model_config_pb2
 
 from tidegate.api import NEVER_NS
 from tidegate_proxy.configuration.config import ModelConfig
-from tidegate_proxy.configuration.section import SchedulingMode
+from tidegate_proxy.configuration.section import GraphMode, SchedulingMode
 from tidegate_proxy.tritons.backend import Backend, BackendError
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,15 @@ log = logging.getLogger(__name__)
 
 SCHEDULING_PARAMETER: Final = "tidegate_scheduling"
 """Parameter of a config.pbtxt with the operator's setting. Models may have a parameter `batch` of their own."""
-MODE_WORDS: Final[dict[str, SchedulingMode]] = {"batched": "batched", "unbatched": "unbatched", "bypass": "bypass"}
+MODE_WORDS: Final[dict[str, SchedulingMode]] = {
+    "batched": "batched",
+    "unbatched": "unbatched",
+    "bypass": "bypass",
+    "expanded": "expanded",
+    "auto": "auto",
+}
+GRAPH_MODES: Final[dict[str, GraphMode]] = {"expanded": "expanded", "auto": "auto"}
+"""Modes of ensembles."""
 RUN_BATCHES: Final = frozenset({"fil", "onnxruntime", "openvino", "pytorch", "tensorflow", "tensorrt"})
 """Backends that concatenate the requests of Triton's batcher: to them a batch is its rows.
 
@@ -40,7 +48,10 @@ class BatchingDecision:
     """Decision on the scheduling of one model."""
 
     scheduling: SchedulingMode
-    """Scheduling: `batched` and `unbatched` use the policy; `bypass` goes to a Triton directly."""
+    """Scheduling: `batched` and `unbatched` use the policy; `bypass` goes to a Triton directly.
+
+    Of an ensemble, `expanded` and `auto`: its steps use the policy.
+    """
     why: str
     merge_limit: int | None = None
     """Largest number of rows in a batch of several requests; None: `max_batch_size`; 1: requests run alone."""
@@ -59,21 +70,39 @@ def consent_of(
     configuration; it precedes the parameter `tidegate_scheduling` of the model's config, which precedes the rest of the
     config. `has_slo`: the model has an SLO, which asks for scheduling.
     """
-    word, source = told, "the configuration says so"
-    if word is None and SCHEDULING_PARAMETER in config.parameters:
-        text = config.parameters[SCHEDULING_PARAMETER].string_value
-        if text not in MODE_WORDS:
-            where = f"model {config.name!r}: its config's parameter {SCHEDULING_PARAMETER!r}"
-            raise BackendError(f"{where} is {text!r}: say batched, unbatched or bypass")
-        word, source = MODE_WORDS[text], f"{SCHEDULING_PARAMETER} of its config says so"
+    word, source = _word_of(config, told)
+    of_graphs = word in GRAPH_MODES
     if obstacle := next(_obstacles(config), None):
-        warning = f"cannot be scheduled (scheduling: {word}): {obstacle}" if word not in (None, "bypass") else ""
+        is_warned = word not in (None, "bypass") and not (of_graphs and config.HasField("ensemble_scheduling"))
+        warning = f"cannot be scheduled (scheduling: {word}): {obstacle}" if is_warned else ""
         return BatchingDecision("bypass", obstacle, warning=warning)
+    if of_graphs:
+        warning = f"scheduling: {word} is for ensembles, and this model is none: remove it"
+        return replace(_by_config(config, has_slo=has_slo), warning=warning)
     if word == "bypass":
         return BatchingDecision("bypass", source, is_requested=True)
     if word is not None:
         return BatchingDecision(word, source, None if word == "batched" else 1, _delay_warning(config))
     return _by_config(config, has_slo=has_slo)
+
+
+def _word_of(config: model_config_pb2.ModelConfig, told: SchedulingMode | None) -> tuple[SchedulingMode | None, str]:
+    """The operator's setting, and where it is."""
+    if told is not None or SCHEDULING_PARAMETER not in config.parameters:
+        return told, "the configuration says so"
+    text = config.parameters[SCHEDULING_PARAMETER].string_value
+    if text not in MODE_WORDS:
+        where = f"model {config.name!r}: its config's parameter {SCHEDULING_PARAMETER!r}"
+        raise BackendError(f"{where} is {text!r}: say batched, unbatched, bypass, or, of an ensemble, expanded or auto")
+    return MODE_WORDS[text], f"{SCHEDULING_PARAMETER} of its config says so"
+
+
+def graph_mode_of(config: model_config_pb2.ModelConfig, told: SchedulingMode | None) -> GraphMode | None:
+    """Return when the steps of an ensemble are scheduled; None: never. `told`: the operator's setting."""
+    if not config.HasField("ensemble_scheduling"):
+        return None
+    word, _ = _word_of(config, told)
+    return GRAPH_MODES.get(word) if word else None
 
 
 def most_careful(consents: Iterable[BatchingDecision]) -> BatchingDecision:
@@ -83,7 +112,13 @@ def most_careful(consents: Iterable[BatchingDecision]) -> BatchingDecision:
 
 def lines_of(consents: Mapping[str, BatchingDecision]) -> list[str]:
     """Return one line for each decision and reason, with the models."""
-    words = {"batched": "batched", "unbatched": "unbatched", "bypass": "bypassed"}
+    words = {
+        "batched": "batched",
+        "unbatched": "unbatched",
+        "bypass": "bypassed",
+        "expanded": "expanded",
+        "auto": "expanded under load",
+    }
     by_reason: dict[tuple[str, str], list[str]] = {}
     for name, consent in consents.items():
         limit = consent.merge_limit if consent.scheduling == "batched" else None

@@ -18,9 +18,10 @@ from tidegate_proxy.messages.model_signature import ModelSignature
 from tidegate_proxy.messages.padding import PaddedAxis
 from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
-from tidegate_proxy.tritons.batching_mode import SCHEDULING_PARAMETER, BatchingDecision, consent_of
+from tidegate_proxy.tritons.batching_mode import SCHEDULING_PARAMETER, BatchingDecision, consent_of, graph_mode_of
 from tidegate_proxy.tritons.declared_padding import PaddingError, padding_of
 from tidegate_proxy.tritons.gpus import Gpu
+from tidegate_proxy.tritons.model_graphs import ModelGraph, graph_of, why_not_expandable
 from tidegate_proxy.tritons.split_models import SPLIT_MODEL_VERSION, SplitModel, WorkerKey, find_layout
 from tidegate_proxy.tritons.variants import LoadedConfig, ModelConfigVariant, VariantAgreement, agree
 from tidegate_proxy.tritons.workers import SERIALIZED_SUFFIX, WorkerHardware, lanes_of, places_of
@@ -48,6 +49,8 @@ class Catalog:
     """Versions of every model that some Triton has ready."""
     ensembles: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     """Steps of each ensemble: model and version, "" for the latest."""
+    graphs: dict[str, ModelGraph] = field(default_factory=dict)
+    """Ensembles whose steps may be scheduled, by name."""
     sequential: set[str] = field(default_factory=set)
     """Models whose requests may belong to sequences."""
     key_patterns: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -163,7 +166,12 @@ class CurrentCatalog:
             others = [host for host in hosts.get(model, ()) if (model, host) not in self._unloading]
             if any(host.alive for host in others):
                 hosts[model] = others
-        self.catalog = dataclasses.replace(catalog, signatures=signatures, hosts=hosts)
+        graphs = {
+            name: graph
+            for name, graph in catalog.graphs.items()
+            if models.isdisjoint({name, *(stage.model for stage in graph.stages)})
+        }
+        self.catalog = dataclasses.replace(catalog, signatures=signatures, hosts=hosts, graphs=graphs)
 
     @contextmanager
     def unloading(self, model: str, backend: Backend) -> Iterator[None]:
@@ -217,6 +225,7 @@ async def discover(
     if layout is None:
         catalog.places = await _places(catalog, before, returning)
         _add_models(catalog, backends, told, answers, known, unbatched or {})
+        _add_graphs(catalog, told)
     else:
         _follow(catalog, layout, told, known)
     if before:
@@ -291,6 +300,9 @@ def _keep_signatures(catalog: Catalog, before: Catalog) -> None:
     for name, signature in catalog.signatures.items():
         if before.signatures.get(name) == signature:
             catalog.signatures[name] = before.signatures[name]
+    for name, graph in catalog.graphs.items():
+        if before.graphs.get(name) == graph:
+            catalog.graphs[name] = before.graphs[name]
 
 
 def _check_told(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
@@ -300,7 +312,8 @@ def _check_told(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
         raise BackendError(f"scheduling or merge.pad is set for {', '.join(unknown)}, which no Triton has{served}")
     catalog.check_padding()
     for what, given in (("an SLO", "slo_ms"), ("on_deadline_miss", "on_deadline_miss")):
-        unscheduled = sorted(name for name in told if getattr(told[name], given) and name not in catalog.models)
+        scheduled_names = catalog.models.keys() | catalog.graphs.keys()
+        unscheduled = sorted(name for name in told if getattr(told[name], given) and name not in scheduled_names)
         if not unscheduled:
             continue
         scheduled = did_you_mean(unscheduled[0], catalog.models, "these models are")
@@ -455,6 +468,34 @@ def _add_model(catalog: Catalog, name: str, agreement: VariantAgreement, said: M
     late = said.on_deadline_miss or _late_of(config, agreement.leading.backend)
     merge_limit = agreement.consent.merge_limit
     catalog.models[name] = Model(name, signature.max_rows, slo_ns, merge_limit=merge_limit, on_deadline_miss=late)
+
+
+def _add_graphs(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
+    """Add the ensembles whose steps are scheduled if the operator wants it."""
+    unscheduled = {name: consent.why for name, consent in catalog.consents.items() if name not in catalog.models}
+    for name in catalog.ensembles:
+        said = told.get(name, ModelConfig())
+        backend = catalog.hosts[name][0]
+        config = next(model.config for model in catalog.loaded[backend] if model.config.name == name)
+        mode = graph_mode_of(config, said.scheduling)
+        if mode is None:
+            continue
+        versions = catalog.versions[name]
+        why = why_not_expandable(config, catalog.signatures, unscheduled)
+        if not why and (name in catalog.variants or len(versions) != 1):
+            why = "it has several versions, or differs between Tritons"
+        if not why and (guarded := {name, *(model for model, _ in catalog.ensembles[name])} & catalog.guarded.keys()):
+            why = f"Triton restricts inference of {min(guarded)}"
+        if why:
+            warning = f"cannot be expanded (scheduling: {mode}): {why}"
+            catalog.consents[name] = dataclasses.replace(catalog.consents[name], warning=warning)
+            continue
+        slo_ms = said.slo_ms or _slo_of(config, backend)
+        late = said.on_deadline_miss or _late_of(config, backend)
+        slo_ns = None if slo_ms is None else ms_to_ns(slo_ms)
+        model = Model(name, config.max_batch_size, slo_ns, on_deadline_miss=late)
+        catalog.graphs[name] = graph_of(config, catalog.signatures, model, versions[0], mode)
+        catalog.consents[name] = BatchingDecision(mode, "its steps are scheduled as stages with one deadline")
 
 
 def _padding_of(

@@ -40,6 +40,7 @@ from tidegate_proxy.app.doctor.models import (
     conflicting_queue_policies,
     disagreements,
     double_batching_delay,
+    ensembles_not_expanded,
     ineffective_settings,
     merged_rows,
     models_that_do_not_load,
@@ -345,6 +346,19 @@ def test_an_ensemble_that_executes_a_scheduled_model_is_found(slo_ms: float | No
     assert "this ensemble executes m inside Triton" in finding.what
     bypassed = facts_of(config_of("m"), config_of("e", STEP), config={"models": {"m": {"scheduling": "bypass"}}})
     assert list(calls_inside_triton(bypassed)) == []
+
+
+def test_an_ensemble_that_cannot_be_expanded_is_found_with_the_reason() -> None:
+    expanded = {"models": {"e": {"scheduling": "expanded"}}}
+    facts = facts_of(config_of("m"), config_of("e", STEP), config=expanded)
+    is_expanded = replace(facts.services["e"], consent=BatchingDecision("expanded", ""))
+    facts = replace(facts, services={**facts.services, "e": is_expanded})
+    assert list(ensembles_not_expanded(facts)) == list(calls_inside_triton(facts)) == []
+    facts = facts_of(config_of("m", "max_batch_size: 0"), config_of("e", STEP), config=expanded)
+    (finding,) = ensembles_not_expanded(facts)
+    assert (finding.severity, finding.where) == ("warning", "models.e.scheduling")
+    assert "step 0 (m) is not scheduled: max_batch_size is 0" in finding.what
+    assert list(ineffective_settings(facts)) == []
 
 
 BLS = "import triton_python_backend_utils as pb\npb.InferenceRequest(model_name={name!r}, inputs=[])\n"

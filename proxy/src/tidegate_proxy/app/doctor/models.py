@@ -19,10 +19,17 @@ from tidegate_proxy.configuration.addresses import port_of
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
 from tidegate_proxy.configuration.shard_config import of_shard
 from tidegate_proxy.tritons.backend import Backend
-from tidegate_proxy.tritons.batching_mode import SCHEDULING_PARAMETER, asked_of_tritons_batcher, delay_us
+from tidegate_proxy.tritons.batching_mode import (
+    GRAPH_MODES,
+    SCHEDULING_PARAMETER,
+    asked_of_tritons_batcher,
+    delay_us,
+    graph_mode_of,
+)
 from tidegate_proxy.tritons.catalog import Catalog, discover
 from tidegate_proxy.tritons.gpus import Gpu
 from tidegate_proxy.tritons.initial_profiles import starting_profiles
+from tidegate_proxy.tritons.model_graphs import why_not_expandable
 
 
 def first_line(reason: str) -> str:
@@ -209,11 +216,13 @@ def calls_inside_triton(facts: DoctorFacts) -> Iterator[Finding]:
         via = "ensemble" if steps else "BLS model"
         called = sorted(steps | facts.bls_calls.get(service.name, frozenset()))
         scheduled = [name for name in called if name in facts.services and facts.services[name].model is not None]
-        if not scheduled:
+        if not scheduled or service.consent.scheduling in GRAPH_MODES:
             continue
         names = ", ".join(scheduled)
         remedy = "let clients call the steps through Tidegate"
-        if not steps:
+        if steps and not _why_not_expandable(facts, service):
+            remedy = f"say models.{service.name}.scheduling: auto (its steps are scheduled under load) or expanded"
+        elif not steps:
             grpc_port = port_of(facts.config.listen.grpc)
             remedy = (
                 f"have its model.py call {names} through Tidegate: tritonclient at Tidegate's gRPC port ({grpc_port}) "
@@ -229,6 +238,27 @@ def calls_inside_triton(facts: DoctorFacts) -> Iterator[Finding]:
         )
 
 
+def _why_not_expandable(facts: DoctorFacts, service: ServedModel) -> str:
+    """Return why the steps of an ensemble cannot be scheduled; "" if they can be."""
+    scheduled = {name for name, each in facts.services.items() if each.model is not None}
+    unscheduled = {name: each.consent.why for name, each in facts.services.items() if each.model is None}
+    return why_not_expandable(service.config, scheduled, unscheduled)
+
+
+def ensembles_not_expanded(facts: DoctorFacts) -> Iterator[Finding]:
+    """Find ensembles whose steps cannot be scheduled though the operator asks for it."""
+    for service in facts.services.values():
+        mode = graph_mode_of(service.config, facts.config_of(service.name).scheduling)
+        if mode is not None and service.consent.scheduling == "bypass":
+            yield Finding(
+                "warning",
+                "ensemble-not-expanded",
+                f"models.{service.name}.scheduling",
+                f"it bypasses, steps included: {_why_not_expandable(facts, service) or service.consent.warning}",
+                "change that, or remove the setting",
+            )
+
+
 _HARMFUL: Final = frozenset({"preserve_ordering", "max_queue_size", "default_timeout_microseconds"})
 """Effects of a batcher on batches that are already formed: it delays or rejects them."""
 
@@ -239,7 +269,8 @@ def ineffective_settings(facts: DoctorFacts) -> Iterator[Finding]:
         word = facts.config_of(service.name).scheduling
         if word is None and SCHEDULING_PARAMETER in service.config.parameters:
             word = service.config.parameters[SCHEDULING_PARAMETER].string_value
-        if service.consent.scheduling == "bypass" and word not in (None, "bypass"):
+        is_of_ensemble = word in GRAPH_MODES and service.config.HasField("ensemble_scheduling")
+        if service.consent.scheduling == "bypass" and word not in (None, "bypass") and not is_of_ensemble:
             yield Finding(
                 "warning",
                 "setting-ignored",

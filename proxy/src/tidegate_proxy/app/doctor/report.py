@@ -13,7 +13,13 @@ from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, ServedModel, S
 from tidegate_proxy.configuration.yaml_scalar import yaml_scalar
 from tidegate_proxy.tritons.batching_mode import delay_us, lines_of, mode_that_schedules
 
-MODE_WORDS = {"batched": "batched", "unbatched": "unbatched", "bypass": "bypassed"}
+MODE_WORDS = {
+    "batched": "batched",
+    "unbatched": "unbatched",
+    "bypass": "bypassed",
+    "expanded": "expanded",
+    "auto": "expanded under load",
+}
 _COLORS: dict[Severity, str] = {"error": "red", "warning": "yellow", "advice": "cyan"}
 AS_WIDE_AS_NEEDED = 100_000
 """Width in columns of a table that is not printed on a terminal: one line for each model, however long."""

@@ -160,7 +160,7 @@ class HttpService:
         catalog = self._directory.catalog
         if catalog.guarded and not self._inference.lets_in(model, "http", exchange.metadata):
             return None
-        signature = catalog.signatures.get(model)
+        signature = self._inference.signature_of(model)
         if signature and signature.reads_headers:
             patterns = tuple(backend.http_forward_pattern for backend in catalog.hosts[model])
             if exchange.may_reach_model(HeaderForwarding(patterns, self._own_headers)):

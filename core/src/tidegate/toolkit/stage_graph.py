@@ -1,0 +1,73 @@
+"""Graphs of stages with one deadline: order, longest remaining paths, and the deadline of each stage.
+
+Durations of stages count only in relation to each other, so a common error of all estimates does not matter.
+"""
+
+from collections.abc import Collection, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+from tidegate.api import NEVER_NS
+
+
+class StageGraph:
+    """Directed acyclic graph of stages, which are numbered from 0."""
+
+    def __init__(self, predecessors: Sequence[Collection[int]]) -> None:
+        """Create a graph. Raises ValueError for a cycle, with the numbers of its stages.
+
+        `predecessors`: for each stage the stages that must end before it starts.
+        """
+        try:
+            order = tuple(TopologicalSorter(dict(enumerate(predecessors))).static_order())
+        except CycleError as error:
+            raise ValueError(" -> ".join(map(str, error.args[1]))) from error
+        self.predecessors = tuple(frozenset(before) for before in predecessors)
+        self.order = order
+        """Stages in an order in which each follows its predecessors."""
+        successors: list[list[int]] = [[] for _ in predecessors]
+        for stage, before in enumerate(self.predecessors):
+            for earlier in before:
+                successors[earlier].append(stage)
+        self.successors = tuple(map(tuple, successors))
+
+    def __len__(self) -> int:
+        return len(self.predecessors)
+
+    def remaining_ns(self, expected_ns: Sequence[int]) -> tuple[int, ...]:
+        """Return for each stage the time of the longest path that begins with it, its own time included.
+
+        `expected_ns`: expected time of each stage.
+        """
+        remaining = list(expected_ns)
+        for stage in reversed(self.order):
+            remaining[stage] += max((remaining[later] for later in self.successors[stage]), default=0)
+        return tuple(remaining)
+
+    def deadlines_ns(self, now_ns: int, deadline_ns: int, expected_ns: Sequence[int]) -> tuple[int, ...]:
+        """Return the deadline of each stage if each starts at the last deadline of its predecessors.
+
+        `now_ns`: start of the first stages; `deadline_ns`: deadline of the whole graph; `expected_ns`: expected time of
+        each stage.
+        """
+        remaining = self.remaining_ns(expected_ns)
+        deadlines = [deadline_ns] * len(self)
+        for stage in self.order:
+            start_ns = max((deadlines[before] for before in self.predecessors[stage]), default=now_ns)
+            deadlines[stage] = stage_deadline_ns(start_ns, deadline_ns, expected_ns[stage], remaining[stage])
+        return tuple(deadlines)
+
+
+def stage_deadline_ns(now_ns: int, deadline_ns: int, expected_ns: int, remaining_ns: int) -> int:
+    """Return the deadline of a stage that starts now: its part of the time that is left for its graph.
+
+    Never beyond the graph's deadline. A stage has too little time exactly if its longest remaining path has.
+
+    Args:
+        now_ns: start of the stage.
+        deadline_ns: deadline of the whole graph; NEVER_NS: none.
+        expected_ns: expected time of the stage.
+        remaining_ns: expected time of the longest path that begins with the stage.
+    """
+    if deadline_ns == NEVER_NS or deadline_ns <= now_ns or expected_ns >= remaining_ns:
+        return deadline_ns
+    return now_ns + (deadline_ns - now_ns) * expected_ns // remaining_ns

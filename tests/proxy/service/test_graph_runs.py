@@ -1,0 +1,191 @@
+"""An ensemble whose steps Tidegate schedules is answered as by Triton, and its steps are requests like any others."""
+
+import http.client
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from tests.proxy.fixtures.gate import Gate
+from tests.proxy.fixtures.here import ProxyHere
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
+
+Make = Callable[..., Any]
+ROW = np.array([[1, 2, 3]], np.float32)
+GRAPHS = ("chain", "branches", "behind_gate")
+EXPANDED = {name: {"scheduling": "expanded"} for name in GRAPHS}
+
+
+def _branches(make: Make, array: Any, wanted: tuple[str, ...] = (), **fields: Any) -> Any:  # noqa: ANN401
+    words = b"".join(len(word).to_bytes(4, "little") + word for word in (b"", b"two")) * len(array)
+    message = make("branches", {"X": array}, **fields)
+    message.inputs.add(name="WORDS", datatype="BYTES", shape=[len(array), 2])
+    message.raw_input_contents.append(words)
+    for name in wanted:
+        message.outputs.add(name=name)
+    return message
+
+
+def _messages(make: Make) -> dict[str, Any]:
+    typed = make("chain", {"X": ROW}, id="typed")
+    typed.raw_input_contents.pop()
+    typed.inputs[0].contents.fp32_contents.extend([1, 2, 3])
+    named = _branches(make, np.vstack((ROW, ROW)), id="named")
+    named.parameters["timeout"].int64_param = 60_000_000
+    named.parameters["flavor"].string_param = "sweet"
+    sequence = make("chain", {"X": ROW})
+    sequence.parameters["sequence_id"].int64_param = 7
+    unknown = make("chain", {"X": ROW})
+    unknown.outputs.add(name="Z")
+    return {
+        "chain": make("chain", {"X": ROW}, id="mine"),
+        "typed contents": typed,
+        "a version": make("chain", {"X": ROW}, model_version="1"),
+        "no such version": make("chain", {"X": ROW}, model_version="7"),
+        "branches": named,
+        "one output": _branches(make, ROW, ("SAID",)),
+        "outputs in another order": _branches(make, ROW, ("SUM", "LEFT")),
+        "a step fails": make("chain", {"X": -ROW}, id="bad"),
+        "a branch fails": _branches(make, -ROW),
+        "a branch that nobody wants fails not": _branches(make, -ROW, ("SUM",)),
+        "too many rows": make("chain", {"X": np.repeat(ROW, 9, 0)}, id="large"),
+        "another type": make("chain", {"X": ROW.astype(np.int32)}),
+        "an unknown output": unknown,
+        "a sequence": sequence,
+    }
+
+
+def _parsed(outcome: tuple[grpc.StatusCode, Any]) -> Any:  # noqa: ANN401
+    code, said = outcome
+    return service_pb2.ModelInferResponse.FromString(said) if code is grpc.StatusCode.OK else (code, said)
+
+
+@pytest.fixture
+def expanded(triton: EmbeddedTriton, serve_here: Make) -> Any:  # noqa: ANN401
+    """A Tidegate that schedules the steps of ensembles."""
+    address = {"grpc": triton.grpc_address, "http": triton.http_address}
+    listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    return serve_here([triton], models=EXPANDED, tritons=[address], listen=listen)
+
+
+def test_answers_and_errors_are_tritons(
+    triton: EmbeddedTriton, expanded: ProxyHere, call: Make, request_of: Make, open_stream: Make, rest_of: Make
+) -> None:
+    messages = _messages(request_of)
+    for name, message in messages.items():
+        theirs = _parsed(call(triton, "ModelInfer", message))
+        for _ in range(2):  # the first one of a form bypasses
+            assert _parsed(call(expanded, "ModelInfer", message)) == theirs, name
+    stages = expanded.engine.tally.accepted
+    assert stages >= 2 * 2 + 3 * 2, "stages were scheduled"
+    several = [messages["chain"], messages["branches"], messages["a step fails"], messages["one output"]]
+    theirs, ours = (rest_of(open_stream(server, several)) for server in (triton, expanded))
+    assert ours == theirs
+    assert expanded.engine.tally.accepted > stages
+
+
+def test_answers_over_http_are_tritons(triton: EmbeddedTriton, expanded: ProxyHere) -> None:
+    def answer(address: str, document: dict[str, Any]) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection(address)
+        connection.request("POST", "/v2/models/chain/infer", json.dumps(document))
+        response = connection.getresponse()
+        body = response.read()
+        length = response.getheader("inference-header-content-length")
+        connection.close()
+        head, tail = (body, b"") if length is None else (body[: int(length)], body[int(length) :])
+        return response.status, (json.loads(head), tail)
+
+    row = {"name": "X", "datatype": "FP32", "shape": [1, 2], "data": [1.5, 2]}
+    for document in (
+        {"id": "mine", "inputs": [row]},
+        {"inputs": [row], "outputs": [{"name": "Y", "parameters": {"binary_data": True}}]},
+        {"inputs": [{**row, "data": [-1, 2]}]},
+        {"inputs": [row], "outputs": [{"name": "Y", "parameters": {"classification": 1}}]},
+    ):
+        theirs = answer(triton.http_address, document)
+        for _ in range(2):
+            assert answer(expanded.serving.http_address, document) == theirs
+    assert expanded.engine.tally.accepted
+
+
+def test_two_ensembles_share_the_batches_of_a_step(
+    triton: EmbeddedTriton, expanded: ProxyHere, connect: Make, start_call: Make, call: Make, request_of: Make,
+    jam: Make, outcome: Make, eventually: Make,
+) -> None:  # fmt: skip
+    messages = [request_of("chain", {"X": ROW}), _branches(request_of, ROW)]
+    for message in messages:
+        call(expanded, "ModelInfer", message)
+
+    def counts() -> list[tuple[int, int]]:
+        statistics = [connect(triton).get_inference_statistics(name).model_stats[0] for name in ("echo", "picky")]
+        return [(each.inference_count, each.execution_count) for each in statistics]
+
+    before, release = counts(), jam(expanded)
+    calls = [start_call(expanded, "ModelInfer", message) for message in messages]
+    eventually(lambda: expanded.engine.tally.accepted >= 3, "both requests to wait")
+    release()
+    assert [outcome(each)[0] for each in calls] == [grpc.StatusCode.OK] * 2
+    eventually(lambda: counts()[1][0] >= before[1][0] + 2, "Triton to count what it has answered")
+    assert counts()[0] == (before[0][0] + 2, before[0][1] + 1), "the first step ran both requests at once"
+    # The ensembles count their requests, the steps those of both: what perf_analyzer reads.
+    ours = {each.name: each for each in connect(expanded).get_inference_statistics().model_stats}
+    assert [ours[name].inference_stats.success.count for name in ("chain", "branches", "echo")] == [2, 2, 4]
+
+
+def test_a_client_that_leaves_takes_all_stages_along(
+    expanded: ProxyHere, start_call: Make, call: Make, request_of: Make, gate: Gate, eventually: Make
+) -> None:
+    message = request_of("behind_gate", {"X": ROW})
+    gate.open()
+    assert call(expanded, "ModelInfer", message)[0] is grpc.StatusCode.OK
+    gate.shut()
+    under_way = start_call(expanded, "ModelInfer", message)
+    eventually(gate.somebody_waits, "the first stage to run")
+    under_way.cancel()
+    eventually(lambda: expanded.engine.tally.cancelled == 1, "the stage to be cancelled")
+    gate.open()
+    eventually(lambda: not expanded.engine.in_flight, "the stage to end")
+    assert expanded.engine.tally.accepted == 1
+    counts = expanded.in_loop(lambda: expanded.serving.driver.observability.metrics.models["behind_gate"].cancelled)
+    assert counts == 1
+
+
+def test_one_deadline_for_all_stages(
+    triton: EmbeddedTriton, serve_here: Make, start_call: Make, call: Make, request_of: Make, gate: Gate,
+    outcome: Make, eventually: Make, tmp_path: Path,
+) -> None:  # fmt: skip
+    models = {name: {"scheduling": "expanded", "slo_ms": 600_000} for name in GRAPHS}
+    tidegate = serve_here([triton], models=models, event_log=str(tmp_path / "events"))
+    slow, fresh = (request_of(name, {"X": ROW}) for name in ("behind_gate", "chain"))
+    gate.open()
+    for message in (slow, fresh):
+        assert call(tidegate, "ModelInfer", message)[0] is grpc.StatusCode.OK
+    gate.shut()
+    calls = [start_call(tidegate, "ModelInfer", slow)]
+    eventually(gate.somebody_waits, "the first stage to run")
+    calls.append(start_call(tidegate, "ModelInfer", fresh))
+    eventually(lambda: tidegate.engine.tally.accepted == 2, "the other request to wait")
+    gate.open()
+    assert [outcome(each)[0] for each in calls] == [grpc.StatusCode.OK] * 2
+    hopeless = request_of("chain", {"X": ROW})
+    hopeless.parameters["slo_ms"].int64_param = 0
+    assert call(tidegate, "ModelInfer", hopeless) == (
+        grpc.StatusCode.UNAVAILABLE,
+        "in ensemble 'chain', Request timeout expired",
+    )
+    tidegate.stop()
+    arrived = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines() if "RequestArrived" in line]
+    requests = [each["event"]["request"] if "event" in each else each["request"] for each in arrived]
+    due = {
+        model: [each["deadline_ns"] for each in requests if each["model"] == model]
+        for model in ("gated", "echo", "picky")
+    }
+    first, second = sorted(due["picky"])
+    assert due["gated"][0] < first, "the first stage leaves time for the second"
+    assert due["echo"][0] < second
+    assert first < second, "the older request is due first, however long its first stage took"
