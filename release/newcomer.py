@@ -60,7 +60,7 @@ def _tidegate(*arguments: object) -> str:
 
 def _simulate() -> None:
     Path("scenario.yaml").write_text(SCENARIO)
-    _tidegate("simulate", "scenario.yaml", "--json", "results.json", "--html", "report.html", "--jobs", 1)
+    _tidegate("simulate", "scenario.yaml", "-o", "results.json", "--html", "report.html", "--jobs", 1)
     rows = json.loads(Path("results.json").read_text())["rows"]
     assert {row["policy"] for row in rows} == {"symphony", "fifs"}
     assert Path("report.html").read_text().startswith("<!")

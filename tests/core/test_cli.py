@@ -5,8 +5,10 @@ import os
 import subprocess
 import sys
 from importlib import metadata
+from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from tests.command_line import invoke
@@ -30,6 +32,14 @@ def test_plugins_as_json_lists_every_policy_with_its_options() -> None:
     assert options["deadline_margin_ms"]["default"] == "0.0"
     assert {offer["name"] for offer in listed["plugins"] if offer["kind"] == "planner"} == set(plugins.planners)
     assert listed["broken"] == plugins.broken
+
+
+def test_json_means_the_same_in_every_command() -> None:
+    """`--json` prints JSON; a file is written by `--output` (`-o`)."""
+    commands: dict[str, Any] = vars(get_command(build_app(Plugins.installed())))["commands"]
+    options = [(name, each) for name, command in commands.items() for each in command.params]
+    assert {name for name, each in options if "--json" in each.opts and not each.is_flag} == set()
+    assert {name for name, each in options if "--output" in each.opts and "-o" not in each.opts} == set()
 
 
 def test_the_version_is_that_of_all_distributions() -> None:

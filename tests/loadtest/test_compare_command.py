@@ -43,7 +43,7 @@ def compare(*arguments: str | Path | int) -> Result:
 def test_rounds_are_interleaved_and_alike(triton: "FakeTriton", tmp_path: Path) -> None:
     path, document, page = scenario(tmp_path), tmp_path / "c.json", tmp_path / "c.html"
     targets = ("--targets", f"a={triton.target}", f"b={triton.target}")
-    done = compare(path, *targets, "--rounds", 2, "--json", document, "--html", page)
+    done = compare(path, *targets, "--rounds", 2, "-o", document, "--html", page)
     assert done.exit_code == 0, done.output
     read = json.loads(document.read_text())
     rows = [(row["round"], row["target"], row["seed"]) for row in read["rows"] if row["model"] == "*"]

@@ -40,10 +40,10 @@ def read(path: Path) -> dict[str, Any]:
 def test_live_and_simulated_have_the_same_columns(triton: "FakeTriton", tmp_path: Path) -> None:
     path, live, simulated, page = (tmp_path / name for name in ("scenario.yaml", "live.json", "sim.json", "live.html"))
     scenario(tmp_path)
-    files = ("--json", live, "--html", page)
+    files = ("-o", live, "--html", page)
     done = invoke("loadtest", path, "--target", triton.target, "--policy", "fifs", "--seed", 3, "--seed", 4, *files)
     assert done.exit_code == 0, done.output
-    simulation = invoke("simulate", path, "--policy", "fifs", "--seed", 3, "--seed", 4, "--json", simulated)
+    simulation = invoke("simulate", path, "--policy", "fifs", "--seed", 3, "--seed", 4, "-o", simulated)
     assert simulation.exit_code == 0
     rows, others = read(live)["rows"], read(simulated)["rows"]
     assert [list(row) for row in rows] == [list(row) for row in others]
@@ -67,7 +67,7 @@ def test_a_target_needs_neither_workers_nor_profiles(triton: "FakeTriton", tmp_p
     del plain["workers"]
     path = tmp_path / "plain.yaml"
     path.write_text(yaml.safe_dump(plain))
-    done = invoke("loadtest", path, "--target", f"t={triton.target}", "--json", tmp_path / "live.json")
+    done = invoke("loadtest", path, "--target", f"t={triton.target}", "-o", tmp_path / "live.json")
     assert done.exit_code == 0, done.output
     document = read(tmp_path / "live.json")
     assert document["scenario"]["workers"] == []
@@ -83,19 +83,19 @@ def test_a_server_with_another_slo_than_the_scenario_is_a_warning(
     monkeypatch.setattr(server_slos, "_server_slos_ms", lambda _target: {"echo": 25.0})
     done = invoke("loadtest", scenario(tmp_path), "--target", triton.target)
     (slo_ms,) = (model.slo_ms for model in read_scenario(tmp_path / "scenario.yaml").models)
-    assert f"warning: echo: the server goes by an SLO of 25 ms, the scenario by an SLO of {slo_ms:g} ms" in done.stdout
+    assert f"warning: echo: the server goes by an SLO of 25 ms, the scenario by an SLO of {slo_ms:g} ms" in done.stderr
     monkeypatch.setattr(server_slos, "_server_slos_ms", lambda _target: {"echo": slo_ms})
-    assert "warning" not in invoke("loadtest", scenario(tmp_path), "--target", triton.target).stdout
+    assert "warning" not in invoke("loadtest", scenario(tmp_path), "--target", triton.target).stderr
 
 
 def test_a_target_is_called_by_its_address_unless_it_is_named(triton: "FakeTriton", tmp_path: Path) -> None:
-    done = invoke("loadtest", scenario(tmp_path), "--target", triton.target, "--json", tmp_path / "live.json")
+    done = invoke("loadtest", scenario(tmp_path), "--target", triton.target, "-o", tmp_path / "live.json")
     assert done.exit_code == 0, done.output
     assert {row["policy"] for row in read(tmp_path / "live.json")["rows"]} == {triton.target}
 
 
 def test_a_generator_that_fell_behind_is_no_measurement(triton: "FakeTriton", tmp_path: Path) -> None:
-    files = ("--json", tmp_path / "live.json", "--html", tmp_path / "live.html")
+    files = ("-o", tmp_path / "live.json", "--html", tmp_path / "live.html")
     limit = ("--lateness-limit-ms", 0)
     done = invoke("loadtest", scenario(tmp_path), "--target", triton.target, "--policy", "triton", *limit, *files)
     (run,) = read(tmp_path / "live.json")["not_measured"]
@@ -140,7 +140,7 @@ def test_a_target_may_have_a_name(
     triton: "FakeTriton", tmp_path: Path, named: str, policy: tuple[str, ...], called: str
 ) -> None:
     out = tmp_path / "live.json"
-    done = invoke("loadtest", scenario(tmp_path), "--target", f"{named}{triton.target}", *policy, "--json", out)
+    done = invoke("loadtest", scenario(tmp_path), "--target", f"{named}{triton.target}", *policy, "-o", out)
     assert done.exit_code == 0, done.stderr
     assert {row["policy"] for row in json.loads(out.read_text())["rows"]} == {called}
 

@@ -176,7 +176,7 @@ def test_a_triton_that_speaks_tls_is_measured_and_put_under_load(
     assert set(_known(file)) == {"a"}
     scenario, results = tmp_path / "scenario.yaml", tmp_path / "results.json"
     scenario.write_text(SCENARIO)
-    written = ["--json", str(results)]
+    written = ["-o", str(results)]
 
     def all_answered(*command: str) -> bool:
         done = invoke(command[0], scenario, *command[1:], *written, *tls)

@@ -43,7 +43,7 @@ def scenario(tmp_path: "Path") -> "Path":
 def test_every_rate_is_run_with_every_seed(triton: "FakeTriton", scenario: "Path", tmp_path: "Path") -> None:
     out, page = tmp_path / "out.json", tmp_path / "out.html"
     seeds = ("--seed", 1, "--seed", 2)
-    done = loadtest(scenario, "--target", triton.target, "--rates", "100,25,50", *seeds, "--json", out, "--html", page)
+    done = loadtest(scenario, "--target", triton.target, "--rates", "100,25,50", *seeds, "-o", out, "--html", page)
     assert done.exit_code == 0, done.output
     document = json.loads(out.read_text())
     rows = [row for row in document["rows"] if row["model"] == "*"]

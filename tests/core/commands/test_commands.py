@@ -50,7 +50,7 @@ def read(path: Path) -> dict[str, Any]:
 
 def test_simulate_writes_a_row_for_every_policy_seed_and_model(scenario: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "out.json", tmp_path / "out.html"
-    result = invoke("simulate", scenario, "--policy", "fifs", "--seed", 3, "--seed", 4, "--json", out, "--html", page)
+    result = invoke("simulate", scenario, "--policy", "fifs", "--seed", 3, "--seed", 4, "-o", out, "--html", page)
     assert result.exit_code == 0, result.output
     assert "scenario: 2 models, 2 workers, 150 requests/s, 2 s" in result.stdout
     document = read(out)
@@ -65,10 +65,12 @@ def test_simulate_writes_a_row_for_every_policy_seed_and_model(scenario: Path, t
 
 def test_the_scenario_in_the_results_can_be_run_again(scenario: Path, tmp_path: Path) -> None:
     first, again, copy = tmp_path / "first.json", tmp_path / "again.json", tmp_path / "copy.yaml"
-    invoke("simulate", scenario, "--policy", "fifs", "--json", first)
+    invoke("simulate", scenario, "--policy", "fifs", "-o", first)
     copy.write_text(json.dumps(read(first)["scenario"]))
-    assert invoke("simulate", copy, "--policy", "fifs", "--json", again).exit_code == 0
+    printed = invoke("simulate", copy, "--policy", "fifs", "-o", again, "--json")
+    assert printed.exit_code == 0
     assert first.read_bytes() == again.read_bytes()
+    assert printed.stdout == first.read_text(), "no table, no notice"
 
 
 @pytest.mark.slow
@@ -78,7 +80,7 @@ def test_the_same_seed_gives_the_same_bytes_in_every_process(scenario: Path, tmp
         out = tmp_path / f"out{hash_seed}.json"
         program = "from tidegate.cli import main; main()"
         subprocess.run(
-            [sys.executable, "-c", program, "simulate", str(scenario), "--json", str(out), "--jobs", hash_seed],
+            [sys.executable, "-c", program, "simulate", str(scenario), "-o", str(out), "--jobs", hash_seed],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             check=True,
             capture_output=True,
@@ -92,7 +94,7 @@ def test_the_same_seed_gives_the_same_bytes_in_every_process(scenario: Path, tmp
 def test_goodput_reports_the_spread_over_the_seeds(scenario: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "out.json", tmp_path / "out.html"
     arguments = ("--policy", "fifs", "--seed", 1, "--seed", 2, "--limit", 0.1, "--precision", 0.1, "--jobs", 1)
-    result = invoke("goodput", scenario, *arguments, "--json", out, "--html", page)
+    result = invoke("goodput", scenario, *arguments, "-o", out, "--html", page)
     assert result.exit_code == 0, result.output
     (found,) = read(out)["goodput"]
     rates = [search["rate_rps"] for search in found["searches"]]
@@ -104,7 +106,7 @@ def test_goodput_reports_the_spread_over_the_seeds(scenario: Path, tmp_path: Pat
 
 def test_goodput_can_change_the_scenario(scenario: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    arguments = ("--policy", "fifs", "--seed", 1, "--limit", 0.1, "--precision", 0.1, "--jobs", 1, "--json", out)
+    arguments = ("--policy", "fifs", "--seed", 1, "--limit", 0.1, "--precision", 0.1, "--jobs", 1, "-o", out)
     assert invoke("goodput", scenario, *arguments, "--set", "workers.0.network={control_ms: 100}").exit_code == 0
     document = read(out)
     assert document["scenario"]["workers"][0]["network"] == {"control_ms": 100}
@@ -114,7 +116,7 @@ def test_goodput_can_change_the_scenario(scenario: Path, tmp_path: Path) -> None
 def test_sweep_says_in_each_row_what_was_changed(scenario: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     grid = ("--set", "arrivals.rate_rps=50,100", "--set", "models.*.slo_ms=30")
-    result = invoke("sweep", scenario, *grid, "--policy", "fifs", "--json", out, "--jobs", 1)
+    result = invoke("sweep", scenario, *grid, "--policy", "fifs", "-o", out, "--jobs", 1)
     assert result.exit_code == 0, result.output
     totals = [row for row in read(out)["rows"] if row["model"] == "*"]
     assert [row["set"] for row in totals] == [{"arrivals.rate_rps": rate, "models.*.slo_ms": 30} for rate in (50, 100)]
@@ -128,7 +130,7 @@ def test_sweep_says_in_each_row_what_was_changed(scenario: Path, tmp_path: Path)
     [
         (["simulate", "absent.yaml"], "absent.yaml: No such file"),
         (["simulate", "{}", "--policy", "oracle"], "no policy named 'oracle' is installed"),
-        (["simulate", "{}", "--json", "nowhere/out.json"], "nowhere/out.json"),
+        (["simulate", "{}", "-o", "nowhere/out.json"], "nowhere/out.json"),
         (["goodput", "{}", "--policy", "oracle"], "no policy named 'oracle' is installed"),
         (["sweep", "{}", "--set", "seed"], "--set 'seed': give PATH=V1,V2"),
         (["sweep", "{}", "--set", "models.9.slo_ms=1"], "cannot set 'models.9.slo_ms'"),
@@ -167,14 +169,14 @@ controller: {name: advised-workers, interval_s: 10, dry_run: true, options: {lea
 def test_simulate_says_what_a_controller_does_or_would_do(tmp_path: Path) -> None:
     path, out, page = (tmp_path / name for name in ("idle.yaml", "out.json", "page.html"))
     path.write_text(IDLE)
-    dry = invoke("simulate", path, "--json", out)
+    dry = invoke("simulate", path, "-o", out)
     assert dry.exit_code == 0, dry.output
     assert "symphony(advice_every_s=5), seed 0:    10.000 s: change 1 proposed (would stop node0/A100-2)" in dry.stdout
     (change,) = read(out)["changes"]
     assert (change["state"], change["stops"], change["gpus"]) == ("proposed", ["node0/A100-2"], 3)
 
     path.write_text(IDLE.replace("dry_run: true", "dry_run: false"))
-    wet = invoke("simulate", path, "--json", out, "--html", page)
+    wet = invoke("simulate", path, "-o", out, "--html", page)
     assert "10.000 s: change 1 switched (stop node0/A100-2)" in wet.stdout
     assert [its["state"] for its in read(out)["changes"]] == ["starting", "switched", "done"]
     row = next(row for row in read(out)["rows"] if row["model"] == "*")

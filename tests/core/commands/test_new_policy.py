@@ -98,6 +98,6 @@ def test_it_installs_beside_tidegate_is_listed_tested_and_simulated(tmp_path: Pa
                 "tidegate-high-water")  # fmt: skip
     assert " passed" in tested
     Path("scenario.yaml").write_text(SCENARIO)
-    do(*tidegate, "simulate", "scenario.yaml", "--policy", "high-water", "--json", "results.json")
+    do(*tidegate, "simulate", "scenario.yaml", "--policy", "high-water", "-o", "results.json")
     rows = json.loads(Path("results.json").read_text())["rows"]
     assert {row["policy"] for row in rows} == {"high-water"}

@@ -42,7 +42,7 @@ def test_it_answers_first_in_words_and_writes_what_it_takes(tmp_path: Path) -> N
     scenario = written(tmp_path, BUSY | half | {"models": models, "duration_s": 2})
     files = tmp_path / "files"
     outputs: list[str | Path] = [
-        "--json",
+        "-o",
         tmp_path / "answer.json",
         "--html",
         tmp_path / "answer.html",
@@ -113,7 +113,7 @@ def test_the_cheapest_of_what_could_be_bought(tmp_path: Path) -> None:
         "warmup_s": 0.2,
     }
     offers = ["--any-of", "quick=4", "--any-of", "slow=1"]
-    code, output = ask(written(tmp_path, scenario), *offers, "--policy", "eager", "--json", tmp_path / "answer.json")
+    code, output = ask(written(tmp_path, scenario), *offers, "--policy", "eager", "-o", tmp_path / "answer.json")
     assert code == 0, output
     answer = json.loads((tmp_path / "answer.json").read_text())
     assert answer["hardware"].endswith("xslow")
@@ -130,7 +130,7 @@ def test_a_recording_is_judged_by_the_windows_that_did_not_choose(tmp_path: Path
     simulate(RunSpec(served, PolicyChoice(name="fifs"), seed=1), observers=[Recorder(log)])
     path = tmp_path / "run.jsonl"
     path.write_bytes(log.getvalue()[:-9])  # its Tidegate was killed
-    code, output = ask(path, "--policy", "eager", "--set", "models.*.slo_ms=60", "--json", tmp_path / "answer.json")
+    code, output = ask(path, "--policy", "eager", "--set", "models.*.slo_ms=60", "-o", tmp_path / "answer.json")
     assert code == 0, output
     answer = json.loads((tmp_path / "answer.json").read_text())
     assert answer["question"]["recorded"]

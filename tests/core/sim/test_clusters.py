@@ -73,7 +73,7 @@ def test_the_same_bytes_wherever_runs_go(
     backend, address = cluster
     name, *options = command
     for where in (("--jobs", "1"), ("--backend", backend, "--address", address)):
-        done = run(name, scenario, *options, *where, "--json", tmp_path / f"{where[0]}.json")
+        done = run(name, scenario, *options, *where, "-o", tmp_path / f"{where[0]}.json")
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "--backend.json").read_bytes() == (tmp_path / "--jobs.json").read_bytes()
 

@@ -98,7 +98,7 @@ def test_the_command_says_what_breaks_and_what_is_below(tmp_path: Path, monkeypa
     monkeypatch.setattr(Plugins, "installed", classmethod(lambda _: plugins))
     monkeypatch.setattr("tidegate.testing.judgment.JUDGED_SCENARIOS", {"usual": JUDGED_SCENARIOS["usual"]})
     results = tmp_path / "judged.json"
-    command = ["check-policy", "idler", "--worlds", "2", "--seeds", "2", "--jobs", "1", "--json", str(results)]
+    command = ["check-policy", "idler", "--worlds", "2", "--seeds", "2", "--jobs", "1", "-o", str(results)]
     result = CliRunner().invoke(build_app(plugins), command)
     assert result.exit_code == 1
     assert "idler: it breaks the contract in 2 of 2 random worlds" in result.output

@@ -112,7 +112,7 @@ def test_without_targets_the_policies_get_emulated_clusters(tmp_path: Path) -> N
     path, document = tmp_path / "scenario.yaml", tmp_path / "c.json"
     path.write_text(SCENARIO)
     chosen = ["--policy", "triton", "--policy", "symphony", "--rounds", "1"]
-    done = invoke("compare", path, *chosen, "--json", document)
+    done = invoke("compare", path, *chosen, "-o", document)
     assert done.exit_code == 0, done.output
     rows = [row for row in json.loads(document.read_text())["rows"] if row["model"] == "*"]
     assert [row["target"] for row in rows] == ["triton", "symphony"]

@@ -58,7 +58,7 @@ def test_a_scenario_has_the_columns_of_its_simulation(
     page = ("--policy", "fifs", "--results-html", "live.html")
     locust = start_locust(*HEADLESS, "--host", f"http://{triton.target}", "--scenario", path, *page)
     simulated = tmp_path / "simulated.json"
-    arguments = ["simulate", str(path), "--policy", "fifs", "--json", str(simulated)]
+    arguments = ["simulate", str(path), "--policy", "fifs", "-o", str(simulated)]
     assert invoke(*arguments).exit_code == 0
     assert locust.ended() == 0, locust.output
     document, other = results(), json.loads(simulated.read_text())

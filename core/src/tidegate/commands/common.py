@@ -92,20 +92,25 @@ def with_progress(console: Console, label: str, results: Iterable[T], total: int
 def write_results(
     console: Console,
     document: dict[str, Any],
-    json_file: Path | None,
+    output: Path | None,
     html_file: Path | None,
     page: Callable[[], str],
+    *,
+    as_json: bool = False,
 ) -> None:
     """Write results as JSON and as an HTML page, each where a file is given, and print where they are.
 
-    `document`: results for `json_file`. `page`: function that returns the page for `html_file`; it is called only if
-    the page is written. None for a file: not written. Raises OSError if a file cannot be written.
+    `document`: results for `output`. `as_json`: print them as JSON, too. `page`: function that returns the page for
+    `html_file`; it is called only if the page is written. None for a file: not written. Raises OSError if a file
+    cannot be written.
     """
-    from tidegate.sim.document import write_document
+    from tidegate.sim.document import json_of, write_document
 
-    if json_file is not None:
-        write_document(json_file, document)
-        console.print(f"[dim]results: {escape(str(json_file))}[/]")
+    if as_json:
+        typer.echo(json_of(document), nl=False)
+    if output is not None:
+        write_document(output, document)
+        console.print(f"[dim]results: {escape(str(output))}[/]")
     if html_file is not None:
         html_file.write_text(page(), encoding="utf-8")
         console.print(f"[dim]report: {escape(str(html_file))}[/]")

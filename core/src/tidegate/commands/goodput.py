@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from tidegate.commands.clusters import AddressOption, BackendOption
+from tidegate.commands.result_flags import HtmlOption, JsonFlag, OutputOption
 from tidegate.parallel_backend import Backend
 
 
@@ -29,8 +30,9 @@ def goodput(
     precision: Annotated[
         float, typer.Option(min=1e-5, max=1, help="Relative precision of the rate that is found.")
     ] = 0.005,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
-    html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
+    as_json: JsonFlag = False,
+    output: OutputOption = None,
+    html_file: HtmlOption = None,
     jobs: Annotated[int, typer.Option(help="Searches at a time (-1 is one per core).")] = -1,
     backend: BackendOption = Backend.processes,
     address: AddressOption = None,
@@ -54,7 +56,7 @@ def goodput(
         write_results,
     )
 
-    console = console_for_tables()
+    console = console_for_tables(quiet=as_json)
     with errors_explained():
         from tidegate.sim.document import goodput_document
         from tidegate.sim.goodput import GoodputQuery, search_goodput, summarise_searches
@@ -67,7 +69,9 @@ def goodput(
 
         document = read_scenario(scenario, parse_changes(changes or ()))
         questions = [
-            GoodputQuery(RunSpec(document, choice, number), limit, precision, whole=bool(html_file or json_file))
+            GoodputQuery(
+                RunSpec(document, choice, number), limit, precision, whole=as_json or bool(html_file or output)
+            )
             for choice in choose_policies(document, policy or ())
             for number in seed or range(document.seed, document.seed + 5)
         ]
@@ -95,7 +99,8 @@ def goodput(
         write_results(
             console,
             written,
-            json_file,
+            output,
             html_file,
             lambda: goodput_page(title_of(document), found, limit, written, origin()),
+            as_json=as_json,
         )

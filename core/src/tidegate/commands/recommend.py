@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidegate.commands.result_flags import HtmlOption, JsonFlag, OutputOption
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -65,8 +67,9 @@ def recommend(
         int, typer.Option(min=100, help="Requests in each simulated run; more tell smaller differences apart.")
     ] = 3000,
     planning_s: Annotated[float, typer.Option(min=0.1, help="Seconds for each plan.")] = 2.0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the answer to this file.")] = None,
-    html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
+    as_json: JsonFlag = False,
+    output: OutputOption = None,
+    html_file: HtmlOption = None,
     apply: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Write the recommended configuration and layout into this new folder."),
@@ -92,7 +95,7 @@ def recommend(
 
     from tidegate.commands.common import console_for_tables, errors_explained, origin, write_results
 
-    console = console_for_tables()
+    console = console_for_tables(quiet=as_json)
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     with errors_explained():
         from tidegate.recommend.document import recommend_document
@@ -135,7 +138,12 @@ def recommend(
                 )
             document = recommend_document(found, said)
             write_results(
-                console, document, json_file, html_file, lambda: recommend_page(found, said, document, origin())
+                console,
+                document,
+                output,
+                html_file,
+                lambda: recommend_page(found, said, document, origin()),
+                as_json=as_json,
             )
             if apply is not None:
                 for path in write_files(found, apply, said):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidegate.commands.clusters import AddressOption, BackendOption
+from tidegate.commands.result_flags import HtmlOption, JsonFlag, OutputOption
 from tidegate.parallel_backend import Backend
 
 if TYPE_CHECKING:
@@ -25,8 +26,9 @@ def simulate(
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Value of a field of the scenario, as in sweep. Repeatable."),
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
-    html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
+    as_json: JsonFlag = False,
+    output: OutputOption = None,
+    html_file: HtmlOption = None,
     jobs: Annotated[int, typer.Option(help="Runs at a time (-1 is one per core).")] = -1,
     backend: BackendOption = Backend.processes,
     address: AddressOption = None,
@@ -50,7 +52,7 @@ def simulate(
     from tidegate.commands.fitting_table import print_table
     from tidegate.commands.result_columns import result_columns
 
-    console = console_for_tables()
+    console = console_for_tables(quiet=as_json)
     with errors_explained():
         from tidegate.sim.document import simulate_document
         from tidegate.sim.parallel import run_parallel
@@ -80,9 +82,10 @@ def simulate(
         write_results(
             console,
             found,
-            json_file,
+            output,
             html_file,
             lambda: simulate_page(title_of(document), document, results, found, origin()),
+            as_json=as_json,
         )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidegate.commands.clusters import AddressOption, BackendOption
+from tidegate.commands.result_flags import HtmlOption, JsonFlag, OutputOption
 from tidegate.parallel_backend import Backend
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ def sweep(
     seed: Annotated[
         list[int] | None, typer.Option(min=0, help="Seed of a run. Repeatable. [default: the scenario's]")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
-    html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
+    as_json: JsonFlag = False,
+    output: OutputOption = None,
+    html_file: HtmlOption = None,
     jobs: Annotated[int, typer.Option(help="Runs at a time (-1 is one per core).")] = -1,
     backend: BackendOption = Backend.processes,
     address: AddressOption = None,
@@ -55,7 +57,7 @@ def sweep(
     from tidegate.commands.fitting_table import TableColumn, print_table
     from tidegate.commands.result_columns import result_columns
 
-    console = console_for_tables()
+    console = console_for_tables(quiet=as_json)
     with errors_explained():
         from tidegate.sim.document import sweep_document
         from tidegate.sim.parallel import run_parallel
@@ -78,9 +80,10 @@ def sweep(
         write_results(
             console,
             written,
-            json_file,
+            output,
             html_file,
             lambda: sweep_page(title_of(document), runs, results, written, origin()),
+            as_json=as_json,
         )
 
 

@@ -24,7 +24,7 @@ from tidegate.report import (
     table,
 )
 from tidegate.report.number_format import limit, share
-from tidegate.sim.document import as_json
+from tidegate.sim.document import json_of
 
 MAX_STANDINGS = 12
 TRITON_LABEL = "Triton with its best settings"
@@ -58,7 +58,7 @@ def recommend_page(found: Recommendation, said: Sequence[str], document: Documen
         },
         document["scenario"],
         [part for part in parts if part],
-        downloads=[Download("recommend.json", "application/json", as_json(document))],
+        downloads=[Download("recommend.json", "application/json", json_of(document))],
     ).html()
 
 

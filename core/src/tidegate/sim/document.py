@@ -77,10 +77,10 @@ def sweep_document(scenario: Scenario, runs: Sequence[RunSpec], results: Sequenc
 
 def write_document(path: Path, document: Document) -> None:
     """Write a document as JSON. Raises OSError."""
-    path.write_text(as_json(document), encoding="utf-8")
+    path.write_text(json_of(document), encoding="utf-8")
 
 
-def as_json(document: Document) -> str:
+def json_of(document: Document) -> str:
     """Return a document as JSON text."""
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 

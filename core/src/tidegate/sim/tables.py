@@ -5,7 +5,7 @@ from typing import Any
 
 from tidegate.report import Download, PageSection, table
 from tidegate.report.number_format import rate, share
-from tidegate.sim.document import Document, as_json
+from tidegate.sim.document import Document, json_of
 from tidegate.sim.result import ResultRow, RunResult
 
 MAX_ADVICE = 50
@@ -125,6 +125,6 @@ def downloads(document: Document, spreadsheet: str) -> list[Download]:
     """Return the downloads of a page: the JSON document and its rows as CSV."""
     name = document["command"]
     return [
-        Download(f"{name}.json", "application/json", as_json(document)),
+        Download(f"{name}.json", "application/json", json_of(document)),
         Download(f"{name}.csv", "text/csv", spreadsheet),
     ]

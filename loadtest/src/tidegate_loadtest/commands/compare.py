@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.commands.result_flags import HtmlOption, JsonFlag, OutputOption
 from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ def compare(
         int | None,
         typer.Option(min=0, help="Seed of the first round; each further round adds 1. [default: the scenario's]"),
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
-    html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
+    as_json: JsonFlag = False,
+    output: OutputOption = None,
+    html_file: HtmlOption = None,
     inputs: Annotated[
         list[str] | None,
         typer.Option(
@@ -89,14 +91,14 @@ def compare(
 
     tidegate compare scenario.yaml --targets direct=grpc://localhost:8001 tidegate=gateway:8101 --tls-ca ca.pem
 
-    tidegate compare scenario.yaml --policy triton --policy symphony --rounds 3 --json compared.json
+    tidegate compare scenario.yaml --policy triton --policy symphony --rounds 3 -o compared.json
     """
     from rich.console import Console
 
     from tidegate.commands.common import console_for_tables, errors_explained, origin, title_of, write_results
     from tidegate_loadtest.commands.loadtest import own_errors_explained
 
-    console = console_for_tables()
+    console = console_for_tables(quiet=as_json)
     with errors_explained(), own_errors_explained():
         from tidegate.workload import read_scenario
         from tidegate_loadtest.comparison.document import comparison_document
@@ -134,7 +136,12 @@ def compare(
         print_comparison(console, compared, title)
         written = comparison_document(compared)
         write_results(
-            console, written, json_file, html_file, lambda: comparison_page(title, compared, written, origin())
+            console,
+            written,
+            output,
+            html_file,
+            lambda: comparison_page(title, compared, written, origin()),
+            as_json=as_json,
         )
         if compared.stopped:
             raise typer.Exit(1)

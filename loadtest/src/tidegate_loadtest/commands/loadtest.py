@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.commands.result_flags import HtmlOption, JsonFlag, OutputOption
 from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
 
 if TYPE_CHECKING:
@@ -42,8 +43,9 @@ def loadtest(
     limit: Annotated[
         float, typer.Option(min=0, max=1, help="Highest fraction of bad requests of every model, with --rates.")
     ] = 0.01,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
-    html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
+    as_json: JsonFlag = False,
+    output: OutputOption = None,
+    html_file: HtmlOption = None,
     shape: Annotated[
         list[str] | None,
         typer.Option(
@@ -80,7 +82,7 @@ def loadtest(
 
     tidegate loadtest scenario.yaml --policy symphony --policy triton --html live.html
 
-    tidegate loadtest scenario.yaml --target tidegate=localhost:8101 --json live.json
+    tidegate loadtest scenario.yaml --target tidegate=localhost:8101 -o live.json
 
     tidegate loadtest scenario.yaml --target gateway:8101 --tls-ca ca.pem
 
@@ -90,7 +92,7 @@ def loadtest(
 
     from tidegate.commands.common import console_for_tables, errors_explained, origin, title_of, write_results
 
-    console = console_for_tables()
+    console = console_for_tables(quiet=as_json)
     with errors_explained(), own_errors_explained():
         from tidegate.sim.report import simulate_page
         from tidegate.workload import layout_of, read_scenario
@@ -118,7 +120,7 @@ def loadtest(
         seeds, gantt_s = seed or [document.seed], 2.0 if html_file else 0.0
         runs = plan_runs(document, policy or (), seeds, sending, target=target, gantt_s=gantt_s)
         for warning in slo_warnings(runs[0].target, document) if runs[0].target else ():
-            console.print(f"warning: {warning}", style="yellow", markup=False)
+            Console(stderr=True, soft_wrap=True).print(f"warning: {warning}", style="yellow", markup=False)
         each_s = document.warmup_s + document.duration_s
         where = f"live on {target or 'emulated GPUs'}"
         if rates is not None:
@@ -135,9 +137,10 @@ def loadtest(
             write_results(
                 console,
                 written,
-                json_file,
+                output,
                 html_file,
                 lambda: rate_sweep_page(heading, sweep, written, origin(), target=target),
+                as_json=as_json,
             )
             return
         lives = []
@@ -156,7 +159,7 @@ def loadtest(
         write_results(
             console,
             written,
-            json_file,
+            output,
             html_file,
             lambda: simulate_page(
                 title,
@@ -167,6 +170,7 @@ def loadtest(
                 target=target,
                 verdicts=verdicts,
             ),
+            as_json=as_json,
         )
 
 
