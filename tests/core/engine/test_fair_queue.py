@@ -261,7 +261,7 @@ class Counted:
         assert not {request.id for request in held} & seen.keys()
         assert engine.queued == len(held) + len(seen) + len(late)
         for model in {request.model for request in held}:
-            shared = engine._state.waiting._sharing._shared_by[model]
+            shared = engine._state.waiting._sharing._classes_by[model].usual
             workers = shared._places[model].workers
             assert engine._state.fleet.idle_ids.isdisjoint(workers) or any(
                 request.model == model for request in seen.values()

@@ -189,6 +189,7 @@ def eventful(world: World) -> None:
         shape = ("", "x:320", "x:640", "short")[number % 4]
         late_until_ns = world.now_ns + 250  # what is dropped may be served late
         request = replace(event.request, client="abc"[number % 3], shape=shape, app="x", late_until_ns=late_until_ns)
+        request = replace(request, priority=1 + (number % 5 == 0), tenant="t" if number % 7 == 0 else "")
         world.happens(RequestArrived(event.now_ns, request))
         if number % 9 == 0:
             world.passes(world.now_ns + 4)

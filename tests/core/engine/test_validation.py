@@ -144,7 +144,7 @@ def plan_a_start_of_nothing(state: EngineState) -> None:
 
 
 def miscount_who_waits(state: EngineState) -> None:
-    next(iter(state.waiting._sharing._shared_by.values())).waiting += 1
+    next(iter(state.waiting._sharing._classes_by.values())).usual.waiting += 1
 
 
 def stop_looking_for_turns(state: EngineState) -> None:
@@ -201,10 +201,8 @@ def forget_to_release(state: EngineState) -> None:
 
 def lonely(state: EngineState) -> list[FairQueueGroup]:
     """Workers that requests of one flow wait for."""
-    shared_by = state.waiting._sharing._shared_by
-    return [
-        shared_by[request.model] for request in state.waiting.queued.values() if not shared_by[request.model].contended
-    ]
+    groups = [state.waiting._sharing._of(request) for request in state.waiting.queued.values()]
+    return [group for group in groups if not group.contended]
 
 
 def idle_workers(state: EngineState) -> bool:

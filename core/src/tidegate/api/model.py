@@ -14,6 +14,10 @@ NEVER_NS: Final = 2**63 - 1
 """The time after all others, in ns: the deadline of a request without one, or an event that will not come."""
 
 
+DEFAULT_PRIORITY: Final = 1
+"""Priority of a request that names none, to a model without priority levels; no priority is more urgent."""
+
+
 DeadlineMissAction = Literal["reject", "serve"]
 """Action of the engine on a request that will miss its SLO: reject it, or serve it anyway."""
 
@@ -124,6 +128,13 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     When a policy drops such a request, the engine re-queues it with the deadline NEVER_NS as soon as no request with a
     deadline wants a worker (`Model.on_deadline_miss`).
     """
+
+    priority: int = DEFAULT_PRIORITY
+    """Priority class, from 1; a lower number is more urgent, across all models that wait for the same workers."""
+    tenant: str = ""
+    """Tenant of its client, for weighted fair queueing; empty: the client is queued by itself."""
+    weight: float = 1.0
+    """Share of worker time that its tenant gets under contention, relative to other tenants' weights."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a request without rows: no batch, share or profile of it makes sense."""

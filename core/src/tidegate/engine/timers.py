@@ -21,6 +21,9 @@ class Timers:
         self.earliest_ns = NEVER_NS
         """Nothing is due before, and perhaps nothing then: so that most events need not ask."""
 
+    def __len__(self) -> int:
+        return len(self._live)
+
     def set(self, key: TimerKey, at_ns: int) -> None:
         """Set a timer to `at_ns`, or move it."""
         if len(self._heap) >= self._most:

@@ -22,6 +22,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum number of tries of a request whose workers fail; then the request fails."""
     first_lead_ns: int = 0
     """Initial lead of early dispatch in ns; 0: no early dispatch."""
+    priority_floors: dict[int, float] = {}
+    """Fraction of worker time that a priority class keeps while it waits, by priority; without one: the default."""
 
 
 class ObserverOptions(BaseModel):

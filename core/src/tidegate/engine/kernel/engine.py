@@ -5,6 +5,7 @@ It is pure: the simulator drives it in virtual time, the proxy on the monotonic 
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from tidegate.api import (
     NEVER_NS,
@@ -75,13 +76,15 @@ class Engine:
         first_lead_ns: int = 0,
         timelines: TimelineRecorder | None = None,
         policies: Policies | None = None,
+        priority_floors: Mapping[int, float] = MappingProxyType({}),
     ) -> None:
         """Create the engine of a policy, under the name that reports and metrics show.
 
         `strict`: raise a policy's exception instead of falling back. `learn`: correct the profiles by observations.
         `max_tries`: number of tries of a request whose workers fail; then it fails. `first_lead_ns`: initial lead of
         early dispatch in ns; 0: none. `timelines`: records what `timeline` returns; None: nothing. `policies`: creates
-        the policy of a PolicyChanged; None: such events are rejected.
+        the policy of a PolicyChanged; None: such events are rejected. `priority_floors`: fraction of worker time that a
+        priority class keeps, by priority.
         """
         setup = policy.setup
         self.name = name
@@ -95,7 +98,9 @@ class Engine:
         self._timelines = timelines
         self._witness: PolicyTraceObserver | None = timelines
         self._policies = policies
-        settings = EngineSettings(learn=learn, max_tries=max_tries, first_lead_ns=first_lead_ns)
+        settings = EngineSettings(
+            learn=learn, max_tries=max_tries, first_lead_ns=first_lead_ns, priority_floors=dict(priority_floors)
+        )
         self._retry = PolicyRetry(policy)
         self._begin(policy, settings)
         self._state.expectations.check(setup.workers, self._state.models)

@@ -70,6 +70,7 @@ class EngineState:
             decides=lambda: self.policy,
             is_free=self._is_free,
             runs=lambda: bool(self.flights),
+            floors=settings.priority_floors,
         )
         self.next_batch_id = setup.first_batch_id
         """The least that the next batch may be called."""

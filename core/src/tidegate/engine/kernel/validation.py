@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from tidegate.api import Request
 from tidegate.engine.kernel.state import EngineState
 from tidegate.engine.state_tables import InFlightBatch, Reservations
+from tidegate.engine.waiting.fair_queue import FairQueue
 from tidegate.engine.waiting.fair_queue_group import FairQueueGroup
 from tidegate.engine.waiting.flows import flow_key
 from tidegate.observation import Reducer
@@ -163,7 +164,7 @@ def _workers(state: EngineState, reducer: Reducer) -> Iterator[str]:
 
 
 def _timers(state: EngineState, reducer: Reducer) -> Iterator[str]:
-    shared = {id(each): each for each in state.waiting._sharing._shared_by.values()}.values()
+    shared = _groups(state.waiting._sharing)
     for timers in (state.succession.timers, state.flights._planned_starts, *(each.hopeless for each in shared)):
         entries = Counter((key, order) for _, order, key in timers._heap)
         if any(entries[key, order] != 1 for key, order in timers._live.items()):
@@ -177,19 +178,27 @@ def _timers(state: EngineState, reducer: Reducer) -> Iterator[str]:
 # Turns ---------------------------------------------------------------------------------------------------------------
 
 
+def _groups(sharing: FairQueue) -> list[FairQueueGroup]:
+    """The classes of all sets of workers."""
+    of_sets = {id(classes): classes for classes in sharing._classes_by.values()}.values()
+    return [shared for classes in of_sets for shared in classes.groups.values()]
+
+
 def _sharing(state: EngineState, reducer: Reducer) -> Iterator[str]:
     sharing = state.waiting._sharing
-    for shared in {id(each): each for each in sharing._shared_by.values()}.values():
+    for shared in _groups(sharing):
         names = sorted(shared._places)
         queued = {
             r.id: r
             for r in state.waiting.queued.values()
-            if not r.is_late and sharing._shared_by.get(r.model) is shared
+            if not r.is_late and r.model in sharing._classes_by and sharing._of(r) is shared
         }
         held = {request.id: request for request in shared.held}
         if shared.waiting != len(queued) + len(held):
             yield f"of {names} {shared.waiting} wait, and are {len(queued)} queued and {len(held)} held"
         if not shared.contended:
+            if shared.has_rivals and shared.waiting:
+                yield f"of {names} a class waits beside others and is not queued fairly"
             if held:
                 yield f"of {names} {sorted(held)} are held though nobody else waits"
             if {flow_key(request) for request in queued.values()} - {shared._sole}:
@@ -220,7 +229,7 @@ def _flows(shared: FairQueueGroup, queued: dict[int, Request], held: dict[int, R
 
 def _view(shared: FairQueueGroup, queued: dict[int, Request]) -> Iterator[str]:
     view, flows = shared._view, shared._flows
-    shown = Counter((flows._flow_of[i].number, r.model) for i, r in queued.items() if i in flows._flow_of)
+    shown = Counter((flows._flow_of[i].top.number, r.model) for i, r in queued.items() if i in flows._flow_of)
     if shown != Counter(view._shown):
         yield f"the policy sees {dict(shown)} by flow and model, and is thought to see {view._shown}"
     if gone := view._counted.keys() - queued.keys():

@@ -1,6 +1,6 @@
 """Latency of a model's batches on its workers, and which requests still have time for them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
 
@@ -77,6 +77,21 @@ class BatchCosts:
             return False
         full_ns = self._full_ns(request)
         return now_ns + full_ns + full_ns // len(self._places[request.model].workers) > request.deadline_ns
+
+    def largest_ns(self, models: Collection[str]) -> int:
+        """Return the latency in ns of the largest batch of these models, of any shape that was asked about; 0: none."""
+        return max(
+            (
+                cost.grace_ns // len(self._places[key[0]].workers)
+                for key, cost in self._costs.items()
+                if key[0] in models
+            ),
+            default=0,
+        )
+
+    def full_batch_ns(self, model: str, shape: str) -> int:
+        """Return the latency in ns of the largest batch of a model and shape."""
+        return self._cost_of(model, shape).grace_ns // len(self._places[model].workers)
 
     def grace_ns(self, model: str, shape: str) -> int:
         """Return the time in ns between starts if all workers of a model run its largest batch of this shape in

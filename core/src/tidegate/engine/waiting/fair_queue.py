@@ -1,13 +1,16 @@
-"""Fair queueing of all models: one `FairQueueGroup` for each set of models that share workers."""
+"""Fair queueing of all models: `PriorityClasses` for each set of models that share workers."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from tidegate.api import NEVER_NS, Model, Request, Worker
+from tidegate.api.model import DEFAULT_PRIORITY
 from tidegate.engine.estimates.expectations import Expectations
 from tidegate.engine.state_tables import WorkerTable
 from tidegate.engine.waiting.batch_costs import WidestRoute
 from tidegate.engine.waiting.fair_queue_group import FairQueueGroup
+from tidegate.engine.waiting.priority_classes import PriorityClasses
 
 
 class FairQueue:
@@ -24,15 +27,25 @@ class FairQueue:
         queued: Mapping[int, Request],
         no_slo_max_deferral_ns: int,
         is_best_effort: Callable[[str], bool],
+        floors: Mapping[int, float],
     ) -> None:
+        """Create fair queueing without requests.
+
+        `queued`: requests that the policy sees, by id. `no_slo_max_deferral_ns`: how long requests without a deadline
+        yield to others. `is_best_effort(model)`: whether the policy also runs late requests of a model. `floors`:
+        fraction of worker time that a priority class keeps, by priority.
+        """
         self._fleet = fleet
         self._expectations = expectations
         self._queued = queued
         self._patience_ns = no_slo_max_deferral_ns
         self._is_best_effort = is_best_effort
-        self._shared_by: dict[str, FairQueueGroup] = {}
+        self._floors = floors
+        self._classes_by: dict[str, PriorityClasses] = {}
+        self._ranked: list[PriorityClasses] = []
+        """Sets of workers with requests of several priorities."""
         self._contended: list[FairQueueGroup] = []
-        """The sets of workers for which something may be held."""
+        """The classes of sets of workers of which something may be held."""
         self._group()
 
     def __len__(self) -> int:
@@ -55,27 +68,56 @@ class FairQueue:
 
     def admits(self, now_ns: int, request: Request) -> bool:
         """Add a waiting request; return whether the policy may see it at once."""
-        shared = self._shared_by[request.model]
-        if shared.admits(request):
+        classes = self._classes_by[request.model]
+        shared, rivals = classes.usual, list[FairQueueGroup]()
+        if classes.has_several or request.priority != DEFAULT_PRIORITY:
+            shared = classes.group(request.priority)
+            if classes not in self._ranked:
+                self._ranked.append(classes)
+            if rivals := classes.meet(shared):
+                for each in rivals:
+                    self._contend(now_ns, each)
+        if not rivals and shared.admits(request):
             return True
+        self._contend(now_ns, shared)
+        shared.contend(request)
+        return False
+
+    def _of(self, request: Request) -> FairQueueGroup:
+        classes = self._classes_by[request.model]
+        return classes.usual if request.priority == DEFAULT_PRIORITY else classes.group(request.priority)
+
+    def _contend(self, now_ns: int, shared: FairQueueGroup) -> None:
+        """Start fair queueing of a class, whose requests the policy sees."""
         if not shared.contended:
             shared.begin_to_contend(now_ns, self._queued_by(shared))
             if shared not in self._contended:
                 self._contended.append(shared)
-        shared.contend(request)
-        return False
 
     def excess(self, now_ns: int) -> list[Request]:
         """Return requests that the policy must not see any more, oldest first; the engine withdraws each."""
+        for classes in self._ranked:
+            classes.arrange(now_ns)
         return [request for shared in self._contended for request in shared.excess(now_ns, self._queued.values())]
 
-    def call_back(self, request: Request) -> None:
-        """Throttle a request withdrawn from the policy, behind all others."""
-        self._shared_by[request.model].call_back(request)
+    def call_back(self, requests: list[Request]) -> None:
+        """Throttle requests withdrawn from the policy, youngest first: behind all others, or where they were before."""
+        for request in reversed(requests):
+            if not (shared := self._of(request)).closed:
+                shared.call_back(request)
+        for request in requests if self._ranked else ():
+            if (shared := self._of(request)).closed:
+                shared.call_back(request)
+
+    def is_outranked(self, request: Request) -> bool:
+        """Whether a throttled request waits because of more urgent ones."""
+        return self._of(request).closed
 
     def next(self, now_ns: int) -> Request | None:
         """Return the next request for the policy; None if none is due."""
         quiet = False
+        for classes in self._ranked:
+            classes.arrange(now_ns)
         for shared in self._contended:
             if request := shared.next(now_ns):
                 return request
@@ -90,11 +132,11 @@ class FairQueue:
 
     def hopeless_ns(self, request: Request) -> int | None:
         """Return the time in ns from which a request is late even alone; None if it is served anyway."""
-        return self._shared_by[request.model].hopeless_ns(request)
+        return self._classes_by[request.model].usual.hopeless_ns(request)
 
     def reprieve(self, request: Request) -> None:
         """Put back a throttled request that may be on time because a profile changed."""
-        self._shared_by[request.model].reprieve(request)
+        self._of(request).reprieve(request)
 
     def start(self, model: str, requests: list[Request], rows: int, duration_ns: int) -> None:
         """Record the start of a batch of `rows` rows with these requests of a model.
@@ -105,12 +147,19 @@ class FairQueue:
             requests = [request for request in requests if not request.is_late]
             if not requests:
                 return
-        self._shared_by[model].start(requests, rows, duration_ns)
+        classes = self._classes_by[model]
+        if not classes.has_several:
+            classes.usual.start(requests, rows, duration_ns)
+            return
+        for priority in {request.priority for request in requests}:
+            of_class = [request for request in requests if request.priority == priority]
+            classes.group(priority).start(of_class, rows, duration_ns)
+            classes.charge(priority, duration_ns * sum(request.rows for request in of_class) // rows)
 
     def leave(self, request: Request) -> None:
         """Remove a request that did not start, throttled or not."""
         if not request.is_late:
-            self._shared_by[request.model].leave(request)
+            self._of(request).leave(request)
 
     def get(self, request_id: int) -> Request | None:
         """Return a throttled request by id; None if there is none."""
@@ -129,12 +178,17 @@ class FairQueue:
         for request in self._queued.values():
             if request.is_late:
                 continue
-            waiting[id(self._shared_by[request.model])].append(request)
+            waiting[id(self._of(request))].append(request)
         for requests in waiting.values():
-            shared = self._shared_by[requests[0].model]
+            shared, classes = self._of(requests[0]), self._classes_by[requests[0].model]
             shared.begin(now_ns, requests)
             if shared.contended:
                 self._contended.append(shared)
+            if classes.has_several and classes not in self._ranked:
+                self._ranked.append(classes)
+        for classes in self._ranked:
+            for shared in [each for each in classes.groups.values() if each.waiting and classes.meet(each)]:
+                self._contend(now_ns, shared)
 
     def _group(self) -> None:
         """Put models together that share workers, be it by way of others."""
@@ -154,18 +208,16 @@ class FairQueue:
             together = set().union(*(groups[name] for part in hosts for name in of_partition.get(part, ())))
             for name in together:
                 groups[name] = together
-        self._shared_by = {}
+        self._classes_by, self._ranked = {}, []
         for group in {id(group): group for group in groups.values()}.values():
             of_group = {name: places[name] for name in places if name in group}
-            shared = FairQueueGroup(fleet, self._expectations, of_group, self._patience_ns, self._is_best_effort)
-            self._shared_by.update(dict.fromkeys(of_group, shared))
+            make = partial(FairQueueGroup, fleet, self._expectations, of_group, self._patience_ns, self._is_best_effort)
+            workers = frozenset[int]().union(*(place.workers for place in of_group.values()))
+            classes = PriorityClasses(make, fleet, workers, self._floors)
+            self._classes_by.update(dict.fromkeys(of_group, classes))
 
     def _queued_by(self, shared: FairQueueGroup) -> Iterator[Request]:
-        return (
-            request
-            for request in self._queued.values()
-            if self._shared_by[request.model] is shared and not request.is_late
-        )
+        return (request for request in self._queued.values() if not request.is_late and self._of(request) is shared)
 
 
 def _place_of(model: Model, hosting: Mapping[str, list[Worker]]) -> WidestRoute | None:

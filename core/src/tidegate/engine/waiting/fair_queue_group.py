@@ -10,6 +10,7 @@ the worker time of the batches that it takes part in, by rows.
 - While a worker is idle, only requests behind a full batch of their queue key are throttled.
 - Requests without a deadline yield to those with one until they have waited for `no_slo_max_deferral_ns`; from then on
   they share the workers fairly.
+- Each priority class has a group of its own (`priority_classes`). The policy sees nothing of a group that is `closed`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -39,6 +40,19 @@ class VisibleRequests:
         """When what of it has a deadline ceases to be."""
 
     @property
+    def latest_start_ns(self) -> int:
+        """Time in ns until which every request still fits into a batch of the size that the load needs.
+
+        -1 if that has passed for one of them, or one has no deadline that counts.
+        """
+        return self._stale.next_ns if len(self._stale) == sum(self._shown.values()) else -1
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """Number of kinds of batches that the policy may form, by model; at least 1 for each model."""
+        return {model: max(1, len(self.rows_of(model))) for _, model in self._shown}
+
+    @property
     def models(self) -> Mapping[str, Mapping[QueueKey, int]]:
         """Rows that can still be in a full batch, by model and queue key."""
         return self._rows
@@ -49,12 +63,12 @@ class VisibleRequests:
 
     def shows(self, flow: ClientFlow, model: str) -> bool:
         """Whether the policy sees any request of a flow for a model."""
-        return (flow.number, model) in self._shown
+        return (flow.top.number, model) in self._shown
 
     def show(self, now_ns: int, request: Request, flow: ClientFlow) -> None:
         """Count a request that the policy sees from `now_ns` on."""
         model = request.model
-        shown = (flow.number, model)
+        shown = (flow.top.number, model)
         self._shown[shown] = self._shown.get(shown, 0) + 1
         if self._costs.counts_time_of(request):
             stale_ns = self._costs.stale_ns(request)
@@ -70,7 +84,7 @@ class VisibleRequests:
 
     def hide(self, request: Request, flow: ClientFlow) -> None:
         """Stop counting a request that the policy no longer sees."""
-        shown = (flow.number, request.model)
+        shown = (flow.top.number, request.model)
         count = self._shown[shown] - 1
         if count:
             self._shown[shown] = count
@@ -130,11 +144,19 @@ class FairQueueGroup:
         """Whether several flows waited since the last time that nothing did."""
         self.hopeless = Timers()
         """When held requests, by id, cannot be on time any more. Kept by `hold` unless the policy is best-effort."""
+        self.closed = False
+        """Whether the policy sees no request except what fills more urgent batches, because such a class waits."""
+        self._tight_until_ns = -1
+        """Latest deadline of a request with too little time to wait for a full batch and to run in one."""
+        self.above: Sequence[FairQueueGroup] = ()
+        """The groups whose batches the requests may fill while the group is closed."""
+        self.has_rivals = False
+        """Whether other priority classes wait for the same workers."""
         self._fleet = fleet
         self._patience_ns = no_slo_max_deferral_ns
         self._places = places
         self._costs = BatchCosts(fleet.models, places, expectations, is_best_effort)
-        self._sole: FlowKey = ("", True)
+        self._sole: FlowKey = ("", "", True)
         """Whose everything is that waits, while it is not contended."""
         self._forget()
 
@@ -178,11 +200,15 @@ class FairQueueGroup:
         for request in seen:
             self._flows.join(request)
             self._view.show(now_ns, request, self._flows.of(request.id))
+            if self.has_rivals:
+                self._note_tight(request)
 
     def contend(self, request: Request) -> None:
         """Add a request that `admits` rejected; it is throttled until `next` returns it."""
         self._flows.join(request)
         self.waiting += 1
+        if self.has_rivals:
+            self._note_tight(request)
         if self._held or self._newcomer:
             self._hold_newcomer()
             self._hold(request)
@@ -194,6 +220,8 @@ class FairQueueGroup:
 
         `queued`: requests that the policy sees, of these and other models.
         """
+        if self.closed:
+            return self._excess_of_closed(queued) if self._view.kinds else []
         excess: list[Request] = []
         seen, held, newcomer = self._view.models, self._held, self._newcomer
         for model in seen:
@@ -206,21 +234,21 @@ class FairQueueGroup:
         return excess
 
     def call_back(self, request: Request) -> None:
-        """Throttle a request that the policy saw, behind all others."""
+        """Throttle a request that the policy saw, behind all others; before them if the group is closed."""
         self._hold_newcomer()
         self._view.hide(request, self._flows.of(request.id))
-        self._hold(request)
+        self._hold(request, oldest=self.closed)
 
     def _hold_newcomer(self) -> None:
         if newcomer := self._newcomer:
             self._newcomer = None
             self._hold(newcomer)
 
-    def _hold(self, request: Request) -> None:
+    def _hold(self, request: Request, *, oldest: bool = False) -> None:
         held = self._held.get(request.model)
         if held is None:
             held = self._held[request.model] = ThrottledRequests()
-        held.add(request, self._flows.of(request.id))
+        held.add(request, self._flows.of(request.id), oldest=oldest)
         if self._costs.counts_time_of(request):
             self.hopeless.set(request.id, self._costs.hopeless_ns(request))
 
@@ -246,7 +274,7 @@ class FairQueueGroup:
         if self.contended:
             for request in requests:
                 flow = self._flows.part(request)
-                flow.served_ns += duration_ns * request.rows // rows
+                flow.charge(duration_ns * request.rows // rows)
                 self._view.hide(request, flow)
             if not self.waiting:
                 self._forget()
@@ -291,10 +319,74 @@ class FairQueueGroup:
             return newcomer if newcomer.id == request_id else None
         return next((found for held in self._held.values() if (found := held.get(request_id))), None)
 
+    # Priority classes --------------------------------------------------------------------------------------------
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """Number of kinds of batches of which requests wait, by model; at least 1 for each model."""
+        waiting = dict.fromkeys(self._held, 1)
+        if self._newcomer:
+            waiting[self._newcomer.model] = 1
+        return waiting | self._view.kinds
+
+    @property
+    def largest_ns(self) -> int:
+        """Latency in ns of the largest batch of any model of which requests wait."""
+        return self._costs.largest_ns(self.kinds)
+
+    @property
+    def latest_start_ns(self) -> int:
+        """Time in ns until which no request of the group needs a worker; -1 if one may need it now."""
+        return -1 if self._held or self._newcomer else self._view.latest_start_ns
+
+    def _note_tight(self, request: Request) -> None:
+        if request.deadline_ns < request.arrival_ns + 2 * self._costs.full_batch_ns(request.model, request.shape):
+            self._tight_until_ns = max(self._tight_until_ns, request.deadline_ns)
+
+    def _free_rows(self, model: str, key: QueueKey) -> int:
+        """Rows that batches of more urgent classes leave free."""
+        rows = sum(group._view.rows_of(model).get(key, 0) for group in self.above)
+        return self._fleet.models[model].merged_rows - rows if rows and self._fleet.models[model].merges else 0
+
+    def _next_to_fill(self, now_ns: int) -> Request | None:
+        """A request that fills a batch of a more urgent class, and has time for it."""
+        if any(now_ns <= group._tight_until_ns for group in self.above):
+            return None
+        self._view.pass_time(now_ns)
+        for model, held in self._held.items():
+            for key in {key: None for group in self.above for key in group._view.rows_of(model)}:
+                free = self._free_rows(model, key) - self._view.rows_of(model).get(key, 0)
+                while free > 0 and (request := held.oldest_of_key(key)):
+                    if not self._costs.is_late(now_ns, request):
+                        if request.rows <= free:
+                            return request
+                        break
+                    held.pass_over(request)
+        return None
+
+    def _excess_of_closed(self, queued: Iterable[Request]) -> list[Request]:
+        """Return the requests that do not fit into batches of more urgent classes."""
+        free: dict[QueueKey, int] = {}
+        excess = []
+        for request in queued:
+            if self._flows.has(request.id):
+                key = (request.model, request.shape, request.merge_key)
+                left = free.get(key)
+                if left is None:
+                    left = self._free_rows(request.model, key)
+                free[key] = left - request.rows
+                if left < request.rows:
+                    excess.append(request)
+        return excess
+
     # Turns -------------------------------------------------------------------------------------------------------
 
     def next(self, now_ns: int) -> Request | None:
         """Remove and return the next throttled request for the policy; None if none is due."""
+        if self.closed:
+            self._hold_newcomer()
+            request = self._next_to_fill(now_ns)
+            return self._show(now_ns, request) if request else None
         if newcomer := self._newcomer:
             self._view.pass_time(now_ns)
             flow = self._flows.of(newcomer.id)
@@ -308,15 +400,20 @@ class FairQueueGroup:
         self._view.pass_time(now_ns)
         for model, held in list(self._held.items()):
             if request := self._next_of(now_ns, model, held):
-                held.remove(request.id)
-                self.hopeless.cancel(request.id)
-                self._view.show(now_ns, request, self._flows.of(request.id))
-                if not held:
-                    del self._held[model]
-                return request
+                return self._show(now_ns, request)
             if not held:
                 del self._held[model]
         return None
+
+    def _show(self, now_ns: int, request: Request) -> Request:
+        """Count a throttled request as one that the policy sees; return it."""
+        held = self._held[request.model]
+        held.remove(request.id)
+        self.hopeless.cancel(request.id)
+        self._view.show(now_ns, request, self._flows.of(request.id))
+        if not held:
+            del self._held[request.model]
+        return request
 
     def _is_next(self, now_ns: int, request: Request, flow: ClientFlow) -> bool:
         """Whether it is the turn of a flow that has this request, and no other flow has one; see `_next_in_turn`."""
@@ -398,6 +495,8 @@ class FairQueueGroup:
         if not self._fleet.idle_ids.isdisjoint(self._places[model].workers):
             return
         others, hurried = self._flows.count
+        if self.has_rivals:
+            others, hurried = others and others + 1, hurried and hurried + 1
         crowded_ns = self._crowded_ns.get(model)
         if crowded_ns is None:
             crowded_ns = self._crowded_ns[model] = [-REMEMBERED_NS, -REMEMBERED_NS]
@@ -417,13 +516,16 @@ class FairQueueGroup:
         rows: dict[QueueKey, int] = {}
         excess = []
         for request in queued:
-            if request.model != model or request.is_late or (flow := self._flows.of(request.id)).hurried != hurried:
+            if request.model != model or request.is_late or not self._flows.has(request.id):
+                continue
+            flow = self._flows.of(request.id)
+            if flow.hurried != hurried:
                 continue
             key = (model, request.shape, request.merge_key)
             before = rows.get(key, 0)
-            if (before < most_rows and (before or len(rows) < OPEN_BATCHES)) or flow.number not in kept:
+            if (before < most_rows and (before or len(rows) < OPEN_BATCHES)) or flow.top.number not in kept:
                 rows[key] = before + request.rows
-                kept.add(flow.number)
+                kept.add(flow.top.number)
             else:
                 excess.append(request)
         return excess

@@ -1,7 +1,7 @@
 """Flows of fair queueing and their throttled requests.
 
 A flow contains the requests of one client for models that share workers; requests with and without a deadline are
-separate flows.
+separate flows. The flows of one tenant share one turn by its weight, and take it in rotation.
 """
 
 from collections import deque
@@ -11,21 +11,21 @@ from heapq import heapify, heappop, heappush, heapreplace
 from tidegate.api import NEVER_NS, QueueKey, Request
 from tidegate.engine.timers import MAX_DEAD_TIMERS
 
-FlowKey = tuple[str, bool]
-"""(client, whether its requests have deadlines)."""
+FlowKey = tuple[str, str, bool]
+"""(tenant, client, whether its requests have deadlines)."""
 
 
 def flow_key(request: Request) -> FlowKey:
     """Return the key of the flow that a request belongs to."""
-    return request.client, request.deadline_ns != NEVER_NS
+    return request.tenant, request.client, request.deadline_ns != NEVER_NS
 
 
 class ClientFlow:
     """Requests of one client for models that share workers; those with and without a deadline are separate flows."""
 
-    __slots__ = ("hurried", "number", "served_ns", "waiting")
+    __slots__ = ("hurried", "number", "served_ns", "tenant", "waiting")
 
-    def __init__(self, number: int, *, hurried: bool) -> None:
+    def __init__(self, number: int, *, hurried: bool, tenant: "TenantFlow | None" = None) -> None:
         self.number = number
         """The number of the flow, in the order in which flows came."""
         self.hurried = hurried
@@ -34,6 +34,45 @@ class ClientFlow:
         """The worker time that it has had, on a scale that all flows share: the one with the least is next."""
         self.waiting = 0
         """Requests that have not started, whether the policy sees them or not."""
+        self.tenant = tenant
+        """The flow of its tenant, in whose turn it is served; None: it has its own."""
+
+    @property
+    def top(self) -> "ClientFlow":
+        """The flow whose turn it waits for: its tenant's, or itself."""
+        return self.tenant or self
+
+    def charge(self, duration_ns: int) -> None:
+        """Add worker time in ns that it has had."""
+        self.served_ns += duration_ns
+        if self.tenant:
+            self.tenant.charge(duration_ns)
+
+
+class TenantFlow(ClientFlow):
+    """Requests of all clients of one tenant: `served_ns` is worker time divided by the weight of the tenant."""
+
+    __slots__ = ("clients", "scale_ns", "weight")
+
+    def __init__(self, number: int, *, hurried: bool) -> None:
+        super().__init__(number, hurried=hurried)
+        self.weight = 1.0
+        """The weight that its latest request brought."""
+        self.clients = FlowRanking()
+        """The flows of its clients that wait; one that ceased to wait stays until it surfaces."""
+        self.scale_ns = 0
+        """Where a client begins that did not wait."""
+
+    @property
+    def first(self) -> ClientFlow | None:
+        """The client that was served least of those that wait."""
+        while (flow := self.clients.first) and not flow.waiting:
+            self.clients.drop_first()
+        return flow
+
+    def charge(self, duration_ns: int) -> None:
+        """Add worker time in ns that a client of it has had."""
+        self.served_ns += round(duration_ns / self.weight)
 
 
 class FlowRanking:
@@ -90,6 +129,7 @@ class WaitingFlows:
         """
         self._patience_ns = no_slo_max_deferral_ns
         self._flows: dict[FlowKey, ClientFlow] = {}
+        self._tenants: dict[tuple[str, bool], TenantFlow] = {}
         self._flow_of: dict[int, ClientFlow] = {}
         """The flow that a request waits in, by the request's id."""
         self._numbers = 0
@@ -111,6 +151,10 @@ class WaitingFlows:
         """Return the flow of a waiting request."""
         return self._flow_of[request_id]
 
+    def has(self, request_id: int) -> bool:
+        """Whether a request waits here."""
+        return request_id in self._flow_of
+
     def join(self, request: Request) -> None:
         """Add a waiting request to its flow."""
         key = flow_key(request)
@@ -118,12 +162,13 @@ class WaitingFlows:
         if flow is None:
             self._prune()
             self._numbers += 1
-            flow = self._flows[key] = ClientFlow(self._numbers, hurried=key[1])
+            tenant = self._tenant_of(request, hurried=key[2]) if request.tenant else None
+            flow = self._flows[key] = ClientFlow(self._numbers, hurried=key[2], tenant=tenant)
         if not flow.waiting:
-            if least := self._first(hurried=True) or self._first(hurried=False):
-                self._scale_ns = max(self._scale_ns, least.served_ns)
-            flow.served_ns = max(flow.served_ns, self._scale_ns)
-            self._rankings[flow.hurried].add(flow)
+            if flow.tenant:
+                self._join_tenant(flow, flow.tenant, request.weight)
+            else:
+                self._begin_to_wait(flow)
             self.count[flow.hurried] += 1
         flow.waiting += 1
         self._flow_of[request.id] = flow
@@ -132,12 +177,41 @@ class WaitingFlows:
                 self._unhurried = deque(each for each in self._unhurried if each.id in self._flow_of)
             self._unhurried.append(request)
 
+    def _tenant_of(self, request: Request, *, hurried: bool) -> TenantFlow:
+        """The flow of a request's tenant, which may be a new one."""
+        key = request.tenant, hurried
+        tenant = self._tenants.get(key)
+        if tenant is None:
+            self._numbers += 1
+            tenant = self._tenants[key] = TenantFlow(self._numbers, hurried=hurried)
+        return tenant
+
+    def _begin_to_wait(self, flow: ClientFlow) -> None:
+        """Rank a flow that has a turn of its own and did not wait."""
+        if least := self._first(hurried=True) or self._first(hurried=False):
+            self._scale_ns = max(self._scale_ns, least.served_ns)
+        flow.served_ns = max(flow.served_ns, self._scale_ns)
+        self._rankings[flow.hurried].add(flow)
+
+    def _join_tenant(self, flow: ClientFlow, tenant: TenantFlow, weight: float) -> None:
+        """Rank the flow of a client that did not wait among those of its tenant."""
+        if not tenant.waiting:
+            self._begin_to_wait(tenant)
+        if least := tenant.first:
+            tenant.scale_ns = max(tenant.scale_ns, least.served_ns)
+        flow.served_ns = max(flow.served_ns, tenant.scale_ns)
+        tenant.weight = weight
+        tenant.clients.add(flow)
+        tenant.waiting += 1
+
     def part(self, request: Request) -> ClientFlow:
         """Remove a request and return its flow."""
         flow = self._flow_of.pop(request.id)
         flow.waiting -= 1
         if not flow.waiting:
             self.count[flow.hurried] -= 1
+            if flow.tenant:
+                flow.tenant.waiting -= 1
         return flow
 
     def is_turn(self, now_ns: int, flow: ClientFlow, grace_ns: int) -> bool:
@@ -145,6 +219,10 @@ class WaitingFlows:
         first = self._first(hurried=True) if self.count[True] else None
         other = self._ripe(now_ns, first) if flow.hurried else self._first(hurried=False)
         served_ns = flow.served_ns - grace_ns
+        if tenant := flow.tenant:
+            if (client := tenant.first) and client.served_ns < served_ns:
+                return False
+            served_ns = tenant.served_ns - round(grace_ns / tenant.weight)
         return not (first and first.served_ns < served_ns) and not (other and other.served_ns < served_ns)
 
     def _ripe(self, now_ns: int, first: ClientFlow | None) -> ClientFlow | None:
@@ -155,7 +233,7 @@ class WaitingFlows:
         if not unhurried or now_ns - unhurried[0].arrival_ns <= self._patience_ns:
             self._ripe_number = -1
             return None
-        flow = self._flow_of[unhurried[0].id]
+        flow = self._flow_of[unhurried[0].id].top
         if self._ripe_number != flow.number:
             self._ripe_number = flow.number
             flow.served_ns = max(flow.served_ns, first.served_ns if first else 0)
@@ -172,6 +250,7 @@ class WaitingFlows:
         """Clients choose how many they are: those that wait for nothing must not pile up."""
         if len(self._flows) > 2 * sum(self.count) + 64:
             self._flows = {key: flow for key, flow in self._flows.items() if flow.waiting}
+            self._tenants = {key: tenant for key, tenant in self._tenants.items() if tenant.waiting}
 
 
 class ThrottledRequests:
@@ -183,6 +262,9 @@ class ThrottledRequests:
         self._of_flow: dict[int, deque[Request]] = {}
         self._of_key: dict[QueueKey, deque[Request]] = {}
         self._flows = FlowRanking()
+        """The flows that have turns of their own and requests here."""
+        self._clients: dict[int, FlowRanking] = {}
+        """The flows of a tenant's clients that have requests here, by the number of its flow."""
         self._entries = 0
 
     def __len__(self) -> int:
@@ -191,12 +273,20 @@ class ThrottledRequests:
     def __iter__(self) -> Iterator[Request]:
         return (request for request, _ in self._held.values())
 
-    def add(self, request: Request, flow: ClientFlow) -> None:
-        """Add a request, the youngest of its flow."""
+    def add(self, request: Request, flow: ClientFlow, *, oldest: bool = False) -> None:
+        """Add a request, the youngest of its flow, or the `oldest`."""
         self._held[request.id] = request, flow
-        self._of_flow.setdefault(flow.number, deque()).append(request)
-        self._of_key.setdefault((request.model, request.shape, request.merge_key), deque()).append(request)
-        self._flows.add(flow)
+        of_flow = self._of_flow.setdefault(flow.number, deque())
+        of_key = self._of_key.setdefault((request.model, request.shape, request.merge_key), deque())
+        if oldest:
+            of_flow.appendleft(request)
+            of_key.appendleft(request)
+        else:
+            of_flow.append(request)
+            of_key.append(request)
+        if flow.tenant:
+            self._clients.setdefault(flow.tenant.number, FlowRanking()).add(flow)
+        self._flows.add(flow.top)
         self._entries += 1
         if self._entries > 2 * len(self._held) + 64:
             self._tidy()
@@ -222,11 +312,24 @@ class ThrottledRequests:
     @property
     def first(self) -> tuple[ClientFlow, Request] | None:
         """The flow served least among those with requests here, with its oldest request; None if there is none."""
-        while flow := self._flows.first:
+        while top := self._flows.first:
+            if top.number in self._clients:
+                if found := self._first_in(self._clients[top.number]):
+                    return found
+                del self._clients[top.number]
+            elif request := self._head(self._of_flow.get(top.number)):
+                return top, request
+            self._of_flow.pop(top.number, None)
+            self._flows.drop_first()
+        return None
+
+    def _first_in(self, clients: FlowRanking) -> tuple[ClientFlow, Request] | None:
+        """The flow served least of a tenant's, with its oldest request."""
+        while flow := clients.first:
             if request := self._head(self._of_flow.get(flow.number)):
                 return flow, request
             self._of_flow.pop(flow.number, None)
-            self._flows.drop_first()
+            clients.drop_first()
         return None
 
     def oldest_of_key(self, key: QueueKey) -> Request | None:
@@ -251,11 +354,11 @@ class ThrottledRequests:
         return None
 
     def _tidy(self) -> None:
-        """Forget what left: behind what is held for long it would not surface."""
+        """Forget what left, and came back in front: behind what is held for long it would not surface."""
         for requests in (*self._of_flow.values(), *self._of_key.values()):
-            kept = [request for request in requests if request.id in self._held]
+            kept = {request.id: request for request in requests if request.id in self._held}
             requests.clear()
-            requests.extend(kept)
+            requests.extend(kept.values())
         self._of_flow = {number: requests for number, requests in self._of_flow.items() if requests}
         self._of_key = {key: requests for key, requests in self._of_key.items() if requests}
         self._entries = len(self._held)

@@ -3,7 +3,7 @@
 When a worker becomes ready, the engine forms a batch (`LateRequests.batch_for`) of the oldest late request, other late
 requests that can share it, and, in the free rows, requests that can still be on time. The policy gets the worker
 afterwards. If requests of other clients wait, they get every second batch. Clients of late requests are served in
-rotation.
+rotation. A more urgent priority class goes first, late or not.
 
 A worker that stays idle under its policy, or that runs part of a split model, gets late requests through the policy: it
 sees them without a deadline and with their own merge key while no on-time request needs the worker. They are withdrawn
@@ -25,8 +25,12 @@ LATE_KEY_SUFFIX = "/late"
 """Suffix of the merge key of late requests, so that they share batches only with each other."""
 
 
+_LateKey = tuple[str, int]
+"""(model, priority)."""
+
+
 class _LateOfModel:
-    """The late requests of one model that the policy does not see."""
+    """The late requests of one priority class of one model that the policy does not see."""
 
     def __init__(self) -> None:
         self.held = ThrottledRequests()
@@ -95,7 +99,7 @@ class LateRequests:
         self._expectations = expectations
         self._is_free = is_free
         self._held: dict[int, Request] = {}
-        self._of_model: dict[str, _LateOfModel] = {}
+        self._of_model: dict[_LateKey, _LateOfModel] = {}
         self._unseen: set[int] = set()
         """Late requests, by id, that the policy has never seen."""
         self._led: set[int] = set()
@@ -160,10 +164,11 @@ class LateRequests:
         request = self._held.pop(request_id, None)
         if request is not None:
             self._unseen.discard(request_id)
-            of_model = self._of_model[request.model]
+            key = request.model, request.priority
+            of_model = self._of_model[key]
             of_model.remove(request)
             if not of_model.held:
-                del self._of_model[request.model]
+                del self._of_model[key]
         return request
 
     def was_seen(self, request: Request) -> bool:
@@ -186,20 +191,20 @@ class LateRequests:
 
         Its late requests are removed; on-time requests in it stay queued. `start_ns`: time at which the worker is free.
         """
-        models = [name for name in self._of_model if self._begins_on(name, worker_id)]
-        models = [name for name in models if not self._fleet.models[name].pipelines]
-        first = self._of_model[min(models, key=self._oldest_ns)].held.first if models else None
+        waiting = [key for key in self._of_model if self._begins_on(key[0], worker_id)]
+        waiting = [key for key in waiting if not self._fleet.models[key[0]].pipelines]
+        first = self._of_model[min(waiting, key=self._rank)].held.first if waiting else None
         if first is None:
             return []
         oldest, waits = first[1], self._first_on_time(self._fleet.bookings[worker_id].hosts)
-        if waits is not None:
-            if waits.arrival_ns < oldest.arrival_ns:
+        if waits is not None and waits.priority <= oldest.priority:
+            if waits.priority < oldest.priority or waits.arrival_ns < oldest.arrival_ns:
                 return []
             if waits.client != oldest.client and worker_id in self._led:
                 self._led.discard(worker_id)
                 return []
         self._led.add(worker_id)
-        batch = self._pop(oldest.model, self._most_rows)
+        batch = self._pop((oldest.model, oldest.priority), self._most_rows)
         return batch + self._beside(batch, worker_id, start_ns)
 
     def _first_on_time(self, hosts: frozenset[str]) -> Request | None:
@@ -246,17 +251,17 @@ class LateRequests:
 
     def to_show_for(self, worker_id: int) -> list[Request]:
         """Return a batch to show to the policy for a worker that no on-time request needs; empty: none."""
-        models = [name for name in self._of_model if self._begins_on(name, worker_id)]
-        models = [name for name in models if self._is_left_over(name, worker_id)]
-        if not models:
+        waiting = [key for key in self._of_model if self._begins_on(key[0], worker_id)]
+        waiting = [key for key in waiting if self._is_left_over(key[0], worker_id)]
+        if not waiting:
             return []
-        return self._show(min(models, key=self._oldest_ns), self._most_rows)
+        return self._show(min(waiting, key=self._rank), self._most_rows)
 
     def next(self) -> Request | None:
         """Return a request for an idle worker that no on-time request needs; None if there is none."""
-        for name in self._of_model:
-            if self._is_left_over(name):
-                return self._show(name, lambda _: 0)[0]
+        for key in self._of_model:
+            if self._is_left_over(key[0]):
+                return self._show(key, lambda _: 0)[0]
         return None
 
     def to_call_back(self) -> list[Request]:
@@ -269,15 +274,15 @@ class LateRequests:
         wanted = {name for name in {late.model for late in shown.values()} if not self._is_left_over(name, shown=True)}
         return [late for late in shown.values() if late.model in wanted]
 
-    def _show(self, model: str, most_rows: Callable[[Request], int]) -> list[Request]:
-        shown = self._pop(model, most_rows)
+    def _show(self, key: _LateKey, most_rows: Callable[[Request], int]) -> list[Request]:
+        shown = self._pop(key, most_rows)
         self._shown.update((request.id, request) for request in shown)
         return shown
 
-    def _pop(self, model: str, most_rows: Callable[[Request], int]) -> list[Request]:
-        popped = self._of_model[model].pop(most_rows)
-        if not self._of_model[model].held:
-            del self._of_model[model]
+    def _pop(self, key: _LateKey, most_rows: Callable[[Request], int]) -> list[Request]:
+        popped = self._of_model[key].pop(most_rows)
+        if not self._of_model[key].held:
+            del self._of_model[key]
         for request in popped:
             del self._held[request.id]
         return popped
@@ -289,11 +294,12 @@ class LateRequests:
 
     def _hold(self, request: Request) -> None:
         self._held[request.id] = request
-        self._of_model.setdefault(request.model, _LateOfModel()).add(request)
+        self._of_model.setdefault((request.model, request.priority), _LateOfModel()).add(request)
 
-    def _oldest_ns(self, model: str) -> int:
-        first = self._of_model[model].held.first
-        return first[1].arrival_ns if first else NEVER_NS
+    def _rank(self, key: _LateKey) -> tuple[int, int]:
+        """More urgent classes first, then the one whose request is the oldest."""
+        first = self._of_model[key].held.first
+        return key[1], first[1].arrival_ns if first else NEVER_NS
 
     def _is_left_over(self, model: str, ready: int | None = None, *, shown: bool = False) -> bool:
         """Whether more workers are idle that a model can begin on than kinds of batches wait for them.

@@ -1,6 +1,6 @@
 """All waiting requests: visible to the policy, throttled by fair queueing, or late; and the policy's notifications."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 
 from tidegate.api import (
     Drop,
@@ -18,6 +18,8 @@ from tidegate.engine.waiting.out_of_order_deadlines import OutOfOrderDeadlines
 
 FAIR_SHARE = "fair_share"
 """Drop reason of a request that missed its deadline while throttled: its client had more service than others."""
+LOWER_PRIORITY = "lower_priority"
+"""Drop reason of a request that missed its deadline while more urgent ones used the workers."""
 DEADLINE_UNREACHABLE = "deadline_unreachable"
 """Drop reason of a request that missed its deadline while it waited; policies use the same reason."""
 Notification = RequestArrived | RequestCancelled | ProfileUpdated | Drop | None
@@ -36,12 +38,13 @@ class WaitingRequests:
         decides: Callable[[], Policy],
         is_free: Callable[[int], bool],
         runs: Callable[[], bool],
+        floors: Mapping[int, float],
     ) -> None:
         """Create the table without requests.
 
         `no_slo_max_deferral_ns`: how long, in ns, requests without a deadline yield to others. `decides()` returns the
         current policy. `is_free(worker_id)`: whether the policy may give work to an idle worker. `runs()`: whether a
-        batch is in flight.
+        batch is in flight. `floors`: fraction of worker time that a priority class keeps, by priority.
         """
         self.queued: dict[int, Request] = {}
         """The requests that the policy sees, by id."""
@@ -49,7 +52,12 @@ class WaitingRequests:
         self._expectations = expectations
         self._runs = runs
         self._sharing = FairQueue(
-            fleet, expectations, self.queued, no_slo_max_deferral_ns, lambda name: decides().is_best_effort(name)
+            fleet,
+            expectations,
+            self.queued,
+            no_slo_max_deferral_ns,
+            lambda name: decides().is_best_effort(name),
+            floors,
         )
         self._hurried = OutOfOrderDeadlines(self.queued, self._has_no_request, self._sharing.hopeless_ns)
         """Requests of `queued` that wait behind requests with more time."""
@@ -160,14 +168,13 @@ class WaitingRequests:
                 if self.queued.pop(excess.id, None):  # unless the policy ran or dropped it when told of another
                     called_back.append(excess)
                     yield RequestCancelled(now_ns, excess.id)
-            for excess in reversed(called_back):
-                sharing.call_back(excess)
+            sharing.call_back(called_back)
             yield None  # what the policy gave up wrongly meanwhile waits, too
         for hopeless in sharing.hopeless(now_ns):
             if (yield from self._doubt(now_ns, hopeless)):
                 sharing.reprieve(hopeless)
             elif self.give_up(now_ns, hopeless, seen=False):
-                yield Drop(hopeless.id, FAIR_SHARE)
+                yield Drop(hopeless.id, LOWER_PRIORITY if sharing.is_outranked(hopeless) else FAIR_SHARE)
         yield None  # so does what was expected of those who will not come
         while following := sharing.next(now_ns):
             self.returns(following)
