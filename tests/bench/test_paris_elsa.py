@@ -93,7 +93,9 @@ def test_it_runs_and_writes_its_figures(folder: Path, tmp_path: Path, capsys: py
     assert "times GPU(7)+FIFS (aim 1.7)" in printed
     found = json.loads(out.read_text())
     assert {row["policy"] for row in found["merging"]} == {"ELSA", "ELSA, merging"}
-    assert len(found["throughput"]) == 14
+    assert len(found["throughput"]) == 24
+    rates = {(row["planner"], str(row["options"]), row["policy"]): row["rate_rps"] for row in found["throughput"]}
+    assert rates["paris", "{}", "FIFS"], "FIFS does not depend on the order in which slices are listed"
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@
 DIR has the measurements, which are not a part of this project (docs/results/paris_elsa.md has their source). Takes
 about an hour on two cores, so it is not in `make bench`; `--only`, `--models` and `--requests` run a part.
 
-throughput   the six design points: the most queries per second of which 95 % are within 1.5 times what the largest
-             batch takes on GPU(7); query sizes log-normal, 1 to 32
+throughput   the paper's design points and ours: the most queries per second of which 95 % are within 1.5 times what
+             the largest batch takes on GPU(7); query sizes log-normal, 1 to 32
 merging      ELSA with merging of small queries, beside plain ELSA
 """
 
@@ -22,22 +22,35 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from bench.papers.paris_elsa import tables
-from bench.papers.paris_elsa.design_points import ELSA, FIFS, HOMOGENEOUS, MERGING, Point, drawn, homogeneous, paris
+from bench.papers.paris_elsa.design_points import (
+    EAGER,
+    ELSA,
+    FIFS,
+    HOMOGENEOUS,
+    MERGING,
+    PUBLISHED_ELSA,
+    SYMPHONY,
+    Point,
+    drawn,
+    homogeneous,
+    paris,
+)
 from bench.papers.paris_elsa.measured import Case, read_cases
 from bench.papers.paris_elsa.throughput import Cell, Found, Setting, measure
 from tidegate.sim.parallel import run_parallel
 
 PARTS = ("throughput", "merging")
 KNEES = {"segments": "knees"}
-"""Options of PARIS with the paper's knees; its default is our segmentation by SLO, which plans a slice for the queries
-that it answers within 0.8 of the SLA.
-"""
+"""Options of PARIS with the paper's knees; by default it simulates several plans and takes the best."""
 RANDOM_SEEDS = (1, 2, 3)
 EQUAL = [homogeneous(size) for size in HOMOGENEOUS]
 DESIGNS = [
     *EQUAL,
+    *(homogeneous(size, SYMPHONY) for size in HOMOGENEOUS),
+    *(homogeneous(size, EAGER, merging=True) for size in HOMOGENEOUS),
     *(drawn(seed, policy) for policy in (FIFS, ELSA) for seed in RANDOM_SEEDS),
-    *(paris(policy, **options) for options in (KNEES, {}) for policy in (FIFS, ELSA)),
+    *(paris(policy, **KNEES) for policy in (FIFS, PUBLISHED_ELSA, ELSA)),
+    *(paris(policy) for policy in (FIFS, ELSA, SYMPHONY)),
 ]
 
 
@@ -68,14 +81,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = [case for case in cases if not options.models or case.title in options.models]
     found: dict[str, Any] = {"requests": options.requests}
 
-    def run(some: Sequence[Case], points: Sequence[Point], setting: Setting, *, merging: bool = False) -> list[Found]:
-        cells = [Cell(case, point, setting, options.requests, merging) for case in some for point in points]
+    def run(some: Sequence[Case], points: Sequence[Point], setting: Setting) -> list[Found]:
+        cells = [Cell(case, point, setting, options.requests) for case in some for point in points]
         return list(_with_progress(console, run_parallel(measure, cells, jobs=options.jobs), len(cells)))
 
     def merged() -> list[dict[str, Any]]:
-        points = [paris(policy) for policy in (ELSA, MERGING)]
-        whole = [replace(point, policy=policy) for point in EQUAL[2:] for policy in (ELSA, MERGING)]
-        return tables.show_merging(console, run(chosen, [*points, *whole], Setting(), merging=True))
+        layouts = [paris(ELSA), *EQUAL[2:]]
+        points = [replace(each, policy=policy, merging=True) for each in layouts for policy in (ELSA, MERGING)]
+        return tables.show_merging(console, run(chosen, points, Setting()))
 
     parts: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "throughput": lambda: tables.show_throughput(console, run(chosen, DESIGNS, Setting())),

@@ -22,6 +22,8 @@ FIFS = PolicyChoice(name="fifs", options={"max_rows": 1}, label="FIFS")
 ELSA = PolicyChoice(name="elsa", options={"allow_batching": False}, label="ELSA")
 PUBLISHED_ELSA = PolicyChoice(name="elsa", options={"allow_batching": False, "drop_late": False}, label="ELSA, paper")
 MERGING = PolicyChoice(name="elsa", label="ELSA, merging")
+SYMPHONY = PolicyChoice(name="symphony", label="Symphony")
+EAGER = PolicyChoice(name="eager", label="eager, merging")
 PLAN_WITHIN_S = 20.0
 
 
@@ -33,6 +35,8 @@ class Point:
     policy: PolicyChoice
     options: tuple[tuple[str, Any], ...] = ()
     """Options of the planner's problem."""
+    merging: bool = False
+    """Whether queries may share batches."""
 
     @property
     def size(self) -> int | None:
@@ -40,14 +44,14 @@ class Point:
         return dict(self.options).get("size")
 
     @property
-    def by_slo(self) -> bool:
-        """Whether PARIS segments queries by the SLA, not by the paper's knees."""
-        return dict(self.options).get("segments") != "knees"
+    def by_knees(self) -> bool:
+        """Whether PARIS segments queries by the paper's knees only."""
+        return dict(self.options).get("segments") == "knees"
 
 
-def homogeneous(size: int) -> Point:
-    """Return the design point GPU(size)+FIFS."""
-    return Point("homogeneous", FIFS, (("size", size),))
+def homogeneous(size: int, policy: PolicyChoice = FIFS, *, merging: bool = False) -> Point:
+    """Return the design point of equal slices of `size` GPCs with a policy; `merging`: queries may share batches."""
+    return Point("homogeneous", policy, (("size", size),), merging)
 
 
 def drawn(seed: int, policy: PolicyChoice) -> Point:

@@ -8,49 +8,49 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.papers.paris_elsa.design_points import ELSA, FIFS, MERGING
+from bench.papers.paris_elsa.design_points import EAGER, ELSA, FIFS, MERGING, PUBLISHED_ELSA, SYMPHONY
 from bench.papers.paris_elsa.throughput import Found
 
 GAIN_OVER_WHOLE, GAIN_OVER_BEST = 1.7, 1.1
 """Aims: mean gains over whole GPUs and over the best homogeneous slices."""
+_POLICIES = {"F": FIFS, "P": PUBLISHED_ELSA, "E": ELSA, "S": SYMPHONY}
+_PLANNERS = {"random": "heterogeneous-random", "knees": "paris", "PARIS": "paris"}
+_PLANNED = (*(("random", letter) for letter in "FE"), *(("knees", letter) for letter in "FPE"))
+_PLANNED += tuple(("PARIS", letter) for letter in "FES")
+"""The columns of planned slices: planner, policy."""
 
 
 def show_throughput(console: Console, results: Sequence[Found]) -> list[dict[str, Any]]:
-    """Print queries per second of every design point and the gains of PARIS and ELSA; return them as rows."""
-    rates, gains = _table("queries/s, p95 within the SLA", "random +F", "random +E", "knees +F", "knees +E"), []
-    slices = Table("model", "PARIS by knees", "by SLO", title="Slices, and what no scheduler can pass on them")
-    for column in ("by SLO +F", "by SLO +E", "knees / GPU(7)", "knees / max", "by SLO / GPU(7)", "by SLO / max"):
+    """Print queries per second of every design point and the gains of PARIS and ELSA; return them as rows.
+
+    F: FIFS, P: ELSA as published, E: ELSA, S: Symphony, M: eager with merging of queries.
+    """
+    rates = _table("queries/s, p95 within the SLA", "equal +S", "equal +M", *map(" ".join, _PLANNED))
+    for column in ("knees P / GPU(7)", "/ equal", "PARIS E / GPU(7)", "/ equal", "/ equal +S"):
         rates.add_column(column, justify="right")
+    slices = Table("model", "knees", "PARIS", title="Slices, and what no scheduler without merging can pass on them")
+    gains: list[list[float]] = []
     for title, of_model in _by_model(results):
-        equal = _equal(of_model)
-        drawn = [_mean(_of(of_model, "heterogeneous-random", policy.title)) for policy in (FIFS, ELSA)]
-        ours = {
-            (each.cell.point.by_slo, each.cell.point.policy.title): each
-            for each in of_model
-            if each.cell.point.planner == "paris"
+        equal, smart, merging = (_equal(of_model, policy.title) for policy in (FIFS, SYMPHONY, EAGER))
+        planned = {
+            (name, letter): _mean(_of(of_model, _PLANNERS[name], _POLICIES[letter].title, by_knees=name == "knees"))
+            for name, letter in _PLANNED
         }
-        planned = [ours[by_slo, policy.title] for by_slo in (False, True) for policy in (FIFS, ELSA)]
-        gained = [
-            _rate(ours[by_slo, ELSA.title]) / base
-            for by_slo in (False, True)
-            for base in (equal[7], max(equal.values()))
-        ]
-        gains.append(gained)
-        cells = [*equal.values(), *drawn, *(_rate(each) for each in planned)]
-        best = max(cells)
-        shown = [f"[bold]{cell:.0f}[/]" if cell == best else f"{cell:.0f}" for cell in cells]
-        rates.add_row(title, *shown, *(f"{gain:.2f}" for gain in gained))
-        slices.add_row(
-            title,
-            *(f"{_slices(each)} {each.ceiling_rps:.0f}" for each in (ours[False, ELSA.title], ours[True, ELSA.title])),
-        )
+        published, ours = planned["knees", "P"], planned["PARIS", "E"]
+        best = max(equal.values())
+        gains.append([published / equal[7], published / best, ours / equal[7], ours / best, ours / max(smart.values())])
+        cells = [*equal.values(), max(smart.values()), max(merging.values()), *planned.values()]
+        shown = [f"[bold]{cell:.0f}[/]" if cell == max(cells) else f"{cell:.0f}" for cell in cells]
+        rates.add_row(title, *shown, *(f"{gain:.2f}" for gain in gains[-1]))
+        layouts = [_of(of_model, "paris", ELSA.title, by_knees=by_knees)[0] for by_knees in (True, False)]
+        slices.add_row(title, *(f"{_slices(each)} {each.ceiling_rps:.0f}" for each in layouts))
     means = [fmean(column) for column in zip(*gains, strict=True)]
-    rates.add_row("mean", *[""] * 10, *(f"{mean:.2f}" for mean in means))
+    rates.add_row("mean", *[""] * (6 + len(_PLANNED)), *(f"{mean:.2f}" for mean in means))
     console.print(rates)
     console.print(slices)
-    for name, (whole, best) in (("PARIS by knees", means[:2]), ("PARIS by SLO", means[2:])):
+    for name, (whole, best) in (("Knees + ELSA as published", means[:2]), ("PARIS + ELSA", means[2:4])):
         console.print(
-            f"{name} + ELSA: {whole:.2f} times GPU(7)+FIFS (aim {GAIN_OVER_WHOLE}), "
+            f"{name}: {whole:.2f} times GPU(7)+FIFS (aim {GAIN_OVER_WHOLE}), "
             f"{best:.2f} times the best homogeneous (aim {GAIN_OVER_BEST})"
         )
     return [each.row() for each in results]
@@ -80,14 +80,19 @@ def _by_model(results: Sequence[Found]) -> list[tuple[str, list[Found]]]:
     return [(title, list(own)) for title, own in groupby(results, lambda each: each.cell.case.title)]
 
 
-def _equal(results: Sequence[Found]) -> dict[int, float]:
-    """The rates of the homogeneous layouts by the size of their slices."""
-    sized = {each.cell.point.size: _rate(each) for each in results if each.cell.point.planner == "homogeneous"}
+def _equal(results: Sequence[Found], policy: str) -> dict[int, float]:
+    """The rates of the homogeneous layouts with a policy, by the size of their slices."""
+    sized = {each.cell.point.size: _rate(each) for each in _of(results, "homogeneous", policy)}
     return {size: rate for size, rate in sized.items() if size is not None}
 
 
-def _of(results: Sequence[Found], planner: str, policy: str) -> list[Found]:
-    return [each for each in results if each.cell.point.planner == planner and each.cell.point.policy.title == policy]
+def _of(results: Sequence[Found], planner: str, policy: str, *, by_knees: bool = False) -> list[Found]:
+    return [
+        each
+        for each in results
+        if (each.cell.point.planner, each.cell.point.policy.title, each.cell.point.by_knees)
+        == (planner, policy, by_knees)
+    ]
 
 
 def _rate(found: Found) -> float:

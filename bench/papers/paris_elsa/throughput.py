@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,6 @@ class Cell:
     point: Point
     setting: Setting
     requests: int
-    merging: bool = False
-    """Whether requests of the model may share batches."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,7 @@ class Found:
             "planner": cell.point.planner,
             "options": dict(cell.point.options),
             "policy": cell.point.policy.title,
+            "merging": cell.point.merging,
             "factor": cell.setting.factor,
             "spread": cell.setting.spread,
             "largest": cell.setting.largest,
@@ -87,7 +87,9 @@ def measure(cell: Cell) -> Found:
         return Found(cell, None, {}, why_not=str(error))
     highest_rps = ceiling_rps(layout, sizes, slo_ms)
     rate_rps = 0.7 * capacity_rps(layout, sizes)
-    scenario = scenario_of(layout, sizes, rate_rps, cell.requests / rate_rps, merging=cell.merging)
+    # FIFS takes the first idle slice: listed by size, it would use the small ones, on which large queries are late.
+    layout = layout.model_copy(update={"workers": tuple(Random(SEED).sample(layout.workers, len(layout.workers)))})
+    scenario = scenario_of(layout, sizes, rate_rps, cell.requests / rate_rps, merging=cell.point.merging)
     search = search_goodput(GoodputQuery(RunSpec(scenario, cell.point.policy, SEED), LATE, PRECISION))
     return Found(cell, search.rate_rps, slices_of(layout), highest_rps)
 

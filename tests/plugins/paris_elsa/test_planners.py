@@ -214,8 +214,8 @@ def test_a_slice_is_meant_for_nothing_that_it_answers_late() -> None:
     on_time = [(7, "slo"), (14, "slo"), (21, "slo")]
     for given_problem in (
         problem(model(slo_ms=30), segments="knees", utilization=1.0, gain=0.01),
-        problem(model(slo_ms=60), within=0.5),
-        problem(model(slo_ms=37.5)),
+        problem(model(slo_ms=60), segments="slo", within=0.5),
+        problem(model(slo_ms=37.5), segments="slo"),
     ):
         segments = planned(plan_paris, given_problem).models[0].segments
         assert [(segment.knee, segment.knee_from) for segment in segments[:3]] == on_time
@@ -226,9 +226,9 @@ def test_knees_bound_segments_where_no_slo_is_known_or_they_are_asked_for() -> N
     asked = planned(plan_paris, problem(model(slo_ms=1000), segments="knees"))
     assert asked == unknown
     assert {segment.knee_from for segment in unknown.models[0].segments} == {"latency"}
-    by_slo = planned(plan_paris, problem(model(slo_ms=1000)))
+    by_slo = planned(plan_paris, problem(model(slo_ms=1000), segments="slo"))
     assert {segment.knee_from for segment in by_slo.models[0].segments} == {"slo"}
-    both = planned(plan_paris, problem(model("a", slo_ms=1000), model("b"), count=4))
+    both = planned(plan_paris, problem(model("a", slo_ms=1000), model("b"), count=4, segments="slo"))
     assert [each.segments[0].knee_from for each in both.models] == ["slo", "latency"]
 
 

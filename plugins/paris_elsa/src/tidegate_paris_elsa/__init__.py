@@ -6,6 +6,7 @@ slices    the profiles of the GPUs, the latency of each model there, the batch s
           its knee, and the number of slices of each size that PARIS wants (fractional)
 budget    the possible MIG partitions of a GPU, and the GPCs that they use
 program   the integer program: whole slices on whole GPUs; planners: paris and its baselines
+portfolio the best of several plans; slice_simulation: what slices sustain under ELSA
 capacity  the rate that a layout's slices serve
 placement every slice at its start slot; plan: the document; layout: the layout of a plan
 

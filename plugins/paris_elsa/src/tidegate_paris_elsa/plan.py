@@ -65,6 +65,8 @@ class MigPlan(Plan):
     kind: Literal["mig_plan"] = "mig_plan"
     gpcs: int
     """Number of GPCs in use."""
+    method: str = ""
+    """How the plan was found, where several were tried; "": as the planner says."""
     models: tuple[PlannedModel, ...]
     gpus: tuple[PlannedGpu, ...]
 
@@ -73,7 +75,8 @@ class MigPlan(Plan):
         """Rates and used GPUs in one line."""
         rates = ", ".join(f"{model.name} {model.rate_rps:,.0f}/s" for model in self.models)
         slices = sum(len(gpu.slices) for gpu in self.gpus)
-        return f"{rates}; {self.gpcs} GPCs in {slices} slices of {len(self.gpus)} GPUs"
+        found = f", {self.method}" if self.method else ""
+        return f"{rates}; {self.gpcs} GPCs in {slices} slices of {len(self.gpus)} GPUs{found}"
 
     @property
     def table(self) -> list[dict[str, str]]:

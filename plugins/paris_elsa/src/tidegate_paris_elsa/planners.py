@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from tidegate.api import PlanningError, Progress
 from tidegate_paris_elsa.budget import Budget
 from tidegate_paris_elsa.placement import place
 from tidegate_paris_elsa.plan import MigPlan, PlannedModel, PlannedSegment
+from tidegate_paris_elsa.portfolio import Candidate, best_plan, buckets
 from tidegate_paris_elsa.problem import MigModel, MigProblem, Size
 from tidegate_paris_elsa.program import SizeDemand, SliceCounts, share_out, solve
 from tidegate_paris_elsa.slices import (
@@ -26,6 +28,16 @@ HOMOGENEOUS_GPCS: tuple[Size, ...] = (1, 2, 3, 7)
 """Sizes of equal slices, in GPCs, that `homogeneous-max` tries, as in the paper."""
 
 
+EQUAL_GPCS: tuple[Size, ...] = (1, 2, 3, 4, 7)
+"""Sizes of equal slices, in GPCs, that `paris` tries."""
+SLO_FRACTIONS = (0.8, 0.65, 1.0)
+"""Values of `within` that `paris` tries."""
+DRAWN_PLANS = 4
+"""Number of random plans that `paris` tries."""
+MAX_SIZE_BUCKETS = 8
+"""Number of ranges of request sizes in the integer program without segments."""
+
+
 @dataclass(frozen=True)
 class _Wish:
     """Slices that PARIS wants for one model, from the slowest kind to the fastest."""
@@ -38,8 +50,31 @@ class _Wish:
 def plan_paris(problem: MigProblem, /, *, time_limit_s: float, progress: Progress) -> MigPlan:
     """Plan heterogeneous slices, each for the request sizes that suit it (PARIS), in at most `time_limit_s` seconds.
 
-    Raises PlanningError if there is no plan.
+    With `segments: portfolio` several plans are made, the paper's and equal slices among them, and each is simulated
+    with ELSA. Raises PlanningError if there is no plan.
     """
+    if problem.segments != "portfolio":
+        return _by_segments(problem, time_limit_s, progress)
+    if all(model.slo_ms is None for model in problem.models):
+        return _by_segments(_changed(problem, segments="knees"), time_limit_s, progress)
+    fractions = [problem.within, *(fraction for fraction in SLO_FRACTIONS if fraction != problem.within)]
+    by_slo = [_changed(problem, segments="slo", within=fraction) for fraction in fractions]
+    candidates: dict[str, Candidate] = {
+        f"segments by SLO, within {its.within:g}": partial(_by_segments, its) for its in by_slo
+    }
+    candidates["segments by knees"] = partial(_by_segments, _changed(problem, segments="knees"))
+    candidates |= {f"equal slices of {size} GPCs": partial(_homogeneous, problem, size) for size in EQUAL_GPCS}
+    candidates |= {f"all sizes, within {its.within:g}": partial(_by_sizes, its) for its in by_slo}
+    candidates |= {f"random, seed {seed}": partial(_drawn, _changed(problem, seed=seed)) for seed in range(DRAWN_PLANS)}
+    return best_plan(problem, candidates, time_limit_s=time_limit_s, progress=progress)
+
+
+def _changed(problem: MigProblem, **changes: object) -> MigProblem:
+    return problem.model_copy(update=changes)
+
+
+def _by_segments(problem: MigProblem, time_limit_s: float, progress: Progress) -> MigPlan:
+    """Algorithm 1."""
     offers = offers_of(problem)
     budget = Budget(problem, offers.kinds, offers.usable)
     wishes = _wishes(problem, offers, budget.gpcs)
@@ -96,6 +131,10 @@ def plan_random(problem: MigProblem, /, *, time_limit_s: float, progress: Progre
 
     `time_limit_s`: seconds to search. Raises PlanningError if there is no plan.
     """
+    return _drawn(problem, time_limit_s, progress)
+
+
+def _drawn(problem: MigProblem, time_limit_s: float, progress: Progress) -> MigPlan:
     every = offers_of(problem)
     offers = every.only(set.intersection(*({speed.kind for speed in mine} for mine in every.speeds)))
     drawn = Budget(problem, offers.kinds, offers.usable).draw(Random(problem.seed))
@@ -118,6 +157,23 @@ def _homogeneous(problem: MigProblem, size: Size, time_limit_s: float, progress:
             raise PlanningError(f"model {model.name!r}: it was not measured on {names}: measure it there")
     budget = Budget(problem, offers.kinds, offers.usable)
     demands = _anywhere(problem, offers)
+    counts = solve(problem, offers, demands, budget, {}, time_limit_s=time_limit_s, progress=progress)
+    return _plan_of(problem, offers.kinds, counts, [() for _ in problem.models])
+
+
+def _by_sizes(problem: MigProblem, time_limit_s: float, progress: Progress) -> MigPlan:
+    """Slices that sustain the most load if every range of sizes may go to all slices on which it is on time."""
+    offers = offers_of(problem)
+    budget = Budget(problem, offers.kinds, offers.usable)
+    demands = []
+    for number, (model, mine) in enumerate(zip(problem.models, offers.speeds, strict=True)):
+        for segment in buckets(list(model.shares), MAX_SIZE_BUCKETS):
+            limit_ms = None if model.slo_ms is None else model.slo_ms * problem.within
+            on_time = [speed for speed in mine if limit_ms is None or speed.latency_ms(segment[1]) <= limit_ms]
+            works_s = {
+                speed.kind: work_s(model.shares, segment, speed.throughput_rps) for speed in on_time or mine[-1:]
+            }
+            demands.append(SizeDemand(number, works_s))
     counts = solve(problem, offers, demands, budget, {}, time_limit_s=time_limit_s, progress=progress)
     return _plan_of(problem, offers.kinds, counts, [() for _ in problem.models])
 

@@ -168,10 +168,11 @@ class MigProblem(VersionedDocument):
     gpcs: int | None = Field(
         default=None, ge=1, description="Number of GPCs to use exactly; default: all that slices can have"
     )
-    segments: Literal["slo", "knees"] = Field(
-        default="slo",
-        description="Bound of the request sizes of a slice: the SLO, or the knee; always the knee for models without "
-        "an SLO",
+    segments: Literal["portfolio", "slo", "knees"] = Field(
+        default="portfolio",
+        description="Bound of the request sizes of a slice: the SLO, or the knee (the paper's); always the knee for "
+        "models without an SLO. portfolio: both are tried, equal slices and others too, and the best in simulation "
+        "is taken",
     )
     within: float = Field(
         default=0.8,
