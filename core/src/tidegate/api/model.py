@@ -46,6 +46,9 @@ class Model(msgspec.Struct, frozen=True):
 
     on_deadline_miss: DeadlineMissAction = "reject"
     """Action of the engine on requests that will miss their deadline; policies need not handle it."""
+    streams: bool = False
+    """Whether requests have many responses: deadlines and profiles concern the first, the worker is busy until the
+    last."""
 
     @property
     def merges(self) -> bool:
@@ -82,6 +85,11 @@ class Worker(msgspec.Struct, frozen=True):
     """The GPU of the worker; None: unknown."""
     slice: Slice = WholeDevice()
     """The part of the device that the worker uses."""
+    server: str = ""
+    """Name of the server that the worker is a slot of; "" for a worker that is none.
+
+    Among idle slots the toolkit offers one of the server with the fewest busy slots.
+    """
 
     def __post_init__(self) -> None:
         """Name its device class."""

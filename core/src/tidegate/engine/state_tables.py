@@ -30,6 +30,10 @@ class InFlightBatch:
 
     The event is passed on when the running stage is over.
     """
+    occupant: Request | None = None
+    """Request of a model with `streams`, even after its client left; its worker is busy until the last response."""
+    first_response_ns: int | None = None
+    """Time of the first response of such a request, in ns; None: there was none yet."""
     preempted: bool = False
     """Whether the policy preempted the batch; the driver reports when the worker is free."""
 

@@ -21,7 +21,14 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate.observation.effects import AnyEffect, EngineRestarted, Fail, StartStage
-from tidegate.observation.stimuli import AnyStimulus, ChangeProgressed, ClockAdvanced, PolicyTuned, TopologyChanged
+from tidegate.observation.stimuli import (
+    AnyStimulus,
+    ChangeProgressed,
+    ClockAdvanced,
+    FirstResponse,
+    PolicyTuned,
+    TopologyChanged,
+)
 
 
 @dataclass
@@ -64,8 +71,14 @@ class OutcomeListener:
         later. `ended_ns`: time of its end.
         """
 
+    def first_response(self, effect: StartStage, started_ns: int, now_ns: int) -> None:
+        """Handle the first response of a stage that was sent at `started_ns` and goes on."""
+
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
-        """Handle the end of a batch's last stage at `ended_ns`; `requests`: those not cancelled."""
+        """Handle the end of a batch's last stage; `requests`: those not cancelled.
+
+        `ended_ns`: time of its end, or of its first response, which has the deadline.
+        """
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
         """Handle a request that the policy dropped, with its reason, a short identifier."""
@@ -89,11 +102,13 @@ class OutcomeListener:
 class SentStage:
     """Stage that runs or was sent to its worker."""
 
-    __slots__ = ("effect", "sent_ns", "worker_id")
+    __slots__ = ("effect", "first_response_ns", "sent_ns", "worker_id")
 
     def __init__(self, effect: StartStage, sent_ns: int) -> None:
         self.effect = effect
         self.sent_ns = sent_ns
+        self.first_response_ns: int | None = None
+        """Time of its first response, if more may follow; None: there was none yet."""
         self.worker_id = effect.batch.stages[effect.stage].worker_id
 
 
@@ -193,7 +208,15 @@ class Reducer:
         batch = sent.effect.batch
         self._end_stage(sent, event.started_ns, event.ended_ns)
         if event.stage + 1 == len(batch.stages):
-            self._answer(batch, event.ended_ns)
+            self._answer(batch, event.ended_ns if sent.first_response_ns is None else sent.first_response_ns)
+
+    def _respond_first(self, event: FirstResponse) -> None:
+        sent = self.sent.get(event.batch_id)
+        if sent is None or sent.first_response_ns is not None:
+            return
+        sent.first_response_ns = event.now_ns
+        for reader in self._readers:
+            reader.first_response(sent.effect, event.started_ns, event.now_ns)
 
     def _end_stage(self, sent: SentStage, started_ns: int, ended_ns: int) -> None:
         batch_id, worker_id = sent.effect.batch.id, sent.worker_id
@@ -232,6 +255,8 @@ class Reducer:
 
     def _take_in_rare(self, event: AnyStimulus) -> None:
         match event:
+            case FirstResponse():
+                self._respond_first(event)
             case RequestCancelled():
                 self._cancel(event)
             case BatchFailed():

@@ -10,6 +10,19 @@ class ClockAdvanced(Event, frozen=True, tag=True):
     """Time passed: the engine fires the due timers, each as a TimerFired."""
 
 
+class FirstResponse(Event, frozen=True, tag=True):
+    """A running stage of a model with `streams` had its first response; StageFinished comes with the last one.
+
+    The time to it corrects the profile, and decides whether the request is on time. Its worker stays busy.
+    """
+
+    batch_id: int
+    stage: int
+    worker_id: int
+    started_ns: int
+    """Time at which the stage was sent."""
+
+
 class TopologyChanged(Event, frozen=True, tag=True):
     """Change of the models and workers: the policy's successor (`Policy.migrate`) decides from now on.
 
@@ -103,6 +116,7 @@ class PolicyTuned(Event, frozen=True, tag=True):
 AnyStimulus = (
     AnyEvent
     | ClockAdvanced
+    | FirstResponse
     | TopologyChanged
     | PolicyChanged
     | PolicyOverran

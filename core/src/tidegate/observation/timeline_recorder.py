@@ -41,7 +41,7 @@ from tidegate.observation.effects import (
 from tidegate.observation.observer import EngineSettings, ObserverOptions
 from tidegate.observation.policy_trace_observer import PolicyTraceObserver
 from tidegate.observation.reducer import OutcomeListener, Reducer
-from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced, PolicyChanged, TopologyChanged
+from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced, FirstResponse, PolicyChanged, TopologyChanged
 from tidegate.observation.timeline import MAX_RESPONSE_MARGIN_FRACTION, RequestTimeline, Why, in_ms, name_of, timer_of
 
 
@@ -301,6 +301,9 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
     def _take_in(self, event: AnyStimulus) -> list[tuple[RequestTimeline, str, str]]:
         """Take note of workers that come and go; what is to be told of it once the stages that it ended are."""
         match event:
+            case FirstResponse():
+                text = f"first response after {in_ms((event.now_ns - event.started_ns) / NS_PER_MS)} in its slot"
+                return [(timeline, "first response", text) for timeline in self._of_batch(event.batch_id)]
             case BatchFailed():
                 text = f"batch {event.batch_id} failed: {event.reason}"
                 return [(timeline, "batch failed", text) for timeline in self._of_batch(event.batch_id)]

@@ -20,6 +20,8 @@ class _Pool:
     """The idle ones, and such as ceased to be: those go once they are at the top."""
     listed: set[int] = field(default_factory=set)
     """Ids of the workers in the heap."""
+    servers: dict[str, list[int]] = field(default_factory=dict)
+    """Ids of the slots of each server; empty if these workers are no slots."""
 
     def release(self, worker_id: int) -> None:
         self.idle.add(worker_id)
@@ -34,6 +36,8 @@ class _Pool:
     @property
     def first(self) -> tuple[int, int] | None:
         """When it can begin, and which: the idle one of the smallest id; else the one that is idle first; None."""
+        if self.idle and self.servers:
+            return 0, self._slot_of_least_busy()
         if self.idle:
             while self.heap[0] not in self.idle:
                 self.listed.remove(heappop(self.heap))
@@ -42,11 +46,17 @@ class _Pool:
             return None
         return min(((free_ns, worker_id) for worker_id, free_ns in self.ready.items()))
 
+    def _slot_of_least_busy(self) -> int:
+        """The idle slot of the smallest id on the server with the smallest fraction of busy slots: O(slots)."""
+        idle_of = [(ids, [number for number in ids if number in self.idle]) for ids in self.servers.values()]
+        return min((1 - len(idle) / len(ids), min(idle)) for ids, idle in idle_of if idle)[1]
+
 
 class IdleWorkers:
     """Idle workers by partition, smallest id first: O(pools + log workers) for each operation.
 
-    A worker whose stage is about to end counts as idle, after those that are.
+    A worker whose stage is about to end counts as idle, after those that are. Of idle slots, one of the server with the
+    smallest fraction of busy slots comes first.
     """
 
     def __init__(self, workers: tuple[Worker, ...]) -> None:
@@ -67,13 +77,21 @@ class IdleWorkers:
                 self._pools_of.setdefault(partition, []).append(pool)
         pool.members.add(worker.id)
         self._pool_of[worker.id] = pool
+        if worker.server and worker.id not in pool.servers.setdefault(worker.server, []):
+            pool.servers[worker.server].append(worker.id)
         pool.release(worker.id)
 
     def leave(self, worker_id: int) -> None:
         """Remove a worker that is gone."""
         self.occupy(worker_id)
         if self._workers.pop(worker_id, None):
-            self._pool_of.pop(worker_id).members.remove(worker_id)
+            pool = self._pool_of.pop(worker_id)
+            pool.members.remove(worker_id)
+            for server, ids in list(pool.servers.items()):
+                if worker_id in ids:
+                    ids.remove(worker_id)
+                if not ids:
+                    del pool.servers[server]
 
     def release(self, worker_id: int) -> None:
         """Mark a worker as idle; ignored for one that is gone."""

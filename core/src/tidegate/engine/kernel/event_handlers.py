@@ -30,6 +30,7 @@ from tidegate.observation import (
     AnyStimulus,
     ChangeProgressed,
     ClockAdvanced,
+    FirstResponse,
     PolicyChanged,
     PolicyOverran,
     PolicyTuned,
@@ -64,8 +65,7 @@ class EventHandlers:
             case RequestCancelled():
                 self._cancel(event)
             case BatchFailed():
-                if flight := self._flights.get(event.batch_id):
-                    self._fail_flight(flight, event)
+                self._fail_batch(event)
             case WorkerJoined():
                 self._join_worker(event)
             case WorkerLost():
@@ -76,6 +76,8 @@ class EventHandlers:
                 self._change_plan(event)
             case PolicyChanged() | PolicyOverran():
                 self._change_policy(event)
+            case FirstResponse():
+                self._respond_first(event)
             case RetryLimitChanged():
                 self._state.settings = msgspec.structs.replace(self._state.settings, max_tries=event.max_tries)
             case ClockAdvanced() | TimerFired() | WorkerReady() | WorkerDelayed() | ChangeProgressed() | PolicyTuned():
@@ -149,7 +151,8 @@ class EventHandlers:
             state.tries.answered(flight.requests)
         if flight.early_ns and event.started_ns < (began_ns := flight.sent_ns + flight.early_ns):
             event = msgspec.structs.replace(event, started_ns=began_ns)
-        duration_ns = self._alone_ns(flight, event)
+        duration_ns = self._alone_ns(flight, event) if flight.first_response_ns is None else None
+        self._charge(event.ended_ns, flight)
         self._policy.inform(event)  # before anything starts: the policy may reroute what is to come
         self._succession.own_batches.discard(event.batch_id)
         self._policy.tell_ready(event.worker_id)
@@ -162,6 +165,19 @@ class EventHandlers:
         if duration_ns is not None:
             self._learn(flight, event, duration_ns)
 
+    def _respond_first(self, event: FirstResponse) -> None:
+        flight = self._flights.get(event.batch_id)
+        if flight is None or not flight.running or flight.first_response_ns is not None:
+            return
+        flight.first_response_ns = event.now_ns
+        self._learn(flight, event, event.now_ns - event.started_ns)
+
+    def _charge(self, now_ns: int, flight: InFlightBatch) -> None:
+        """Charge a request for the time in which it had a worker beyond what was planned."""
+        if flight.occupant is not None and flight.sent_ns:
+            planned_ns = sum(stage.duration_ns for stage in flight.batch.stages)
+            self._waiting.charge(flight.occupant, max(0, now_ns - flight.sent_ns - planned_ns))
+
     def _alone_ns(self, flight: InFlightBatch, event: StageFinished) -> int | None:
         """Return what a stage that just ended would have taken on an idle worker, in ns; None if unknown."""
         worker = self._fleet.workers.get(event.worker_id)
@@ -172,7 +188,7 @@ class EventHandlers:
         duration_ns = event.ended_ns - event.started_ns
         return self._state.overlap.alone_ns(worker, flight, event.stage, duration_ns, profile)
 
-    def _learn(self, flight: InFlightBatch, event: StageFinished, duration_ns: int) -> None:
+    def _learn(self, flight: InFlightBatch, event: StageFinished | FirstResponse, duration_ns: int) -> None:
         state = self._state
         if worker := self._fleet.workers.get(event.worker_id):
             partition = flight.batch.stages[event.stage].partition
@@ -193,9 +209,14 @@ class EventHandlers:
                 state.classes.tell(times)
                 self._policy.inform(LatencyDistributionUpdated(event.now_ns, times))
 
+    def _fail_batch(self, event: BatchFailed) -> None:
+        if flight := self._flights.get(event.batch_id):
+            self._fail_flight(flight, event)
+
     def _fail_flight(self, flight: InFlightBatch, event: BatchFailed) -> None:
         state = self._state
         workers = dict.fromkeys(stage.worker_id for stage in flight.batch.stages[flight.stage :])
+        self._charge(event.now_ns, flight)
         self._flights.abort(event.now_ns, flight)
         self._expectations.stage_ended(event.now_ns, flight.batch.id)
         again = []
@@ -217,7 +238,7 @@ class EventHandlers:
 
     def _may_try_again(self, request: Request, flight: InFlightBatch, event: BatchFailed) -> bool:
         """Count a try. Preempted requests did nothing wrong and nothing failed: they come back as often as it takes."""
-        if not event.retry or not self._fleet.serves(request):
+        if not event.retry or not self._fleet.serves(request) or flight.first_response_ns is not None:
             return False
         if flight.preempted:
             return True

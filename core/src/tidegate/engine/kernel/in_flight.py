@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from tidegate.api import Batch, BatchFailed, Profile, Request, Reroute, Stage, StageFinished
+from tidegate.api import Batch, BatchFailed, Request, Reroute, Stage, StageFinished
 from tidegate.engine.estimates.expectations import Expectations
 from tidegate.engine.kernel.early_dispatch import EarlyDispatch
 from tidegate.engine.kernel.invariants import InvariantViolation, check_stages
@@ -52,6 +52,8 @@ class InFlightBatches:
     def start_batch(self, now_ns: int, batch: Batch, requests: list[Request], rows: int) -> None:
         """Add a dispatched batch of `rows` rows at `now_ns` and reserve its workers."""
         flight = self._by_batch[batch.id] = InFlightBatch(batch, requests, rows, requests[0].shape)
+        if self._streams(batch):
+            flight.occupant = requests[0]
         for request in requests:
             self._of_request[request.id] = flight
         for stage in batch.stages:
@@ -67,6 +69,9 @@ class InFlightBatches:
         batch, bookings = effect.batch, self._fleet.bookings
         flight = self._by_batch[batch.id] = InFlightBatch(batch, requests, effect.rows, effect.shape, effect.stage)
         flight.running, flight.sent_ns = True, sent.sent_ns
+        flight.first_response_ns = sent.first_response_ns
+        if requests and self._streams(batch):
+            flight.occupant = requests[0]
         for request in requests:
             self._of_request[request.id] = flight
         booked = bookings[sent.worker_id]
@@ -80,7 +85,7 @@ class InFlightBatches:
         self._expectations.stage_started(sent.sent_ns, batch, effect.stage, booked.worker.device_class, effect.shape)
         if flight.early_ns is not None:
             first = batch.stages[effect.stage]
-            self._overlap.begins(sent.sent_ns, booked.worker, flight, self._profile(first, booked, flight))
+            self._begin_overlap(sent.sent_ns, first, booked, flight)
 
     def reroute(self, now_ns: int, command: Reroute) -> None:
         """Replace the last stages of a batch. Raises InvariantViolation if they contradict the batch or the workers."""
@@ -211,7 +216,7 @@ class InFlightBatches:
             return
         flight.running, flight.sent_ns, flight.early_ns = True, now_ns, 0 if is_first else None
         if is_first:
-            self._overlap.begins(now_ns, booked.worker, flight, self._profile(stage, booked, flight))
+            self._begin_overlap(now_ns, stage, booked, flight)
         self._started(StartStage(flight.batch, flight.stage, flight.rows, flight.shape), booked.worker.device_class)
 
     def _strike(
@@ -226,10 +231,17 @@ class InFlightBatches:
         self._overlap.ends(booked.worker.id)
         if booked.flights and (following := booked.flights[0]).runs(booked.stages[0]):
             following.early_ns = now_ns - following.sent_ns
-            self._overlap.begins(now_ns, booked.worker, following, self._profile(booked.stages[0], booked, following))
+            self._begin_overlap(now_ns, booked.stages[0], booked, following)
 
-    def _profile(self, stage: Stage, booked: Reservations, flight: InFlightBatch) -> Profile:
-        return self._expectations.profiles[stage.partition, booked.worker.device_class, flight.shape]
+    def _begin_overlap(self, now_ns: int, stage: Stage, booked: Reservations, flight: InFlightBatch) -> None:
+        """A stage runs: expect its end, unless its profile ends with the first of many responses."""
+        if not self._streams(flight.batch):
+            profile = self._expectations.profiles[stage.partition, booked.worker.device_class, flight.shape]
+            self._overlap.begins(now_ns, booked.worker, flight, profile)
+
+    def _streams(self, batch: Batch) -> bool:
+        model = self._fleet.models.get(batch.model)
+        return model is not None and model.streams
 
     def _end(self, flight: InFlightBatch) -> None:
         del self._by_batch[flight.batch.id]

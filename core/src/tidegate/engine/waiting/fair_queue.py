@@ -156,6 +156,16 @@ class FairQueue:
             classes.group(priority).start(of_class, rows, duration_ns)
             classes.charge(priority, duration_ns * sum(request.rows for request in of_class) // rows)
 
+    def charge(self, request: Request, extra_ns: int) -> None:
+        """Charge the flow of a started request for worker time in ns beyond what was planned."""
+        classes = self._classes_by.get(request.model)
+        if classes is None or request.is_late or extra_ns <= 0:
+            return
+        if group := classes.groups.get(request.priority):
+            group.charge(request, extra_ns)
+        if classes.has_several:
+            classes.charge(request.priority, extra_ns)
+
     def leave(self, request: Request) -> None:
         """Remove a request that did not start, throttled or not."""
         if not request.is_late:

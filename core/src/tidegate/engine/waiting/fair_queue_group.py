@@ -279,6 +279,11 @@ class FairQueueGroup:
             if not self.waiting:
                 self._forget()
 
+    def charge(self, request: Request, extra_ns: int) -> None:
+        """Charge the flow of a started request for worker time in ns beyond what was planned."""
+        if self.contended:
+            self._flows.charge(request, extra_ns)
+
     def pop_hopeless(self, now_ns: int) -> list[Request]:
         """Return throttled requests that will miss their deadline; the caller calls `leave` or `reprieve` for each."""
         newcomer = self._newcomer

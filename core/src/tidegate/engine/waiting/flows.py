@@ -214,6 +214,11 @@ class WaitingFlows:
                 flow.tenant.waiting -= 1
         return flow
 
+    def charge(self, request: Request, extra_ns: int) -> None:
+        """Add worker time in ns to what the flow of a started request has had."""
+        if flow := self._flows.get(flow_key(request)):
+            flow.charge(extra_ns)
+
     def is_turn(self, now_ns: int, flow: ClientFlow, grace_ns: int) -> bool:
         """Whether a flow was served least among waiting flows, within the tolerance `grace_ns`."""
         first = self._first(hurried=True) if self.count[True] else None

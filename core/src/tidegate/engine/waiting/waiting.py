@@ -101,6 +101,10 @@ class WaitingRequests:
             self.queued.pop(request.id, None)
         self._sharing.start(model, requests, rows, duration_ns)
 
+    def charge(self, request: Request, extra_ns: int) -> None:
+        """Charge the flow of a started request for worker time in ns beyond what was planned."""
+        self._sharing.charge(request, extra_ns)
+
     def leaves(self, request_id: int) -> bool | None:
         """Remove a request whose client left; return whether the policy saw it, None if it does not wait."""
         if request := self.queued.pop(request_id, None):
