@@ -34,6 +34,8 @@ def result_columns(results: "Sequence[RunResult]") -> list[TableColumn]:
         TableColumn("batch", lambda result: _number(result.total.median_batch_rows), 5),
         TableColumn("busy", lambda result: f"{result.total.busy_share:.0%}" if result.total.busy_shares else "-", 4),
     ]
+    if any(total.gap_p99_ms is not None for total in totals):
+        columns.append(TableColumn("gap p99 ms", lambda result: in_ms(result.total.gap_p99_ms), 2))
     if any(result.advice for result in results):
         columns.append(TableColumn("advice", _advice, 7))
     if any(total.lateness_p99_ms is not None for total in totals):

@@ -37,6 +37,7 @@ from tidegate.sim.true_latency import (
     Combine,
     ConstantSlowdown,
     SimulatedWorker,
+    SlotSlowdown,
     TrueLatency,
     drawing_delays,
     drawing_factors,
@@ -46,6 +47,7 @@ from tidegate.sim.tuning.simulated_tuning import SimulatedTuning
 from tidegate.workload import RequestSequence, Scenario, layout_of, stream
 from tidegate.workload.arrivals import NS_PER_S
 from tidegate.workload.simulated import NetworkSpec, StartupSpec
+from tidegate.workload.workers import devices_of
 
 MAX_IDLE_TIMERS = 100_000
 """Maximum number of timers that fire in a row while nothing runs and requests wait."""
@@ -59,7 +61,7 @@ def setup_of(scenario: Scenario, seed: int) -> Setup:
     models, workers, profiles, network = layout_of(scenario).contract()
     return Setup(
         models=models_as_asked(scenario, models),
-        workers=workers,
+        workers=tuple(slots_among(scenario, workers)),
         profiles=tuple(with_shapes(scenario, profiles, told=True)),
         seed=seed,
         network=network,
@@ -71,10 +73,24 @@ def models_as_asked(scenario: Scenario, models: Iterable[Model]) -> tuple[Model,
     """Return the models of a layout with the scenario's settings that the layout lacks."""
     alone = {model.name for model in scenario.models if model.scheduling == "unbatched"}
     late = {model.name: model.on_deadline_miss for model in scenario.models}
+    streaming = {model.name for model in scenario.models if model.streaming}
     return tuple(
-        replace(model, on_deadline_miss=late[model.name], merge_limit=1 if model.name in alone else model.merge_limit)
+        replace(
+            model,
+            on_deadline_miss=late[model.name],
+            merge_limit=1 if model.name in alone | streaming else model.merge_limit,
+            streams=model.name in streaming,
+        )
         for model in models
     )
+
+
+def slots_among(scenario: Scenario, workers: Iterable[Worker]) -> Iterator[Worker]:
+    """Yield these workers; those that host streaming models only are slots of their device."""
+    streaming = {model.name for model in scenario.models if model.streaming}
+    for worker in workers:
+        is_slot = worker.device is not None and streaming.issuperset(worker.hosts)
+        yield replace(worker, server=f"{worker.node}/{worker.device.id}") if is_slot and worker.device else worker
 
 
 def _told_times(scenario: Scenario, profiles: Iterable[Profile]) -> Iterator[LatencyDistribution]:
@@ -153,11 +169,11 @@ def simulation_of(
         profile.key: _table_ns(profile) for profile in with_shapes(scenario, true, told=False)
     }
     links = None if network is None else NetworkLinks(network, {worker.id: worker.node for worker in workers})
-    networks = [pool.network for pool in scenario.workers for _ in range(pool.count)] or [None] * len(workers)
+    networks = [pool.network for pool, _ in devices_of(scenario.workers)] or [None] * len(workers)
     cluster = Cluster(
         [simulated_worker(scenario, worker, seed, delays) for worker, delays in zip(workers, networks, strict=True)],
-        TrueLatency(tables, requests.times_ms, combine, requests.shapes),
-        interference=_interference(spec.interference),
+        TrueLatency(tables, requests.times_ms, combine, requests.shapes, requests.rest_ns),
+        interference=SlotSlowdown(spec.slot_slowdown) if spec.slot_slowdown else _interference(spec.interference),
         retry=spec.failures is None or spec.failures.retry,
         links=links,
     )

@@ -6,7 +6,7 @@ A stage that is sent to a busy worker waits there for it.
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tidegate.engine import CancelStage, StartStage
+from tidegate.engine import CancelStage, FirstResponse, StartStage
 from tidegate.schemas import Interference, Tenant
 from tidegate.sim.event_queue import EventQueue
 from tidegate.sim.links import NetworkLinks
@@ -24,6 +24,8 @@ class _Running:
     """Work that was left at `since_ns` (which may be yet to come), at the worker's full speed."""
     since_ns: int
     fails: bool
+    rest_ns: int = 0
+    """Work from the first to the last response, at full speed; 0: it has one, or the first is over."""
     tenant: Tenant | None = None
     """Its effect on neighbors; None: no other worker shares its GPU."""
     slowdown: float = 1.0
@@ -80,7 +82,7 @@ class Cluster:
         work_ns = self._truth.stage_ns(effect, worker)
         fails = worker.fails is not None and worker.fails()
         runs_from_ns = started_ns if worker.delay_ns is None else started_ns + worker.delay_ns(effect.rows)
-        running = _Running(effect, started_ns, work_ns, runs_from_ns, fails)
+        running = _Running(effect, started_ns, work_ns, runs_from_ns, fails, self._truth.rest_ns(effect))
         if worker_id in self._running:
             self._waiting[worker_id] = running
         else:
@@ -112,6 +114,13 @@ class Cluster:
             following.since_ns = max(now_ns, following.since_ns)
             self._run(now_ns, worker_id, following, agenda)
 
+    def responded(self, event: FirstResponse, agenda: EventQueue) -> None:
+        """Go on with a stream after its first response; schedule its end in `agenda`."""
+        running = self._running[event.worker_id]
+        if running.effect.batch.id == event.batch_id:
+            running.left_ns, running.since_ns, running.rest_ns = running.rest_ns, event.now_ns, 0
+            self._plan_end(running, event.now_ns + round(running.left_ns * running.slowdown), agenda)
+
     def forget(self, now_ns: int, worker_id: int, agenda: EventQueue) -> None:
         """Cancel the stages of a worker; the engine already knows that they are lost.
 
@@ -138,11 +147,15 @@ class Cluster:
             running.tenant = Tenant(partition, effect.rows, self._workers[worker_id].percent)
 
     def _plan_end(self, running: _Running, ends_ns: int, agenda: EventQueue) -> None:
-        outcome: Outcome
-        if running.fails:
-            outcome = failed(running.effect, ends_ns, "the simulated worker failed", retry=self._retry)
+        outcome: Outcome | FirstResponse
+        effect = running.effect
+        if running.rest_ns and not running.fails:
+            worker_id = effect.batch.stages[effect.stage].worker_id
+            outcome = FirstResponse(ends_ns, effect.batch.id, effect.stage, worker_id, running.started_ns)
+        elif running.fails:
+            outcome = failed(effect, ends_ns, "the simulated worker failed", retry=self._retry)
         else:
-            outcome = finished(running.effect, running.started_ns, ends_ns)
+            outcome = finished(effect, running.started_ns, ends_ns)
         running.ends_ns = ends_ns
         running.number = agenda.schedule(outcome)
 

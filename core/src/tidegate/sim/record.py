@@ -60,8 +60,12 @@ class RunRecord(OutcomeListener):
         self._bad = [0] * len(requests.models)
         self.waited = [LatencySums() for _ in requests.models]
         """Sums of queueing and execution time of answered requests, by model."""
+        self.last_ns = None if requests.responses is None else array("q", bytes(8 * len(requests)))
+        """Time of the last response to each request, in ns; None: each has one response."""
         self._ran_ns: dict[int, int] = {}
         """For how long the stages of a batch that have ended ran, by its id."""
+        self._first_ns: dict[int, int] = {}
+        """For how long streams ran until their first response, by batch id."""
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         """Record the answered requests of a batch."""
@@ -81,11 +85,17 @@ class RunRecord(OutcomeListener):
         `arrivals_ns`: arrival times of its requests in ns.
         """
         ran_ns, waited = self._ran_ns.pop(batch.id, 0), self.waited[self._positions[batch.model]]
+        if self.last_ns is not None and batch.id in self._first_ns:
+            ran_ns = self._first_ns.pop(batch.id)
         for at_ns in arrivals_ns:
             if at_ns >= self._measured_from_ns:
                 waited.count += 1
                 waited.executing_ns += ran_ns
                 waited.waiting_ns += ended_ns - at_ns - ran_ns
+
+    def first_response(self, effect: StartStage, started_ns: int, now_ns: int) -> None:
+        """Record the time to the first response of a stream."""
+        self._first_ns[effect.batch.id] = now_ns - started_ns
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
         """Record a request that the policy dropped, with its reason."""
@@ -128,6 +138,8 @@ class RunRecord(OutcomeListener):
         self.stage_rows.append(effect.rows)
         self.stage_started_ns.append(started_ns)
         self.stage_ended_ns.append(ended_ns)
+        if self.last_ns is not None and effect.batch.request_ids:
+            self.last_ns[batch.request_ids[0]] = ended_ns
         self._ran_ns[batch.id] = self._ran_ns.get(batch.id, 0) + ended_ns - started_ns
 
     def _went_wrong(self, request_id: int) -> None:

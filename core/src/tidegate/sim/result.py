@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.api import NS_PER_MS, Setup
+from tidegate.api import NEVER_NS, NS_PER_MS, Setup
 from tidegate.observation import ChangeProgressed
 from tidegate.sim.chart_data import RequestArrays, RunDetail, detail_of
 from tidegate.sim.record import ANSWERED, FAILED, FIRST_DROP, LATE, WAITING, RunRecord
@@ -79,6 +79,11 @@ class ResultRow:
     """`*` only: mean number of workers of the layout in the window. None: run live without an event log."""
     mean_gpus: float | None = None
     """`*` only: mean number of GPUs of the layout in the window, with fractions."""
+    gap_p50_ms: float | None = None
+    """Median over streams of the mean time between their responses (inter-token latency), in ms; None: no streams."""
+    gap_p99_ms: float | None = None
+    gap_attainment: float | None = None
+    """Fraction of the streams whose mean gap is at most the SLO `slo_gap_ms`; None: no such SLO."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +206,13 @@ class _Books:
         self._outcome = np.frombuffer(record.outcome, dtype=np.uint8)[measured]
         self._at_ns = at_ns[measured] - start_ns
         self._latency_ns = (_numbers(record.ended_ns) - at_ns)[measured]
+        self._gap_ns: NDArray[np.float64] | None = None
+        """Mean gap of each stream, in ns; below 0: it has one response, or none."""
+        if record.last_ns is not None and requests.responses is not None:
+            more = _numbers(requests.responses)[measured] - 1
+            rest_ns = (_numbers(record.last_ns) - _numbers(record.ended_ns))[measured]
+            self._gap_ns = np.where(more > 0, rest_ns / np.maximum(more, 1), -1.0)
+            self._slo_gap_ns = np.array(requests.slos_gap_ns, dtype=np.int64)[self._model]
         self._stage_worker, self._stage_model = _numbers(record.stage_worker), _numbers(record.stage_model)
         self._stage_rows = _numbers(record.stage_rows)
         self._stage_start, self._stage_end = _numbers(record.stage_started_ns), _numbers(record.stage_ended_ns)
@@ -231,9 +243,23 @@ class _Books:
             "offered_rps": round(accepted / window_s, FIGURE_DECIMALS),
             "goodput_rps": round(on_time / window_s, FIGURE_DECIMALS),
             **dict(zip(("p50_ms", "p95_ms", "p99_ms"), map(_rounded, quantiles), strict=True)),
+            **self._gaps(mine, outcome),
             **self._waits(model),
             **self._stages(model, window_s),
         }
+
+    def _gaps(self, mine: Any, outcome: NDArray[np.uint8]) -> dict[str, float | None]:  # noqa: ANN401 - an index
+        """The gaps between the responses of streams that were answered."""
+        if self._gap_ns is None:
+            return {}
+        streams = ((outcome == ANSWERED) | (outcome == LATE)) & (self._gap_ns[mine] >= 0)
+        gaps_ns, slos_ns = self._gap_ns[mine][streams], self._slo_gap_ns[mine][streams]
+        if not len(gaps_ns):
+            return {}
+        p50_ms, p99_ms = (np.percentile(gaps_ns, [50, 99]) / NS_PER_MS).tolist()
+        limited = slos_ns < NEVER_NS
+        met = float(np.mean(gaps_ns[limited] <= slos_ns[limited])) if limited.any() else None
+        return {"gap_p50_ms": _rounded(p50_ms), "gap_p99_ms": _rounded(p99_ms), "gap_attainment": _rounded(met)}
 
     def _waits(self, model: int | None) -> dict[str, float | None]:
         """The time of the answered, in two parts."""

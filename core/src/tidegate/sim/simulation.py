@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from tidegate.api import NEVER_NS, BatchFailed, RequestArrived, StageFinished, WorkerJoined, WorkerLost
-from tidegate.engine import AnyEffect, AnyStimulus, CancelStage, ClockAdvanced, Engine, StartStage
+from tidegate.engine import AnyEffect, AnyStimulus, CancelStage, ClockAdvanced, Engine, FirstResponse, StartStage
 from tidegate.sim.event_queue import EventQueue
 from tidegate.sim.workers import ExactWorkers, Workers
 
@@ -114,6 +114,8 @@ class Simulation:
             pass  # the most frequent ones
         elif isinstance(event, (StageFinished, BatchFailed)):
             workers.ended(event, agenda)
+        elif isinstance(event, FirstResponse):
+            workers.responded(event, agenda)
         elif isinstance(event, WorkerLost):
             workers.forget(event.now_ns, event.worker_id, agenda)
         elif isinstance(event, WorkerJoined):

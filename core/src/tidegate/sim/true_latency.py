@@ -45,6 +45,18 @@ class ConstantSlowdown:
 
 
 @dataclass(frozen=True)
+class SlotSlowdown:
+    """Interference of the busy slots of one worker: each slows the others by the same fraction."""
+
+    fraction: float
+
+    def slowdown(self, tenant: Tenant, neighbors: Iterable[Tenant]) -> float:
+        """Return the factor beside these neighbors."""
+        del tenant
+        return 1 + self.fraction * sum(1 for _ in neighbors)
+
+
+@dataclass(frozen=True)
 class TrueLatency:
     """True latency of stages, which policies do not see."""
 
@@ -56,6 +68,12 @@ class TrueLatency:
     """How additional latencies of a batch combine, by partition; `max` by default. Every stage adds them."""
     shapes: Sequence[str] | None = None
     """Shape of each request, by id; None: no shapes. Policies may know only shape classes."""
+    streams_ns: Sequence[int] | None = None
+    """Time from the first to the last response to each request, by id, in ns; None: each has one response."""
+
+    def rest_ns(self, effect: StartStage) -> int:
+        """Return the time from the first to the last response of a stage on an undisturbed worker, in ns."""
+        return self.streams_ns[effect.batch.request_ids[0]] if self.streams_ns is not None else 0
 
     def stage_ns(self, effect: StartStage, worker: SimulatedWorker) -> int:
         """Return the duration of a stage on an undisturbed worker, in ns; at least 1."""

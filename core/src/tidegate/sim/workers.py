@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tidegate.api import BatchFailed, StageFinished
-from tidegate.engine import CancelStage, StartStage
+from tidegate.engine import CancelStage, FirstResponse, StartStage
 from tidegate.sim.event_queue import EventQueue
 
 Outcome = StageFinished | BatchFailed
@@ -21,6 +21,9 @@ class Workers(Protocol):
 
     def ended(self, outcome: Outcome, agenda: EventQueue) -> None:
         """Handle a scheduled outcome, just before the engine gets it."""
+
+    def responded(self, event: FirstResponse, agenda: EventQueue) -> None:
+        """Handle a scheduled first response, just before the engine gets it."""
 
     def forget(self, now_ns: int, worker_id: int, agenda: EventQueue) -> None:
         """Cancel the stages of a worker that was lost or joins again; their outcomes need not be reported."""
@@ -95,6 +98,9 @@ class ExactWorkers:
     def ended(self, outcome: Outcome, agenda: EventQueue) -> None:
         """Ignore the outcome: nothing is left to cancel."""
         self._ends.pop(outcome.batch_id, None)
+
+    def responded(self, event: FirstResponse, agenda: EventQueue) -> None:
+        """Ignore the first response."""
 
     def forget(self, now_ns: int, worker_id: int, agenda: EventQueue) -> None:
         """Free the worker; late outcomes of its stages change nothing."""

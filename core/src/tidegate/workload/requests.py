@@ -34,6 +34,12 @@ class RequestSequence:
     """Additional latency of each request in ms, unknown to policies; None: none."""
     served_late: frozenset[str] = frozenset()
     """Models whose late responses are wanted."""
+    responses: "array[int] | None" = None
+    """Number of responses to each request; None: one each."""
+    rest_ns: "array[int] | None" = None
+    """Time from the first to the last response to each request alone on its worker, in ns; None: 0."""
+    slos_gap_ns: tuple[int, ...] = ()
+    """SLO of the mean gap between responses of each model in ns; NEVER_NS: none. Empty: no model has one."""
 
     def __len__(self) -> int:
         return len(self.at_ns)
@@ -78,6 +84,7 @@ def draw_requests(scenario: Scenario, seed: int, load: float = 1.0) -> RequestSe
             rows.append(own_rows)
             apps.append(app)
             times.append(time_ms)
+    responses, rest_ns = _draw_streams(specs, [key % count for key in keys], seed)
     return RequestSequence(
         models=tuple(model.name for model in specs),
         slos_ns=tuple(NEVER_NS if model.slo_ms is None else ms_to_ns(model.slo_ms) for model in specs),
@@ -90,7 +97,39 @@ def draw_requests(scenario: Scenario, seed: int, load: float = 1.0) -> RequestSe
         served_late=frozenset(
             model.name for model in specs if model.on_deadline_miss == "serve" and model.slo_ms is not None
         ),
+        responses=responses,
+        rest_ns=rest_ns,
+        slos_gap_ns=() if responses is None else tuple(map(_slo_gap_ns, specs)),
     )
+
+
+def _slo_gap_ns(model: ModelSpec) -> int:
+    slo_gap_ms = model.streaming.slo_gap_ms if model.streaming else None
+    return NEVER_NS if slo_gap_ms is None else ms_to_ns(slo_gap_ms)
+
+
+def _draw_streams(
+    specs: Sequence[ModelSpec], of_model: Iterable[int], seed: int
+) -> "tuple[array[int], array[int]] | tuple[None, None]":
+    """The responses to each request, and the time from the first to the last; None where no model streams."""
+    if not any(spec.streaming for spec in specs):
+        return None, None
+    draws = [
+        (
+            spec.streaming.responses.drawing_from(stream(seed, "responses", spec.name)),
+            spec.streaming.gap_ms.drawing_from(stream(seed, "gaps", spec.name)),
+        )
+        if spec.streaming
+        else None
+        for spec in specs
+    ]
+    responses, rest_ns = array("q"), array("q")
+    for which in of_model:
+        draw = draws[which]
+        count = max(1, round(draw[0]())) if draw else 1
+        responses.append(count)
+        rest_ns.append(ms_to_ns((count - 1) * draw[1]()) if draw and count > 1 else 0)
+    return responses, rest_ns
 
 
 def _draw_shapes(specs: Sequence[ModelSpec], of_model: Iterable[int], seed: int) -> tuple[str, ...] | None:

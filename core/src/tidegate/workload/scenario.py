@@ -23,6 +23,7 @@ from tidegate.workload.profiles import ProfileSpec, folder_of, read_table
 from tidegate.workload.section import Name, Positive, ScenarioSection
 from tidegate.workload.shapes import ShapeSpec
 from tidegate.workload.simulated import SimulationSpec
+from tidegate.workload.streaming import StreamingSpec
 from tidegate.workload.traces import TraceFormat
 from tidegate.workload.workers import WorkerSpec, devices_of
 
@@ -88,6 +89,9 @@ class ModelSpec(ScenarioSection):
     apps: list[AppSpec] = Field(
         default_factory=list, description="Applications that send its requests; default: one, unnamed"
     )
+    streaming: StreamingSpec | None = Field(
+        default=None, description="Many responses to a request, as with token streaming; default: one"
+    )
     shapes: list[ShapeSpec] = Field(default_factory=list, description="Shapes of its requests; default: one, unnamed")
 
     @model_validator(mode="after")
@@ -101,6 +105,10 @@ class ModelSpec(ScenarioSection):
         sizes = {spec.max_batch for spec in self._specs() if spec.max_batch} | {self.max_batch} - {None}
         if len(sizes) != 1 and not self.pipelines:
             raise ValueError(f"needs one max_batch for all its profiles, has {sorted(filter(None, sizes)) or 'none'}")
+        if self.streaming and (self.pipelines or self.max_rows != 1):
+            raise ValueError(
+                f"streaming: each request has a slot, so max_batch must be 1, not {self.max_rows}; set max_batch: 1"
+            )
         for where, rows in [("rows", self.rows), *((f"apps.{app.name}.rows", app.rows) for app in self.apps)]:
             if rows and rows.largest < float("inf") and (rows.smallest < 1 or rows.largest > self.max_rows):
                 raise ValueError(f"{where}: a request has 1 to max_batch = {self.max_rows} rows")
@@ -353,6 +361,12 @@ class Scenario(ScenarioSection):
                         f"models: profiles: {hosted!r} has none for {pool.device_class!r} "
                         f"(workers.{index}): add it, or leave it out of that entry's hosts"
                     )
+            streaming = {model.name for model in self.models if model.streaming}
+            if pool.slots > 1 and (batched := sorted(set(pool.hosts or parts) - streaming)):
+                raise ValueError(
+                    f"workers.{index}.slots: {batched[0]!r} has no `streaming`, and a worker runs one batch of it at a "
+                    "time; leave slots out, or name other hosts"
+                )
         self._check_shapes()
         everywhere = any(pool.hosts is None for pool in self.workers)
         homeless = set() if everywhere else set(parts) - {name for pool in self.workers for name in pool.hosts or ()}

@@ -136,6 +136,12 @@ class SimulationSpec(ScenarioSection):
         description="Slowdown of a worker while another one of its GPU or MIG instance is busy: a factor, or the file "
         "of `tidegate fit-interference`",
     )
+    slot_slowdown: float = Field(
+        default=0.0,
+        ge=0,
+        le=100,
+        description="Slowdown of streams by concurrency: each further busy slot of a worker adds this fraction",
+    )
     failures: FailureSpec | None = None
     events: list[WorkerEvent] = Field(default_factory=list)
     startup: StartupSpec = Field(default_factory=StartupSpec)
@@ -144,6 +150,8 @@ class SimulationSpec(ScenarioSection):
     def check_names(self, partitions: list[str], nodes: list[str]) -> None:
         """Raise ValueError if a partition, node or worker is not in the scenario. `nodes`: node by worker."""
         workers = len(nodes)
+        if self.slot_slowdown and self.interference != 1.0:
+            raise ValueError("simulation.slot_slowdown: interference slows workers down as well: leave one of them out")
         for name in self.service:
             if name not in partitions:
                 known = did_you_mean(name, partitions, "it has")

@@ -24,6 +24,12 @@ class WorkerSpec(ScenarioSection):
     percent: int | None = Field(
         default=None, ge=1, le=100, description="MPS share of each worker in percent; default: 100 / per_gpu"
     )
+    slots: int = Field(
+        default=1,
+        ge=1,
+        le=10_000,
+        description="Requests that each of them runs at a time, of models with `streaming`: its concurrency limit",
+    )
     device: int | None = Field(
         default=None,
         ge=0,
@@ -67,7 +73,7 @@ class WorkerSpec(ScenarioSection):
 
 
 def devices_of(pools: Sequence[WorkerSpec]) -> Iterator[tuple[WorkerSpec, Device]]:
-    """Yield the entry and the GPU of every worker, in order.
+    """Yield the entry and the GPU of every worker, or of each of its slots, in order.
 
     GPUs without a number are numbered on each node, skipping the numbers in use.
     """
@@ -86,4 +92,5 @@ def devices_of(pools: Sequence[WorkerSpec]) -> Iterator[tuple[WorkerSpec, Device
             node = pool.node if pool.per_node is None else f"{pool.node}-{index // pool.per_node}"
             if pool.device is None and index % pool.per_gpu == 0:
                 number = next_in(node)
-            yield pool, Device(node, number, pool.gpu)
+            for _ in range(pool.slots):
+                yield pool, Device(node, number, pool.gpu)
