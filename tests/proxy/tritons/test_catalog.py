@@ -108,7 +108,8 @@ def test_what_passes_straight_through(config: str, reason: str) -> None:
 
 def test_a_word_for_a_model_that_no_triton_has() -> None:
     with pytest.raises(
-        BackendError, match=r"scheduling or merge.pad is set for nope, which no Triton has; these models are: m"
+        BackendError,
+        match=r"scheduling, max_concurrency or merge.pad is set for nope, which no Triton has; these models are: m",
     ):
         _told(_Triton("a:1", m="max_batch_size: 4"), nope=ModelConfig(scheduling="bypass"))
 

@@ -123,11 +123,38 @@ class ModelConfig(ConfigSection):
         description="Reject requests that cannot meet their deadline (reject), or answer them late with spare "
         "capacity (serve). Overrides `tidegate_on_deadline_miss` of its config.pbtxt; default: reject",
     )
+    max_concurrency: int | Literal["instances"] | None = Field(
+        default=None,
+        description="Largest number of requests in flight at each Triton, for a model that is not batched; "
+        "further ones wait in Tidegate. `instances`: as many as its config has. Default: unlimited, not scheduled",
+    )
+    slo_first_ms: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1e12,
+        description="SLO of the first response (time to first token) in milliseconds, with max_concurrency",
+    )
     merge: MergeConfig = Field(default=MergeConfig(), description="Batching of the model's requests")
     strip_queue_delay: bool = Field(
         default=False,
         description="Let a Triton under explicit model control load the model without `max_queue_delay_microseconds`",
     )
+
+    @model_validator(mode="after")
+    def _has_slots(self) -> Self:
+        if isinstance(self.max_concurrency, int) and self.max_concurrency < 1:
+            raise ValueError(
+                f"max_concurrency: must be at least 1, not {self.max_concurrency}; leave it out for no limit"
+            )
+        if self.slo_first_ms is not None and self.max_concurrency is None:
+            raise ValueError("slo_first_ms: only with max_concurrency, for streams; else set slo_ms")
+        if self.slo_first_ms is not None and self.slo_ms is not None:
+            raise ValueError("slo_first_ms: with max_concurrency it replaces slo_ms: leave one of the two out")
+        if self.max_concurrency is not None and self.scheduling not in (None, "bypass"):
+            raise ValueError(
+                f"max_concurrency: scheduling is {self.scheduling!r}, which is limited by instances: leave one out"
+            )
+        return self
 
 
 SHED_HTTP_STATUS: Final = {"UNAVAILABLE": 503, "RESOURCE_EXHAUSTED": 429, "DEADLINE_EXCEEDED": 504}
@@ -384,6 +411,8 @@ class ServeConfig(ConfigSection):
                 f"{which}: models of a layout may be split, and split models cannot bypass the scheduler: "
                 "leave layout out"
             )
+        if limited := [name for name, model in self.models.items() if model.max_concurrency is not None]:
+            raise ValueError(f"{which}: models.{limited[0]}.max_concurrency would hold requests back: leave it out")
         if delayed := [name for name, model in self.models.items() if model.strip_queue_delay]:
             raise ValueError(f"{which}: models.{delayed[0]}.strip_queue_delay would change the Tritons: leave it out")
 

@@ -49,6 +49,8 @@ class ModelSignature:
     """Input sizes that are padded to common ones, so that requests share batches."""
     reads_headers: bool = False
     """Whether the model may see headers of clients, which its Triton may turn into request parameters."""
+    is_decoupled: bool = False
+    """Whether a request may have any number of responses."""
     heeds_timeout: bool = False
     """Whether its Triton drops requests after their parameter `timeout`, because the model's config says so."""
 

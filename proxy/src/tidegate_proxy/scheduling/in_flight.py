@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tidegate.engine import StartStage
@@ -14,7 +14,6 @@ from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.tracing import BatchSpan
 from tidegate_proxy.scheduling.clock import LiveEngine
 from tidegate_proxy.scheduling.payload import BatchPayload, StageTarget
-from tidegate_proxy.transport import PendingCall
 from tidegate_proxy.tritons.backend import Backend
 
 
@@ -33,9 +32,12 @@ class StageRun:
     """Number of clients that have not left."""
     execution: BatchSpan | None = None
     """Span for tracing."""
-    call: PendingCall | None = None
+    cancel: Callable[[], None] | None = None
+    """Ends the call; None: it was not sent."""
     recovery: asyncio.Task[None] | None = None
     """Task that handles its failure."""
+    responses: int | None = None
+    """Number of responses of a request that occupies a slot; None: a batch with one."""
     batch_id: int = field(init=False)
     backend: Backend = field(init=False)
     """Triton that runs it."""
@@ -46,6 +48,10 @@ class StageRun:
         batch = self.effect.batch
         self.batch_id, self.backend = batch.id, self.target.backend
         self.is_last = self.effect.stage + 1 == len(batch.stages)
+
+    def is_ended_by(self, cancel: Callable[[], None]) -> None:
+        """Record what ends the call of the stage, which was sent."""
+        self.cancel = cancel
 
     @property
     def upper_ns(self) -> int:
@@ -59,8 +65,8 @@ class StageRun:
 
     def stop(self) -> None:
         """Cancel the stage; its result is ignored."""
-        if self.call:
-            self.call.cancel()
+        if self.cancel:
+            self.cancel()
         if self.recovery:
             self.recovery.cancel()
         self.payload.close(finished=False)
@@ -312,6 +318,11 @@ class PendingRequests:
                 answered.append(client)
         if answered:
             self._observability.answered(answered, run.execution, output_ns)
+
+    def conclude(self, client: PendingRequest, run: StageRun) -> None:
+        """Count a client as answered whose responses did not pass through here."""
+        if self.remove(client.request_id):
+            self._observability.answered([client], run.execution, 0)
 
     def tell(self, client: PendingRequest, failure: RequestFailed) -> None:
         """Fail a request: notify the client first, then the observers."""

@@ -24,7 +24,7 @@ from tidegate_proxy.scheduling.failures import FailureVerdict, Recovery
 from tidegate_proxy.scheduling.in_flight import PendingRequests, RunningStages, StageRun
 from tidegate_proxy.scheduling.membership import OutlierDetector
 from tidegate_proxy.scheduling.payload import BatchPayload, OutputSizes, StageTarget
-from tidegate_proxy.transport import PendingCall
+from tidegate_proxy.scheduling.slots import OccupiedSlots, Slot, SlotWaiter
 from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER_METHOD
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 from tidegate_proxy.tritons.shared_memory import SharedRegions
@@ -200,6 +200,7 @@ class RunningBatches:
         self._on_batch = on_batch
         self._sizes = OutputSizes()
         self._spacing = DispatchPacing(engine, directory, running)
+        self._slots = OccupiedSlots(engine, clients, running, self._tell_finished, self._failed, self._abandon)
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
@@ -216,8 +217,8 @@ class RunningBatches:
         """Handle a client that left: cancel its stage if no other client waits for it."""
         if run := self._running.run_of(client):
             run.waiting -= 1
-            if run.abandoned and run.call:
-                self._cancel_later(run.call)
+            if run.abandoned and run.cancel:
+                self._cancel_later(run.cancel)
 
     def stop_soon(self, runs: Iterable[StageRun]) -> None:
         """Cancel these stages soon; their results are ignored."""
@@ -261,8 +262,21 @@ class RunningBatches:
         for client in clients:
             client.batch_id = batch.id
         run.execution = self._observability.batch_started(clients, effect, target.backend.address, run.started_ns)
+        if isinstance(clients[0], SlotWaiter):
+            self._occupy(run, clients[0])
+            return
         message = payload.request(target)
         self._spacing.send(run, partial(self._send, run, message))
+
+    def _occupy(self, run: StageRun, client: SlotWaiter) -> None:
+        """Give a slot to a request, whose holder sends it."""
+        run.responses = 0
+        slot = Slot(self._slots, run)
+        run.is_ended_by(slot.cancel)
+        client.take(slot)
+
+    def _abandon(self, run: StageRun, reason: str) -> None:
+        self._fail(run, reason, FailureVerdict())
 
     def payload_of(self, envelopes: Sequence[InferenceRequest], regions: SharedRegions | None) -> BatchPayload:
         """Create the payload of a batch; `regions`: None if nothing is shared."""
@@ -294,18 +308,19 @@ class RunningBatches:
         if run.execution and (trace := run.execution.metadata):
             names = {name for name, _ in trace}
             metadata = [*trace, *(pair for pair in metadata if pair[0] not in names)]
-        run.call = run.backend.channel.unary(
+        call = run.backend.channel.unary(
             INFER_METHOD,
             message,
             lambda answer, code, details: self._over(run, answer, code, details),
             tuple(run.backend.opened(metadata)),
         )
+        run.is_ended_by(call.cancel)
         run.backend.channel.push()  # before the answers of the batch before it are divided
         if run.abandoned:  # and it is sent a second time
-            self._cancel_later(run.call)
+            self._cancel_later(call.cancel)
 
-    def _cancel_later(self, call: PendingCall) -> None:
-        self._loop.call_later(CANCEL_AFTER_S, call.cancel)
+    def _cancel_later(self, cancel: Callable[[], None]) -> None:
+        self._loop.call_later(CANCEL_AFTER_S, cancel)
 
     def _over(self, run: StageRun, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
         try:

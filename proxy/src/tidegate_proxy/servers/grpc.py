@@ -22,6 +22,7 @@ from tidegate_proxy.service.control import ControlPlaneCalls
 from tidegate_proxy.service.fan_out import ControlCall
 from tidegate_proxy.service.inference import Inference
 from tidegate_proxy.service.passthrough import BypassedInference, BypassedInferences, Routing
+from tidegate_proxy.service.slot_inference import SlotInference
 from tidegate_proxy.transport import Metadata, RpcCall, RpcServer
 from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER_METHOD, SERVICE_PREFIX
 
@@ -160,11 +161,9 @@ class GrpcService:
         if message is None:
             call.end(grpc.StatusCode.INTERNAL, "no message was received")
             return
-        work: BypassedInference | asyncio.Task[None]
+        work: BypassedInference | SlotInference | asyncio.Task[None]
         if call.method == INFER_METHOD:
-            work = self._passages.begin(
-                message, call.metadata, call.remaining_s(), call.owner, lambda outcome: _answer(call, outcome)
-            )
+            work = self._infer_unscheduled(call, message)
         else:
             work = self._spawn(call, self._answer(call, message))
 
@@ -172,6 +171,19 @@ class GrpcService:
             self._loop.call_later(CANCEL_AFTER_S, work.cancel)
 
         call.add_disconnect_callback(cancel)
+
+    def _infer_unscheduled(self, call: RpcCall, message: bytes) -> BypassedInference | SlotInference:
+        """Have an inference wait for a slot of its model, or bypass scheduling where that has none."""
+
+        def answered(outcome: Outcome) -> None:
+            _answer(call, outcome)
+
+        remaining_s = call.remaining_s()
+        if self._inference.has_slots(message):
+            waiting = SlotInference(self._driver, message, answered)
+            if waiting.begin(self._inference, self._routing, call.metadata, remaining_s, call.owner):
+                return waiting
+        return self._passages.begin(message, call.metadata, remaining_s, call.owner, answered)
 
     async def _answer(self, call: RpcCall, message: bytes) -> None:
         try:

@@ -24,10 +24,11 @@ from tidegate_proxy.messages import guards
 from tidegate_proxy.messages.request import InferenceRequest, PassedThrough, PendingRequest, end_of_call_ns
 from tidegate_proxy.messages.wire import encode_varint, first_string
 from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.servers.slot_streams import SlotStreams
 from tidegate_proxy.service.inference import Inference
 from tidegate_proxy.service.passthrough import Routing
-from tidegate_proxy.service.stream_passthrough import BypassedStreamRequest, StreamRelay, forwarded_stream
-from tidegate_proxy.transport import Metadata, RpcCall
+from tidegate_proxy.service.stream_passthrough import BypassedStreamRequest, StreamRelay, stream_answers
+from tidegate_proxy.transport import CallFailed, Metadata, RpcCall
 from tidegate_proxy.tritons.backend import Backend
 
 MAX_UNDER_WAY: Final = 1000
@@ -89,6 +90,17 @@ class InferStream:
         self._relays: dict[tuple[Backend, str], StreamRelay] = {}
         """The relays, by Triton and model."""
         self._strict = guards.asks_for_status(call.metadata)
+        self._slots = SlotStreams(
+            call,
+            driver,
+            routing,
+            spawn,
+            pass_back=self._pass_back_of_slot,
+            refuse=self._refuse,
+            settled=self.settled,
+            has_room=lambda: len(self._outbox) < MAX_UNDER_WAY,
+        )
+        """The requests to models with slots."""
 
     def begin(self) -> None:
         """Start reading requests."""
@@ -114,7 +126,12 @@ class InferStream:
         self._call.receive(self._received)
 
     def _is_full(self) -> bool:
-        waiting = len(self._due) + len(self._outbox) + sum(relay.waiting for relay in self._relays.values())
+        waiting = (
+            len(self._due)
+            + len(self._outbox)
+            + len(self._slots)
+            + sum(relay.waiting for relay in self._relays.values())
+        )
         return waiting >= MAX_UNDER_WAY
 
     def _received(self, message: bytes | None) -> None:
@@ -185,6 +202,11 @@ class InferStream:
             self._end_of_requests()
             return
         try:
+            has_slots = client is None and self._inference.has_slots(message)
+            if has_slots and (envelope := self._inference.open_for_slot(message, request, self._call.metadata)):
+                self._routing.check_inference(message, request)
+                self._wait_for_slot(envelope, replace(request, header=None))
+                return
             backend = self._routing.route_inference(message, request)
         except RequestFailed as failure:
             # In its turn, behind those that wait for their answers.
@@ -216,6 +238,19 @@ class InferStream:
             self._spawn(self._call, self._run_relay(key, relay))
         self._read()
 
+    def _wait_for_slot(self, envelope: InferenceRequest, request: PassedThrough) -> None:
+        """Have a request wait for a slot; one of a model with one response each is answered in order."""
+        if self._over or self._client_done:
+            return
+        passing = None
+        if self._inference.answers_once(request.model):
+            passing = BypassedStreamRequest(request, self.settled)
+            self._due.append(passing)
+        self._slots.begin(self._inference, envelope, request, time.monotonic_ns(), passing)
+        if self._over:  # it ended before it was known whose request this is
+            self._slots.leave()
+        self._read()
+
     def _put_in_order(self, passing: BypassedStreamRequest, client: "_StreamClient | None") -> None:
         if client:
             self._due[self._due.index(client)] = passing
@@ -232,7 +267,7 @@ class InferStream:
         try:
             relay.enter()
             call = self._call
-            answers = forwarded_stream(self._routing, key[0], call.method, relay.messages(), call.metadata, call.owner)
+            answers = stream_answers(self._routing, key[0], call.method, relay.messages(), call.metadata)
             async with aclosing(answers):
                 async for answer in answers:
                     if not self._pass_back(relay, answer):
@@ -241,6 +276,8 @@ class InferStream:
                         await relay.wait_for_room(lambda: len(self._outbox) < MAX_UNDER_WAY)
             if not self._over:
                 await self._refuse_unanswered(key[0], relay)
+        except CallFailed as failed:
+            error = await self._routing.failure(key[0], failed.code, failed.details, self._call.owner)
         except RequestFailed as failure:
             error = failure
         except asyncio.CancelledError:
@@ -273,6 +310,32 @@ class InferStream:
             self._outbox.append(answer)
             self._send()
         return True
+
+    def _pass_back_of_slot(self, passing: BypassedStreamRequest | None, answer: bytes) -> bool:
+        """Give a response of a slot to the client. False where the client's stream has ended, or ends with it."""
+        if self._over:
+            return False
+        failed = guards.failed_answer(answer) if self._strict and answer.startswith(_ERROR_MESSAGE_TAG) else None
+        if failed:
+            self._refuse(None, RequestFailed(*failed))
+            return False
+        if passing:
+            passing.resolve(answer)
+        else:
+            self._outbox.append(answer)
+            self._send()
+        return True
+
+    def _refuse(self, request: PassedThrough | None, failure: RequestFailed) -> None:
+        """Tell the client of a failed request whose responses leave as they come; None: its stream ends with it."""
+        if self._over:
+            return
+        if request is None or (failure.queued and self._strict):
+            self._error = self._error or failure
+            self._abandon()
+        else:
+            self._outbox.append(_refused(request, failure))
+        self._send()
 
     async def _refuse_unanswered(self, backend: Backend, relay: StreamRelay) -> None:
         """A Triton has ended its stream, and well: what it has not answered by now it never will."""
@@ -328,6 +391,7 @@ class InferStream:
         self._sending = False
         for relay in self._relays.values():
             relay.make_room()
+        self._slots.make_room()
         self._send()
         self._read()
 
@@ -340,7 +404,7 @@ class InferStream:
             self._call.send(self._outbox.popleft(), self._sent)
         elif self._error:
             self._call.end(self._error.code, self._error.details, self._error.refusal)
-        elif self._client_done and not self._due and not self._relays:
+        elif self._client_done and not self._due and not self._relays and not self._slots:
             self._call.end(*(self._end.code, self._end.details, self._end.refusal) if self._end else ())
 
     def _break(self, error: Exception) -> None:
@@ -366,6 +430,7 @@ class InferStream:
                 self.driver.leave(client)
         for relay in list(self._relays.values()):
             relay.end()
+        self._slots.leave()
 
 
 class _StreamClient(PendingRequest):

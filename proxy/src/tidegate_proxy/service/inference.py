@@ -14,11 +14,13 @@ from tidegate_proxy.messages.request import (
     HeaderCache,
     InferenceRequest,
     NotSchedulable,
+    PassedThrough,
     PendingRequest,
     end_of_call_ns,
     open_known,
     response_deadline,
 )
+from tidegate_proxy.messages.slot_request import slot_request_of
 from tidegate_proxy.messages.wire import first_string
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.driver import Driver
@@ -99,6 +101,15 @@ class Inference:
         graph = catalog.graphs.get(model)
         return graph.signature if graph and not bypasses and self._graphs.expands(graph) else None
 
+    def has_slots(self, message: bytes) -> bool:
+        """Return whether a serialized ModelInferRequest is for a model with slots."""
+        slots = self._directory.catalog.slots
+        return bool(slots) and first_string(message) in slots
+
+    def answers_once(self, model: str) -> bool:
+        """Return whether each request of a model with slots has one response, as its config says."""
+        return model in self._directory.catalog.slots and not self._directory.catalog.slots[model].is_decoupled
+
     def takes_long(self, message: bytes) -> bool:
         """Return whether to parse a message in a thread."""
         if len(message) < STRINGS_ASIDE_FROM:
@@ -138,6 +149,18 @@ class Inference:
                 return None
         return envelope
 
+    def open_for_slot(
+        self, message: bytes, request: PassedThrough, metadata: Metadata, protocol: Protocol = "grpc"
+    ) -> InferenceRequest | None:
+        """Return a request of a model with slots in the form that the driver schedules; None for other models.
+
+        `message`: the serialized request, empty over HTTP; `request`: facts about it.
+        """
+        signature = self._directory.catalog.slots.get(request.model)
+        if signature is None or not self.lets_in(request.model, protocol, metadata):
+            return None
+        return slot_request_of(message, request, signature)
+
     def handle(self, client: PendingRequest, arrival_ns: int, remaining_s: float | None) -> None:
         """Process a request to its response. `remaining_s`: seconds until the client's own deadline, if it has one.
 
@@ -173,6 +196,10 @@ class Inference:
         except Exception as error:
             faults.report("taking in a request", error)
             self._driver.give_up(client)
+
+    def leave(self, client: PendingRequest) -> None:
+        """Handle a client that does not wait any more, if it still waited."""
+        self._driver.leave(client)
 
     async def infer(self, message: bytes, remaining_s: float | None, metadata: Metadata = (), owner: str = "") -> bytes:
         """Schedule a client's HTTP request and return its response, a serialized ModelInferResponse.

@@ -25,7 +25,8 @@ from tidegate_proxy.messages.forwarded_metadata import forwarded
 from tidegate_proxy.messages.request import NotSchedulable, PassedThrough, PendingRequest, open_envelope
 from tidegate_proxy.messages.wire import first_string
 from tidegate_proxy.observability.observability import Observability
-from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.scheduling.driver import Driver, refuse_stray
+from tidegate_proxy.scheduling.slots import SlotWaiter
 from tidegate_proxy.transport import CallFailed, Metadata, PendingCall
 from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER_METHOD, Backend, is_restricted, is_shutdown
 from tidegate_proxy.tritons.catalog import CurrentCatalog
@@ -92,7 +93,15 @@ class Routing:
     def route_inference(self, message: bytes, request: PassedThrough) -> Backend:
         """Return a Triton for an unscheduled inference: sequences keep theirs, others get the least busy one.
 
-        `request`: facts about the message. Raises RequestFailed for protected shared memory, and for invalid messages.
+        `request`: facts about the message. Raises RequestFailed, see `check_inference`.
+        """
+        self.check_inference(message, request)
+        return self._one_of_several(first_string(message), request.sequence, request.header, "grpc")
+
+    def check_inference(self, message: bytes, request: PassedThrough) -> None:
+        """Raise RequestFailed for protected shared memory, and for invalid messages.
+
+        `request`: facts about the message.
         """
         model = first_string(message)
         if model in self._directory.catalog.split:
@@ -107,7 +116,6 @@ class Routing:
         inputs = request.header.inputs if request.header else ()
         if words := guards.shape_problem((tensor.name, tensor.shape) for tensor in inputs):
             raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words, queued=False)
-        return self._one_of_several(model, request.sequence, request.header, "grpc")
 
     def looks_inside(self, model: str) -> bool:
         """Return whether the contents of an unscheduled inference of this model matter for routing."""
@@ -348,7 +356,10 @@ class BypassedInferences:
         return passage
 
     def take_over(self, client: PendingRequest) -> None:
-        """Bypass a request that cannot be scheduled any more."""
+        """Bypass a request that cannot be scheduled any more; one that waits for a slot fails."""
+        if isinstance(client, SlotWaiter):
+            refuse_stray(client)
+            return
 
         def answered(outcome: Outcome) -> None:
             client.resolve(outcome)

@@ -147,18 +147,14 @@ class StreamRelay:
         self._room.set()
 
 
-async def forwarded_stream(
+async def stream_answers(
     routing: Routing,
     backend: Backend,
     method: str,
     messages: AsyncIterator[bytes],
     metadata: Metadata,
-    owner: str,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the responses of one Triton to a client's stream until it ends. Raises RequestFailed.
-
-    `owner`: client of the stream.
-    """
+    """Yield the responses of one Triton to a client's stream until it ends. Raises CallFailed."""
     # A Triton that is told of a deadline may die of it. The client's own call ends then, and this stream with it.
     stream = backend.stream(method, guards.for_streams(routing.forwarded(metadata)), for_client=True)
     backend.open_calls.add(stream)
@@ -166,8 +162,6 @@ async def forwarded_stream(
     try:
         while (answer := await stream.read()) is not None:
             yield answer
-    except CallFailed as error:
-        raise await routing.failure(backend, error.code, error.details, owner) from error
     finally:
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)

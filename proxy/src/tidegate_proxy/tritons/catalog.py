@@ -14,9 +14,10 @@ from tidegate.api import Model, Network, Worker, ms_to_ns
 from tidegate.api.model import DeadlineMissAction
 from tidegate.schemas import Layout, did_you_mean
 from tidegate_proxy.configuration.config import ModelConfig
-from tidegate_proxy.messages.model_signature import ModelSignature
+from tidegate_proxy.messages.model_signature import ModelSignature, instances_of
 from tidegate_proxy.messages.padding import PaddedAxis
 from tidegate_proxy.messages.request import InferenceRequest
+from tidegate_proxy.messages.slot_request import slot_signature_of
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.tritons.batching_mode import SCHEDULING_PARAMETER, BatchingDecision, consent_of, graph_mode_of
 from tidegate_proxy.tritons.declared_padding import PaddingError, padding_of
@@ -47,6 +48,8 @@ class Catalog:
     """Models whose configured padding is impossible, with the reason."""
     versions: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Versions of every model that some Triton has ready."""
+    slots: dict[str, ModelSignature] = field(default_factory=dict)
+    """Signatures of models with slots (`max_concurrency`): scheduled one by one, and forwarded unmodified."""
     ensembles: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     """Steps of each ensemble: model and version, "" for the latest."""
     graphs: dict[str, ModelGraph] = field(default_factory=dict)
@@ -96,6 +99,8 @@ class Catalog:
 
     def schedules(self, envelope: InferenceRequest) -> bool:
         """Return whether a request that could be scheduled when it arrived still can be."""
+        if envelope.model in self.slots:
+            return True
         signature = self.signatures.get(envelope.model)
         return signature is not None and envelope.fits(signature)
 
@@ -306,11 +311,25 @@ def _keep_signatures(catalog: Catalog, before: Catalog) -> None:
 
 
 def _check_told(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
-    batched = {name for name, model in told.items() if model.scheduling or model.merge.pad}
+    batched = {name for name, model in told.items() if model.scheduling or model.merge.pad or model.max_concurrency}
     if unknown := sorted(batched.difference(catalog.consents)):
         served = did_you_mean(unknown[0], catalog.consents, "these models are")
-        raise BackendError(f"scheduling or merge.pad is set for {', '.join(unknown)}, which no Triton has{served}")
+        raise BackendError(
+            f"scheduling, max_concurrency or merge.pad is set for {', '.join(unknown)}, which no Triton has{served}"
+        )
     catalog.check_padding()
+    for name in sorted(told):
+        if told[name].max_concurrency is not None and name not in catalog.slots:
+            consent = catalog.consents[name]
+            raise BackendError(
+                f"models.{name}.max_concurrency: {name} is {consent.scheduling} ({consent.why}), and its "
+                "instances limit it; leave max_concurrency out, or set scheduling: bypass"
+            )
+        if told[name].max_concurrency is not None and name in catalog.sequential:
+            raise BackendError(
+                f"models.{name}.max_concurrency: requests of {name} may belong to sequences, which keep their "
+                "instance; leave max_concurrency out"
+            )
     for what, given in (("an SLO", "slo_ms"), ("on_deadline_miss", "on_deadline_miss")):
         scheduled_names = catalog.models.keys() | catalog.graphs.keys()
         unscheduled = sorted(name for name in told if getattr(told[name], given) and name not in scheduled_names)
@@ -347,10 +366,10 @@ def _add_models(
         if any(patterns) and signature and signature.reads_headers:
             catalog.key_patterns[name] = tuple(sorted(filter(None, patterns)))
         guards = [each for each in agreement.followers if any(api == "inference" for _, api in each.apis.left)]
-        if guards and name in catalog.signatures:
+        if guards and name in catalog.models:
             catalog.guarded[name] = tuple(guards)
     for backend in backends:
-        _add_workers(catalog, backend, agreements, known)
+        _add_workers(catalog, backend, agreements, known, told)
 
 
 async def _places(catalog: Catalog, before: Catalog | None, returning: Backend | None) -> dict[Backend, WorkerHardware]:
@@ -459,13 +478,17 @@ def _add_model(catalog: Catalog, name: str, agreement: VariantAgreement, said: M
         )
     catalog.consents[name] = agreement.consent
     padding = _padding_of(catalog, name, config, said)
+    if signature is None and said.max_concurrency is None:
+        return
+    slo_ms = said.slo_first_ms or said.slo_ms or _slo_of(config, agreement.leading.backend)
+    slo_ns = None if slo_ms is None else ms_to_ns(slo_ms)
+    late = said.on_deadline_miss or _late_of(config, agreement.leading.backend)
     if signature is None:
+        catalog.slots[name] = slot_signature_of(config)
+        catalog.models[name] = Model(name, 1, slo_ns, merge_limit=1, on_deadline_miss=late, streams=True)
         return
     signature = dataclasses.replace(signature, padding=padding)
     catalog.signatures[name] = catalog.partitions[name] = signature
-    slo_ms = said.slo_ms or _slo_of(config, agreement.leading.backend)
-    slo_ns = None if slo_ms is None else ms_to_ns(slo_ms)
-    late = said.on_deadline_miss or _late_of(config, agreement.leading.backend)
     merge_limit = agreement.consent.merge_limit
     catalog.models[name] = Model(name, signature.max_rows, slo_ns, merge_limit=merge_limit, on_deadline_miss=late)
 
@@ -519,13 +542,15 @@ def _add_workers(
     backend: Backend,
     agreements: Mapping[str, VariantAgreement],
     known: Mapping[WorkerKey, int],
+    told: Mapping[str, ModelConfig],
 ) -> None:
-    """A worker for each batch that a Triton runs at a time of what is scheduled there."""
+    """A worker for each batch that a Triton runs at a time of what is scheduled there, and for each slot."""
     configs = {
         model.config.name: model.config
         for model in catalog.loaded[backend]
         if model.config.name in catalog.models and backend in agreements[model.config.name].followers
     }
+    slots = {name: configs.pop(name) for name in sorted(catalog.slots) if name in configs}
     place = catalog.places[backend]
     new_id = max(catalog.backend_of, default=-1) + 1
     for lane in lanes_of(
@@ -539,6 +564,22 @@ def _add_workers(
         catalog.workers.append(replace(worker, id=worker_id))
         catalog.backend_of[worker_id] = backend
         new_id += worker_id == new_id
+    for name, config in slots.items():
+        limit = told[name].max_concurrency
+        for number in range(instances_of(config) if isinstance(limit, str) else limit or 0):
+            slot = Worker(
+                new_id,
+                f"{backend.address}/{name}/slot/{number}",
+                (name,),
+                place.device_class,
+                place.device,
+                place.slice,
+                server=backend.address,
+            )
+            worker_id = known.get((slot.name, slot.hosts, slot.device_class), new_id)
+            catalog.workers.append(replace(slot, id=worker_id))
+            catalog.backend_of[worker_id] = backend
+            new_id += worker_id == new_id
 
 
 def _follow(catalog: Catalog, layout: Layout, told: Mapping[str, ModelConfig], known: Mapping[WorkerKey, int]) -> None:

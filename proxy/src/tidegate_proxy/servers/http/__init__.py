@@ -7,6 +7,7 @@ application      ASGI application: schedules inference, and forwards everything 
   infer_request    translation to gRPC messages; infer_response: and back; json_data: tensors as JSON
   json_worker_pool            processes that parse and write large JSON, shared by fair queueing
   forward          calls to the HTTP port of one Triton, or of all; screening: requests that must not be forwarded
+  slots            forwards inferences to models with slots
 """
 
 from tidegate_proxy.servers.http.application import HttpApplication

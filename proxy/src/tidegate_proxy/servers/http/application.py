@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.messages.model_signature import ModelSignature
-from tidegate_proxy.messages.request import NotSchedulable
+from tidegate_proxy.messages.request import InferenceRequest, NotSchedulable
 from tidegate_proxy.servers.http import compression, infer_request, infer_response, routes
 from tidegate_proxy.servers.http.compression import TooLarge
 from tidegate_proxy.servers.http.exchange import ClientLeft, HttpExchange, RequestBody
@@ -32,6 +32,7 @@ from tidegate_proxy.servers.http.interface import (
 from tidegate_proxy.servers.http.json_data import RefusedRequest
 from tidegate_proxy.servers.http.json_worker_pool import JsonWorkerPool
 from tidegate_proxy.servers.http.screening import SHARED_MEMORY_CHANGES, RequestScreen, why_not_changed
+from tidegate_proxy.servers.http.slots import HttpSlots
 from tidegate_proxy.service.fan_out import MODEL_CHANGES, Changing, no_change_tracking
 from tidegate_proxy.service.inference import Inference
 from tidegate_proxy.service.passthrough import Routing
@@ -45,6 +46,10 @@ _COMPRESSED_ASIDE: Final = 1 << 16
 """Bodies of this size are compressed and decompressed in a thread, so that other clients do not wait."""
 _HEAR_OUT_S: Final = 1.0
 """How long a client may go on sending a body that is refused, so that it comes to read why."""
+
+
+EnvelopeForSlot = Callable[[routes.Route, HttpExchange], InferenceRequest | None]
+"""Returns an inference of a model with slots as the driver schedules it; None for other models."""
 
 
 class HttpApplication:
@@ -74,11 +79,14 @@ class HttpApplication:
         refuses_shared_memory: Callable[[], bool] = bool,
         bounds: ClientBounds | None = None,
         changing: Changing[HttpCall, Backend] = no_change_tracking,
+        envelope_for_slot: EnvelopeForSlot = lambda _route, _exchange: None,
     ) -> None:
         self._routing = routing
         self._inference = inference
         self._scheduled = scheduled
         self._forwarder = HttpForwarder()
+        self._slots = HttpSlots(inference, routing, self._forwarder)
+        self._envelope_for_slot = envelope_for_slot
         self._aside = JsonWorkerPool()
         self._tritons = tritons
         self._merged = merged_handlers(tritons, self._forwarder, changing)
@@ -234,6 +242,9 @@ class HttpApplication:
         if is_inference:
             inside = await self._inside(exchange, body, model)
         body = await self._screened(exchange, body, is_inference=is_inference)
+        if is_inference and (envelope := self._envelope_for_slot(route, exchange)):
+            await self._slots.forward(exchange, call, body, envelope)
+            return
         sent_ns = time.monotonic_ns()
         while True:
             routing = self._routing

@@ -15,6 +15,7 @@ from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages.forwarded_metadata import HeaderForwarding, own_headers
 from tidegate_proxy.messages.model_signature import ModelSignature
+from tidegate_proxy.messages.request import InferenceRequest, PassedThrough
 from tidegate_proxy.observability.merged_statistics import statistics_json
 from tidegate_proxy.servers.http.application import HttpApplication
 from tidegate_proxy.servers.http.exchange import HttpExchange
@@ -137,6 +138,7 @@ class HttpService:
             refuses_shared_memory=lambda: in_force.settings.refuses_shared_memory,
             bounds=bounds,
             changing=self._changing,
+            envelope_for_slot=self._envelope_for_slot,
         )
         self._own: dict[tuple[str, str], Handler] = {
             ("GET", "/v2/health/live"): self._live,
@@ -167,6 +169,10 @@ class HttpService:
                 self._note(model)
                 return None
         return signature
+
+    def _envelope_for_slot(self, route: Route, exchange: HttpExchange) -> InferenceRequest | None:
+        request = PassedThrough(route.model, route.version)
+        return self._inference.open_for_slot(b"", request, exchange.metadata, "http")
 
     def _note(self, model: str) -> None:
         if model not in self._noted:

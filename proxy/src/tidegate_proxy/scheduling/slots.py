@@ -1,0 +1,159 @@
+"""Slots: requests that occupy a worker from their dispatch to their last response, such as streams.
+
+A request that waits for a slot waits in the engine like any other. Its stage has no payload: the server that its
+client is connected to sends the request, in a stream or over HTTP, and reports the first and the last response.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import grpc
+
+from tidegate.engine import FirstResponse
+from tidegate_proxy.base.outcome import Outcome, RequestFailed
+from tidegate_proxy.messages.request import InferenceRequest, PendingRequest
+from tidegate_proxy.scheduling.clock import LiveEngine
+from tidegate_proxy.scheduling.in_flight import PendingRequests, RunningStages, StageRun
+from tidegate_proxy.transport import Metadata
+
+HOLDER_LEFT: Final = "its stream was given up"
+
+
+class Slot:
+    """Slot of a Triton that a request occupies; after its end every call is without effect."""
+
+    __slots__ = ("_on_cancel", "_slots", "backend", "run")
+
+    def __init__(self, slots: "OccupiedSlots", run: StageRun) -> None:
+        self._slots = slots
+        self.run = run
+        self.backend = run.backend
+        self._on_cancel: Callable[[], None] | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the request still occupies the slot."""
+        return self.run in self._slots.running
+
+    def call_on_cancel(self, end: Callable[[], None]) -> None:
+        """Have `end` called when the slot is lost with its Triton, or its client has left, to end the holder's call."""
+        self._on_cancel = end
+
+    def responded(self) -> None:
+        """Record a response."""
+        if not self.run.responses and self.is_held:
+            self._slots.respond_first(self.run)
+        self.run.responses = (self.run.responses or 0) + 1
+
+    def finished(self) -> None:
+        """Free the slot after the last response."""
+        if self.is_held:
+            self._slots.finish(self.run)
+
+    def failed(self, code: grpc.StatusCode, details: str) -> None:
+        """Report that the call to the Triton failed; the request fails, or gets another slot."""
+        if self.is_held:
+            self._slots.fail(self.run, code, details)
+
+    def give_up(self) -> None:
+        """Free the slot of a request that no client waits for any more."""
+        if self.is_held:
+            self._slots.abandon(self.run, HOLDER_LEFT)
+
+    def cancel(self) -> None:
+        """Have the holder end its call."""
+        if self._on_cancel:
+            self._on_cancel()
+
+
+class SlotWaiter(PendingRequest):
+    """Request that waits for a slot, or has one."""
+
+    __slots__ = ("_failed", "_granted", "_metadata", "slot")
+
+    def __init__(
+        self,
+        envelope: InferenceRequest,
+        metadata: Metadata,
+        owner: str,
+        granted: Callable[[Slot], None],
+        failed: Callable[[RequestFailed], None],
+    ) -> None:
+        """Create the request of a client.
+
+        Args:
+            envelope: what scheduling needs to know of it.
+            metadata: that of the client's call.
+            owner: the client.
+            granted: called with the slot; again, with another one, if the first is lost before a response.
+            failed: called once if it is rejected or failed.
+        """
+        super().__init__(envelope, owner)
+        self._metadata = metadata
+        self._granted = granted
+        self._failed = failed
+        self.slot: Slot | None = None
+        """The slot that it has; None: it waits."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """Metadata of the request."""
+        return self._metadata
+
+    def take(self, slot: Slot) -> None:
+        """Take the slot."""
+        self.slot = slot
+        self._granted(slot)
+
+    def resolve(self, outcome: Outcome) -> None:
+        """Pass the failure on."""
+        if isinstance(outcome, RequestFailed):
+            self._failed(outcome)
+
+
+class OccupiedSlots:
+    """All slots that requests occupy. Use it only in one event loop."""
+
+    def __init__(
+        self,
+        engine: LiveEngine,
+        clients: PendingRequests,
+        running: RunningStages,
+        finish: Callable[[StageRun, int], None],
+        fail: Callable[[StageRun, grpc.StatusCode, str], None],
+        abandon: Callable[[StageRun, str], None],
+    ) -> None:
+        """Create the table without slots.
+
+        Args:
+            engine: learns of first responses.
+            clients: the waiting clients.
+            running: the running stages.
+            finish: tells the engine that a stage ended well, at an instant in ns.
+            fail: deals with a stage whose call failed, and with its requests.
+            abandon: ends a stage that no client waits for, with a reason.
+        """
+        self._engine = engine
+        self._clients = clients
+        self.running = running
+        self._finish = finish
+        self.fail = fail
+        self.abandon = abandon
+
+    def respond_first(self, run: StageRun) -> None:
+        """Tell the engine of the first response."""
+        self._engine.catch_up()
+        now_ns = run.clients[0].ended_ns = time.monotonic_ns()
+        run.backend.heard_ns = now_ns
+        self._engine.take_in(FirstResponse(now_ns, run.batch_id, run.effect.stage, run.worker_id, run.started_ns))
+
+    def finish(self, run: StageRun) -> None:
+        """Free the slot of a request that has its last response."""
+        self._engine.catch_up()
+        client = run.clients[0]
+        ended_ns = self.running.end(run, well=True)
+        client.ended_ns = client.ended_ns or ended_ns
+        self._finish(run, ended_ns)
+        self._clients.conclude(client, run)
+        run.payload.close(finished=True)

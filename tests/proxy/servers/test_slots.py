@@ -1,0 +1,202 @@
+"""Models with slots (`max_concurrency`) on a real Triton: a bounded queue, first-response deadlines, cancellation."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
+
+Make = Callable[..., Any]
+STREAMS = 6
+SLOTS = 2
+
+# Answers each request in a thread of its own: how many it has in flight at once, at once, and again when the gate is
+# open or nobody wants it.
+TOKENS = """
+import json, threading, time
+from pathlib import Path
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.gate = Path(json.loads(args["model_config"])["parameters"]["gate"]["string_value"])
+        self.lock, self.running = threading.Lock(), 0
+
+    def execute(self, requests):
+        for request in requests:
+            with self.lock:
+                self.running += 1
+                running = self.running
+            threading.Thread(target=self.answer, args=(request, request.get_response_sender(), running)).start()
+
+    def answer(self, request, sender, running):
+        token = pb_utils.Tensor("Y", np.array([[running]], np.float32))
+        sender.send(pb_utils.InferenceResponse([token]))
+        while not self.gate.exists() and not request.is_cancelled():
+            time.sleep(0.002)
+        with self.lock:
+            self.running -= 1
+        sender.send(pb_utils.InferenceResponse([token]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+def _running(answer: service_pb2.ModelStreamInferResponse) -> float:
+    """How many streams the model had when it began this one."""
+    return float(np.frombuffer(answer.infer_response.raw_output_contents[0], np.float32)[0])
+
+
+@pytest.fixture(scope="module")
+def gate_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the streams wait for a file."""
+    return tmp_path_factory.mktemp("gate") / "open"
+
+
+@pytest.fixture(scope="module")
+def tokens(
+    start_triton: Make, add_model: Make, gate_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> EmbeddedTriton:
+    """A Triton with a decoupled model, and one without a batch dimension that waits in the same way."""
+    repository = tmp_path_factory.mktemp("models")
+    decoupled = "max_batch_size: 4 model_transaction_policy { decoupled: true }"
+    (add_model(repository, "tokens", decoupled, gate=gate_file) / "model.py").write_text(TOKENS)
+    add_model(repository, "flat", "max_batch_size: 0", gate=gate_file)
+    server: EmbeddedTriton = start_triton([repository])
+    return server
+
+
+@pytest.fixture
+def streams(open_stream: Make, request_of: Make) -> Make:
+    """`streams(proxy, count)`: streams of one request each."""
+    row = np.ones((1, 1), np.float32)
+    return lambda proxy, count: [
+        open_stream(proxy, [request_of("tokens", {"X": row}, id=str(number))]) for number in range(count)
+    ]
+
+
+def test_streams_beyond_the_slots_wait_in_tidegate(
+    tokens: EmbeddedTriton, gate_file: Path, serve_here: Make, streams: Make, rest_of: Make, eventually: Make
+) -> None:
+    gate_file.unlink(missing_ok=True)
+    direct = streams(tokens, STREAMS)
+    assert max(_running(next(stream)) for stream in direct) == STREAMS, "Triton alone has no limit"
+    gate_file.touch()
+    rest = [rest_of(stream)[0] for stream in direct]
+
+    gate_file.unlink()
+    proxy = serve_here([tokens], models={"tokens": {"max_concurrency": SLOTS}})
+    under_way = streams(proxy, STREAMS)
+    eventually(lambda: proxy.engine.queued == STREAMS - SLOTS, "the others to wait in Tidegate")
+    assert proxy.engine.in_flight == SLOTS
+    gate_file.touch()
+    ended = [rest_of(stream) for stream in under_way]
+    assert [code for _, code, _ in ended] == [grpc.StatusCode.OK] * STREAMS
+    assert [len(answers) for answers, *_ in ended] == [1 + len(answers) for answers in rest]
+    assert max(_running(answer) for answers, *_ in ended for answer in answers) <= SLOTS
+    for answers, theirs in zip((answers for answers, *_ in ended), rest, strict=True):
+        for answer in (*answers, *theirs):  # how many run is all that differs
+            answer.infer_response.ClearField("raw_output_contents")
+        assert answers[1:] == theirs
+    tally = proxy.engine.tally
+    assert (tally.answered, tally.failed, tally.dropped.total()) == (STREAMS, 0, 0)
+    assert not proxy.serving.driver.running
+    assert not any(host.in_flight for host in proxy.serving._directory.catalog.hosts["tokens"])
+
+
+def test_under_overload_what_cannot_begin_in_time_is_rejected(
+    tokens: EmbeddedTriton, gate_file: Path, serve_here: Make, streams: Make, rest_of: Make, eventually: Make
+) -> None:
+    gate_file.unlink(missing_ok=True)
+    proxy = serve_here(
+        [tokens],
+        policy="symphony",
+        models={"tokens": {"max_concurrency": SLOTS, "slo_first_ms": 1500}},
+        limits={"max_queue_size": STREAMS},
+        shedding={"status": "RESOURCE_EXHAUSTED"},
+    )
+    running = streams(proxy, SLOTS)
+    assert all(next(stream).infer_response.outputs for stream in running)
+    waiting = streams(proxy, STREAMS - SLOTS)
+    eventually(lambda: proxy.engine.queued == STREAMS - SLOTS, "the others to wait")
+    [beyond] = streams(proxy, 1)
+    [refused], code, _ = rest_of(beyond)
+    assert "Exceeds maximum queue size" in refused.error_message
+    assert code is grpc.StatusCode.OK
+    words = [rest_of(stream)[0][-1].error_message for stream in waiting]
+    assert set(words) == {"Request timeout expired"}, "no slot was free before their deadline"
+    assert proxy.engine.tally.dropped["deadline_unreachable"] == STREAMS - SLOTS
+    gate_file.touch()
+    assert [rest_of(stream)[1] for stream in running] == [grpc.StatusCode.OK] * SLOTS
+    eventually(lambda: not proxy.engine.in_flight, "the slots to be free")
+    on_time, all_of_them = proxy.serving.driver.observability.metrics.on_time()["tokens"]
+    assert (on_time, all_of_them) == (SLOTS, STREAMS), "a stream is on time if its first response is"
+
+
+def test_a_client_that_leaves_frees_its_slot(
+    tokens: EmbeddedTriton, gate_file: Path, serve_here: Make, streams: Make, rest_of: Make, eventually: Make
+) -> None:
+    gate_file.unlink(missing_ok=True)
+    proxy = serve_here([tokens], models={"tokens": {"max_concurrency": 1}})
+    [leaving] = streams(proxy, 1)
+    next(leaving)
+    [waiting], [staying] = (streams(proxy, 1) for _ in range(2))
+    eventually(lambda: proxy.engine.queued == 2, "the others to wait")
+    waiting.cancel()
+    eventually(lambda: proxy.engine.queued == 1, "who waits no more to be forgotten")
+    leaving.cancel()
+    assert next(staying).infer_response.outputs, "the slot is free, though the gate is shut"
+    gate_file.touch()
+    assert rest_of(staying)[1] is grpc.StatusCode.OK
+    assert proxy.engine.tally.cancelled == 2
+
+
+def test_calls_and_http_wait_for_the_slots_of_a_model_without_batches(
+    tokens: EmbeddedTriton,
+    gate_file: Path,
+    serve_here: Make,
+    open_stream: Make,
+    rest_of: Make,
+    start_call: Make,
+    request_of: Make,
+    eventually: Make,
+) -> None:
+    gate_file.unlink(missing_ok=True)
+    listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    tritons = [{"grpc": tokens.grpc_address, "http": tokens.http_address}]
+    models = {"flat": {"max_concurrency": "instances", "slo_ms": 60_000}}
+    proxy = serve_here([tokens], tritons=tritons, models=models, listen=listen)
+    message = request_of("flat", {"X": np.ones((1,), np.float32)}, id="mine")
+    calls = [start_call(proxy, "ModelInfer", message) for _ in range(2)]
+    stream = open_stream(proxy, [message, message])
+    eventually(lambda: proxy.engine.queued == 3, "all but one to wait, for the model has one instance")
+    gate_file.touch()
+    assert calls[0].result() == calls[1].result()
+    answers, code, _ = rest_of(stream)
+    assert [answer.infer_response.id for answer in answers] == ["mine", "mine"]
+    assert code is grpc.StatusCode.OK
+    body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [7]}]}).encode()
+    url = f"http://{proxy.serving.http_address}/v2/models/flat/infer"
+    with urlopen(Request(url, body), timeout=30) as answer:
+        assert json.load(answer)["outputs"][0]["data"] == [7]
+    eventually(lambda: proxy.engine.tally.answered == 5, "all to be counted")
+
+
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        ({"tokens": {"max_concurrency": 0}}, "max_concurrency: must be at least 1, not 0"),
+        ({"tokens": {"slo_first_ms": 5}}, "slo_first_ms: only with max_concurrency"),
+        ({"nope": {"max_concurrency": 2}}, "which no Triton has"),
+    ],
+)
+def test_what_cannot_be_is_said(tokens: EmbeddedTriton, serve_here: Make, models: Any, words: str) -> None:  # noqa: ANN401
+    with pytest.raises(Exception, match=words):
+        serve_here([tokens], models=models)
