@@ -4,7 +4,8 @@ runs.
 One caller measures the added latency. More callers measure the throughput, and the CPU time and context switches of the
 Tidegate process per request. The load generator is ours, in Python, which takes a large share of a small machine, or
 NVIDIA's perf_analyzer (`--perf-analyzer PATH`), which takes less. `--against PATH` also measures the `tidegate` of
-another checkout. To profile the CPU time: `py-spy record --native --subprocesses --pid PID` during a run.
+another checkout. Relays in C are measured beside them where they are installed (nginx, HAProxy, nghttpx). To profile
+the CPU time: `py-spy record --native --subprocesses --pid PID` during a run.
 """
 
 import tempfile
@@ -25,6 +26,7 @@ from bench.closed_loop import closed_loop
 from bench.no_op import no_op_models
 from bench.perf_analyzer import perf_analyzer
 from bench.proxy_process import ProxyProcess, proxy_process
+from bench.relays import PACKAGES, Relay, find_relays, start_relay
 from demo.processes import TIDEGATE
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -41,8 +43,8 @@ Load = Callable[[str, int, int, Sequence[str]], Figures]
 class Target(NamedTuple):
     """A server to call, with its process and flags."""
 
-    proxy: ProxyProcess | None
-    """The Tidegate process; None if Triton is called directly."""
+    proxy: ProxyProcess | Relay | None
+    """The process that is called; None if Triton is called directly."""
     flags: Sequence[str] = ()
     """Further flags of perf_analyzer."""
 
@@ -91,6 +93,13 @@ def bench_added_latency(
         targets = {"Triton": Target(None)}
         for name, (command, flags) in commands.items():
             targets[name] = Target(start(name, command, *flags))
+        relays = find_relays()
+        for name in sorted(PACKAGES.keys() - relays.keys()):
+            console.print(f"{name} is not installed and not measured (apt-get install {PACKAGES[name]})")
+        for name, program_of_relay in relays.items():
+            (work / name).mkdir()
+            relay = start_relay(name, program_of_relay, work / name, triton.grpc_address)
+            targets[name] = Target(stack.enter_context(relay))
         rows = _rows(console, triton, targets, load, callers, sizes, rounds)
         if program:
             authority, config = _encrypted(work)

@@ -64,12 +64,7 @@ class ProxyProcess:
 
     def spent(self) -> tuple[float, int]:
         """Return CPU time in seconds and context switches of all living threads since the start."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        threads = Path(f"/proc/{self._process.pid}/task").glob("*/status")
-        switches = (re.findall(r"ctxt_switches:\s+(\d+)", thread.read_text()) for thread in threads)
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), sum(
-            int(n) for of in switches for n in of
-        )
+        return cpu_spent(self._process.pid)
 
     def usage(self) -> dict[str, float]:
         """Return the current `memory_mib`, `threads` and `descriptors`."""
@@ -87,6 +82,15 @@ class ProxyProcess:
         if not found:
             raise SystemExit(f"tidegate serve does not say where its {service} is:\n{self.log}")
         return found[1]
+
+
+def cpu_spent(pid: int) -> tuple[float, int]:
+    """Return CPU time in seconds and context switches of all living threads of a process since its start."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    threads = Path(f"/proc/{pid}/task").glob("*/status")
+    switches = (re.findall(r"ctxt_switches:\s+(\d+)", thread.read_text()) for thread in threads)
+    cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return cpu_s, sum(int(n) for of in switches for n in of)
 
 
 @contextmanager
