@@ -59,7 +59,7 @@ def test_every_rate_is_run_with_every_seed(triton: "FakeTriton", scenario: "Path
     )
     assert verdict in done.stdout
     check_alone(page.read_text())
-    drawn = dots(chart(page.read_text(), "How much load does each bear before its worst model misses too much?"))
+    drawn = dots(chart(page.read_text(), "At which load does the worst model miss too many deadlines?"))
     assert [said.rpartition(" at ")[2] for _, said in drawn] == ["25/s", "25/s", "50/s", "50/s", "100/s", "100/s"]
 
 

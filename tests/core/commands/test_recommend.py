@@ -81,7 +81,7 @@ def test_it_answers_first_in_words_and_writes_what_it_takes(tmp_path: Path) -> N
         == ("How is Triton&#x27;s own batcher tuned?" in page)
         == ("- quick: with" in (files / "README.md").read_text())
     )
-    assert page.index(f"Run policy {answer['run']['policy']}") < page.index("Which share of each model")
+    assert page.index(f"Run policy {answer['run']['policy']}") < page.index("What fraction of each model")
 
 
 def test_where_nothing_is_missed_it_says_to_change_nothing_and_up_to_which_load(tmp_path: Path) -> None:

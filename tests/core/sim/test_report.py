@@ -30,7 +30,7 @@ BUSY = {"arrivals": {"rate_rps": 700}, "duration_s": 2}
 """More than the small world bears: some requests are late."""
 ORIGIN = PageOrigin("1.2.3", "2026-01-31 12:00 UTC", "tidegate simulate small.yaml")
 ENDED = "How did each model's requests end?"
-CURVES = "What share of the requests is answered within which share of the SLO?"
+CURVES = "What fraction of requests is answered within which fraction of the SLO?"
 OVER_TIME = "When were requests missed?"
 WHERE = "Where does the time go: waiting or executing?"
 
@@ -310,7 +310,7 @@ def test_a_search_shows_all_rates_that_were_tried_through_the_limit(
 ) -> None:
     page = goodput_shown(short, whole)
     check_alone(page)
-    drawn = dots(chart(page, "How much load does each bear before its worst model misses too much?"))
+    drawn = dots(chart(page, "At which load does the worst model miss too many deadlines?"))
     probes = [probe for search in whole for probe in search.probes]
     assert len(drawn) == len(probes)
     assert all(probe.worst_bad_rate is not None for probe in probes)

@@ -24,7 +24,7 @@ S = 1_000_000_000
 class TestAdvisedWorkers(ControllerConformance):
     """The kit."""
 
-    spec = ControllerSpec("advised-workers", "Workers join and are released as the policy advises", AdvisedWorkers)
+    spec = ControllerSpec("advised-workers", "Adds and releases workers as the policy recommends", AdvisedWorkers)
 
 
 def observed(

@@ -18,7 +18,9 @@ from tidegate.host.by_model import BY_MODEL, ByModel
 def tidegate_policies() -> list[PolicySpec]:
     """Return the policy `by-model`."""
     return [
-        PolicySpec(BY_MODEL, "Several policies, each for models and workers of its own", ByModel, recommend_options=())
+        PolicySpec(
+            BY_MODEL, "Runs several policies, each for its own models and workers", ByModel, recommend_options=()
+        )
     ]
 
 

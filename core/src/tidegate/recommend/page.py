@@ -77,7 +77,7 @@ def _models(found: Recommendation, chosen: Assessment) -> Chart:
         for number, (name, its) in enumerate(contenders)
         if model in its.models
     ]
-    title = "Which share of each model's requests is on time?"
+    title = "What fraction of each model's requests is on time?"
     axis = PlotAxis.shares([], "share of the requests", from_zero=True)
     legend = [LegendEntry(name, colors.of_contender(name)) for name, _ in contenders]
     note = "On seeds that nothing was chosen by; behind the mean stands where it lies with 95 % confidence."
@@ -110,7 +110,7 @@ def _hardware(found: Recommendation) -> PageSection | None:
                 if count is None
                 else [name, its.site.words(count), f"{its.site.cost(count):g}"]
             )
-    title = f"How little keeps {limit(found.question.goal)} of every model in time?"
+    title = f"How few GPUs keep {limit(found.question.goal)} of every model on time?"
     return PageSection(title, table(["state", "GPUs", "cost"], lines))
 
 

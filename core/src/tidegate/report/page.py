@@ -114,7 +114,9 @@ def table(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
     cells = [f'<td{its} data-what="{escape(name)}">' for name, its in zip(head, classes, strict=True)]
 
     def row(line: Sequence[object]) -> str:
-        return "".join(f"{cell}{escape(str(value))}</td>" for cell, value in zip(cells, line, strict=True))
+        # So do reasons, `deadline_unreachable`, after underscores: in a card they would break within a word.
+        texts = [escape(str(value)).replace("_", "_<wbr>") for value in line]
+        return "".join(f"{cell}{text}</td>" for cell, text in zip(cells, texts, strict=True))
 
     rows = "".join(f"<tr>{row(line)}</tr>" for line in lines)
     body = f"<thead><tr>{top}</tr></thead><tbody>{rows}</tbody>"

@@ -100,7 +100,7 @@ def latency_curves(results: Sequence[RunResult], colors: Colors) -> Chart | None
     steps = tuple(step / 2 for step in range(round(2 * most) + 1))
     x = PlotAxis("latency / SLO", 0.0, most, steps, lambda value: f"{value:g}")
     y = PlotAxis.shares([], "share of the requests", from_zero=True)
-    title = "What share of the requests is answered within which share of the SLO?"
+    title = "What fraction of requests is answered within which fraction of the SLO?"
     note = "What is missing to 100 % at the right was answered later, or not at all."
     rule, legend = RuleMark(1.0, "SLO", down=True), _contenders(of_policy, colors)
 

@@ -18,7 +18,7 @@ from tidegate.report import (
 )
 from tidegate.report.number_format import rate, share
 
-CHART_TITLE = "How much load does each bear before its worst model misses too much?"
+CHART_TITLE = "At which load does the worst model miss too many deadlines?"
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def over_load(curves: Sequence[LoadCurve], limit: float, colors: Colors) -> Char
 def latency_over_load(curves: Sequence[LoadCurve], colors: Colors) -> Chart:
     """Return the chart of latency over load."""
     title = "How does latency grow with the load?"
-    note = "99th percentile of the answered: who gives requests up looks quicker by it."
+    note = "99th percentile of answered requests: a policy that drops requests looks faster."
     return chart_of(title, latency_plot(curves, colors), legend=load_legend(curves, colors), note=note, wide=True)
 
 

@@ -15,22 +15,26 @@ from tidegate_baselines.triton import Triton
 def tidegate_policies() -> list[PolicySpec]:
     """Return every baseline policy."""
     return [
-        PolicySpec("fifs", "First idle, first served: eager batches, no deadlines", Fifs, ({}, {"max_rows": 1})),
+        PolicySpec(
+            "fifs", "First come, first served on the first idle worker; ignores deadlines", Fifs, ({}, {"max_rows": 1})
+        ),
         PolicySpec(
             "eager",
-            "An idle worker takes at once what can still be on time",
+            "Dispatches to idle workers at once; drops requests that would miss their deadline",
             Eager,
             ({}, {"batch_formation": "skip_head"}),
         ),
         PolicySpec(
             "timeout",
-            "A batch starts a constant time after its oldest request came",
+            "Starts a batch a constant time after its oldest request arrived",
             Timeout,
             tuple({"timeout_ms": 0.0, "slo_share": share} for share in (0.1, 0.2, 0.35)),
         ),
-        PolicySpec("clockwork", "A candidate per batch size; the most urgent runs first", Clockwork),
-        PolicySpec("clipper", "A batch size found by trial: more while in time, less when not", Clipper),
-        PolicySpec("nexus", "A static plan, round robin, and a queue per worker", Nexus),
-        PolicySpec("shepherd", "The largest batch first; small ones that run make way for it", Shepherd),
-        PolicySpec("triton", "Triton's own dynamic batcher, to check the simulator against", Triton),
+        PolicySpec("clockwork", "Plans one candidate per batch size and runs the most urgent first", Clockwork),
+        PolicySpec("clipper", "Adapts the batch size: larger while deadlines are met, smaller after a miss", Clipper),
+        PolicySpec(
+            "nexus", "Assigns models to workers by a static plan, with round robin and a queue per worker", Nexus
+        ),
+        PolicySpec("shepherd", "Runs the largest batch first, and preempts smaller running ones for it", Shepherd),
+        PolicySpec("triton", "Reproduces Triton's own dynamic batcher, as a baseline for simulations", Triton),
     ]

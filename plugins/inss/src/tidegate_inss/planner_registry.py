@@ -22,27 +22,28 @@ class PlannerEntry(NamedTuple):
 PLANNER_ENTRIES = MappingProxyType(
     {
         "shares": PlannerEntry(
-            "Divides GPUs into MPS shares, by what models bear beside each other",
+            "Divides GPUs into MPS shares by the measured interference of models",
             "tidegate_inss.planners:plan_shares",
         ),
         "inss": PlannerEntry(
-            "MPS shares in milliseconds, by networks that learned to divide GPUs",
+            "Divides GPUs into MPS shares in milliseconds, by trained networks",
             "tidegate_inss.learned.planner:plan_inss",
         ),
         "inss-ni": PlannerEntry(
-            "The same by networks that know of no neighbors: a baseline for inss",
+            "inss without interference between co-located models: a baseline for inss",
             "tidegate_inss.learned.planner:plan_inss_ni",
         ),
         "gpulet": PlannerEntry(
-            "At most two MPS shares of a GPU, models taking turns: a baseline for shares",
+            "At most two MPS shares per GPU, time-shared by models: a baseline for shares",
             "tidegate_inss.planners:plan_by_gpulet",
         ),
         "gslice": PlannerEntry(
-            "MPS shares that follow latency and throughput: a baseline for shares",
+            "MPS shares adjusted to latency and throughput: a baseline for shares",
             "tidegate_inss.planners:plan_by_gslice",
         ),
         "igniter": PlannerEntry(
-            "The least MPS shares on the fewest GPUs: a baseline for shares", "tidegate_inss.planners:plan_by_igniter"
+            "The smallest MPS shares on the fewest GPUs: a baseline for shares",
+            "tidegate_inss.planners:plan_by_igniter",
         ),
     }
 )

@@ -31,8 +31,10 @@ def tidegate_planners() -> list[PlannerSpec]:
 def tidegate_controllers() -> list[ControllerSpec]:
     """Return the controllers that change shares with the load."""
     return [
-        ControllerSpec("share-replanning", "Divides GPUs anew when their MPS shares bear too little", ShareReplanning),
-        ControllerSpec("gslice-loop", "MPS shares that follow latency and throughput, step by step", GsliceLoop),
+        ControllerSpec(
+            "share-replanning", "Divides GPUs again when their MPS shares cannot sustain the load", ShareReplanning
+        ),
+        ControllerSpec("gslice-loop", "Adjusts MPS shares to latency and throughput, step by step", GsliceLoop),
     ]
 
 

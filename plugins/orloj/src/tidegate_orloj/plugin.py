@@ -8,5 +8,7 @@ from tidegate_orloj.policy import Orloj
 def tidegate_policies() -> list[PolicySpec]:
     """Return the policy `orloj`."""
     return [
-        PolicySpec("orloj", "Batches by the distributions of requests' times, for times that depend on data", Orloj)
+        PolicySpec(
+            "orloj", "Batches by distributions of execution time, for models whose latency depends on the input", Orloj
+        )
     ]

@@ -16,17 +16,17 @@ from tidegate_paris_elsa.problem import MigProblem, problem_of
 @hookimpl
 def tidegate_policies() -> list[PolicySpec]:
     """Return the policy `elsa`."""
-    return [PolicySpec("elsa", "Each request on the smallest slice on which it is on time", Elsa)]
+    return [PolicySpec("elsa", "Runs each request on the smallest MIG slice that meets its deadline", Elsa)]
 
 
 @hookimpl
 def tidegate_planners() -> list[PlannerSpec]:
     """Return the planner `paris`, its baselines, and `reconfigure`."""
     offered = [
-        ("paris", "Cuts GPUs into MIG slices of unlike sizes, by the sizes of requests", "plan_paris"),
-        ("homogeneous", "MIG slices of one size: the baseline for paris", "plan_homogeneous"),
-        ("homogeneous-max", "The best MIG slices of one size: the other baseline", "plan_max"),
-        ("heterogeneous-random", "MIG slices of random sizes", "plan_random"),
+        ("paris", "Divides GPUs into MIG slices of different sizes, by the batch sizes of requests", "plan_paris"),
+        ("homogeneous", "MIG slices of one size: a baseline for paris", "plan_homogeneous"),
+        ("homogeneous-max", "The best single MIG slice size: a baseline for paris", "plan_max"),
+        ("heterogeneous-random", "MIG slices of random sizes: a baseline for paris", "plan_random"),
     ]
     planners = [
         PlannerSpec(
@@ -42,7 +42,7 @@ def tidegate_planners() -> list[PlannerSpec]:
     ]
     reconfigure = PlannerSpec(
         "reconfigure",
-        "From the MIG slices that serve to planned ones, at least cost and with capacity kept",
+        "Changes the current MIG slices into planned ones at the lowest cost, with capacity kept",
         ReconfigurationProblem,
         Reconfiguration,
         _later("reconfigure", "plan_reconfiguration"),

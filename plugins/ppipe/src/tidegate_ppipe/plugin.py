@@ -15,8 +15,12 @@ from tidegate_ppipe.replanning import Replanning
 def tidegate_policies() -> list[PolicySpec]:
     """Return the policy `ppipe` and its baseline `reactive`."""
     return [
-        PolicySpec("ppipe", "Batches through pooled pipelines, with workers and links reserved along the path", Ppipe),
-        PolicySpec("reactive", "The baseline for ppipe: pooled pipelines, each pool for itself", Reactive),
+        PolicySpec(
+            "ppipe", "Sends batches through pooled pipelines, with workers and links reserved along the path", Ppipe
+        ),
+        PolicySpec(
+            "reactive", "Pooled pipelines without reservation, each pool by itself: the baseline for ppipe", Reactive
+        ),
     ]
 
 
@@ -24,9 +28,9 @@ def tidegate_policies() -> list[PolicySpec]:
 def tidegate_planners() -> list[PlannerSpec]:
     """Return the planner `ppipe` and its two baselines."""
     offered = [
-        ("ppipe", "Splits models into pools over unlike GPUs: pooled pipelines", "plan_ppipe"),
-        ("np", "Whole models on the GPUs that serve them in time: the baseline", "plan_np"),
-        ("dart-r", "Chains of two unlike GPUs, one of each: the other baseline", "plan_dart"),
+        ("ppipe", "Splits models into pipelines over pools of different GPUs", "plan_ppipe"),
+        ("np", "Unsplit models on the GPUs that meet their SLO: a baseline for ppipe", "plan_np"),
+        ("dart-r", "Pipelines of two different GPUs, one of each: a baseline for ppipe", "plan_dart"),
     ]
     return [
         PlannerSpec(
@@ -45,4 +49,4 @@ def tidegate_planners() -> list[PlannerSpec]:
 @hookimpl
 def tidegate_controllers() -> list[ControllerSpec]:
     """Return the controller that plans again at run time."""
-    return [ControllerSpec("ppipe-replanning", "Plans pooled pipelines again when rates drift", Replanning)]
+    return [ControllerSpec("ppipe-replanning", "Plans pooled pipelines again when request rates change", Replanning)]

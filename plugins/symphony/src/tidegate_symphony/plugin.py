@@ -22,17 +22,19 @@ def tidegate_policies() -> list[PolicySpec]:
         {"batch_formation": "keep_head"},
         {"pack_workers": True},
     )
-    words = "Deferred batching: wait until one more request could not join in time"
+    words = "Deferred batching: waits as long as one more request could join on time"
     return [
         PolicySpec("symphony", words, Symphony, tries),
-        PolicySpec("auto", "Symphony, or what simulations of the latest traffic prefer", Auto, ()),
+        PolicySpec(
+            "auto", "Symphony, replaced by another policy when simulations of recent traffic favor it", Auto, ()
+        ),
     ]
 
 
 @hookimpl
 def tidegate_controllers() -> list[ControllerSpec]:
     """Return the controller that follows a policy's worker recommendations."""
-    return [ControllerSpec("advised-workers", "Workers join and are released as the policy advises", AdvisedWorkers)]
+    return [ControllerSpec("advised-workers", "Adds and releases workers as the policy recommends", AdvisedWorkers)]
 
 
 @hookimpl
@@ -41,14 +43,14 @@ def tidegate_planners() -> list[PlannerSpec]:
     return [
         PlannerSpec(
             "subclusters",
-            "Parts models among sub-clusters, evenly by rate and memory: an integer program",
+            "Assigns models to sub-clusters, balanced by rate and memory (integer program)",
             SubclusterProblem,
             SubclusterPlan,
             plan_subclusters,
         ),
         PlannerSpec(
             "subclusters-random",
-            "The best of random assignments: the baseline for subclusters",
+            "The best of random assignments: a baseline for subclusters",
             SubclusterProblem,
             SubclusterPlan,
             plan_randomly,
