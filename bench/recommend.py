@@ -267,8 +267,8 @@ def _ocr(requests: int) -> RecommendQuery:
             "duration_s": 16 * max(2.0, requests / 300),
             "workers": [{"count": 4, "gpu": "T4"}],
             "models": [
-                {**_linear("detect", 120, 11, 9), "share": 1},
-                {**_linear("recognize", 80, 1.6, 6), "share": 2, "rows": lines},
+                {**_linear("detect", 120, 11, 9), "weight": 1},
+                {**_linear("recognize", 80, 1.6, 6), "weight": 2, "rows": lines},
             ],
             "arrivals": {"process": "gamma", "shape": 0.5, "rate_rps": 130},
         }

@@ -123,16 +123,16 @@ def _lines_of_text(requests: int) -> RecommendQuery:
                 {
                     "name": "detect",
                     "slo_ms": 300,
-                    "share": 1,
+                    "weight": 1,
                     "profile": {"alpha_ms": 16, "beta_ms": 14, "max_batch": 8},
                 },
                 {
                     "name": "recognize",
                     "slo_ms": 200,
-                    "share": 4,
+                    "weight": 4,
                     "profile": {"alpha_ms": 3, "beta_ms": 12, "max_batch": 16},
                     "shapes": [
-                        {"shape": f"x:{width}", "share": share, "latency_factor": width / 320}
+                        {"shape": f"x:{width}", "weight": share, "latency_factor": width / 320}
                         for width, share in widths.items()
                     ],
                 },

@@ -39,8 +39,8 @@ warmup_s: 1
 duration_s: 3
 workers: [{count: 2, gpu: A100}]
 models:
-  - {name: resnet, slo_ms: 60, share: 2, profile: {alpha_ms: 1, beta_ms: 12, max_batch: 16}}
-  - {name: bert, slo_ms: 120, share: 1, profile: {alpha_ms: 4, beta_ms: 10, max_batch: 8}}
+  - {name: resnet, slo_ms: 60, weight: 2, profile: {alpha_ms: 1, beta_ms: 12, max_batch: 16}}
+  - {name: bert, slo_ms: 120, weight: 1, profile: {alpha_ms: 4, beta_ms: 10, max_batch: 8}}
 arrivals: {process: poisson, rate_rps: 150}
 policies: [{name: symphony}, {name: triton}]
 """

@@ -144,7 +144,7 @@ def scenario_of(workload: Workload, seed: int, requests: int = REQUESTS) -> Scen
                 "name": name,
                 "slo_ms": slo_ms,
                 "profile": {**told, "max_batch": MAX_BATCH},
-                "share": shares[index],
+                "weight": shares[index],
                 "rows": rows,
                 "shapes": []
                 if workload.shapes == 1

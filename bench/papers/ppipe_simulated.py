@@ -92,7 +92,7 @@ def scenario_of(task: Task, factor: float) -> Scenario:
     return Scenario.model_validate(
         {
             "layout": layout,
-            "models": [{"name": model.name, "share": rate_rps} for model, rate_rps in models],
+            "models": [{"name": model.name, "weight": rate_rps} for model, rate_rps in models],
             "warmup_s": 1,
             "duration_s": task.duration_s,
             "arrivals": {**ARRIVALS[task.arrivals][1], "rate_rps": sum(rates_rps) * factor},

@@ -41,7 +41,7 @@ SPLIT: dict[str, Any] = {
         {
             "name": "whole",
             "slo_ms": 900,
-            "share": 0.3,
+            "weight": 0.3,
             "max_batch": 4,
             "profiles": {"fast": {"alpha_ms": 3, "beta_ms": 20}, "slow": {"alpha_ms": 9, "beta_ms": 60}},
         },

@@ -25,7 +25,7 @@ duration_s: {duration_s}
 workers: [{{count: 2}}]
 models:
   - {{name: slow, slo_ms: 400, profile: {{alpha_ms: 10, beta_ms: 40, max_batch: 8}}}}
-  - {{name: slower, slo_ms: 600, share: 0.5, rows: {{distribution: table, values: [1, 2]}},
+  - {{name: slower, slo_ms: 600, weight: 0.5, rows: {{distribution: table, values: [1, 2]}},
      profile: {{points_ms: {{1: 60, 4: 110}}, max_batch: 4}}}}
 arrivals: {{rate_rps: 24}}
 policies: [{{name: symphony}}, {{name: triton, options: {{max_queue_delay_ms: 20}}}}]

@@ -150,7 +150,7 @@ def scenario_of(load: Load, layout: Layout, seconds: float, rates: Mapping[str, 
             "warmup_s": 0.5,
             "duration_s": seconds,
             "layout": layout,
-            "models": [{"name": name, "share": rates[name]} for name in served],
+            "models": [{"name": name, "weight": rates[name]} for name in served],
             "arrivals": {"rate_rps": sum(rates[name] for name in served)},
             "simulation": {"interference": _truth(load.folder, load.names)},
         }

@@ -37,7 +37,7 @@ def written(folder: Path, scenario: dict[str, Any]) -> Path:
 @pytest.mark.slow
 def test_it_answers_first_in_words_and_writes_what_it_takes(tmp_path: Path) -> None:
     quick = {"name": "quick", "slo_ms": 25, "profile": {"alpha_ms": 1, "beta_ms": 4, "max_batch": 16}}
-    models = [BUSY["models"][0] | {"slo_ms": 150.0, "share": 4}, quick]
+    models = [BUSY["models"][0] | {"slo_ms": 150.0, "weight": 4}, quick]
     half = {"workers": [{"count": 1, "gpu": "T4"}], "arrivals": BUSY["arrivals"] | {"rate_rps": 350}}
     scenario = written(tmp_path, BUSY | half | {"models": models, "duration_s": 2})
     files = tmp_path / "files"

@@ -68,8 +68,8 @@ def test_stalls_are_recorded() -> None:
 def test_what_ran_in_one_size_grows_with_its_rows_as_a_similar_shape_does() -> None:
     """Width 16 came so rarely that it never shared a batch."""
     shapes = [
-        {"shape": "x:8", "share": 100},
-        {"shape": "x:16", "share": 4, "latency_factor": 2, "known_to_policy": False},
+        {"shape": "x:8", "weight": 100},
+        {"shape": "x:16", "weight": 4, "latency_factor": 2, "known_to_policy": False},
     ]
     _, scenario = recorded(shapes=shapes, slo_ms=40)
     rare = next(shape for shape in scenario.models[0].shapes if shape.shape == "x:16").profiles["T4"].points_ms or {}
@@ -80,9 +80,9 @@ def test_what_ran_in_one_size_grows_with_its_rows_as_a_similar_shape_does() -> N
 def test_shapes_are_recorded_with_their_times() -> None:
     """Nobody was told of the second shape; the third is too rare to have been measured."""
     shapes = [
-        {"shape": "x:8", "share": 60},
-        {"shape": "x:16", "share": 40, "latency_factor": 2, "known_to_policy": False},
-        {"shape": "x:17", "share": 0.2, "latency_factor": 2, "known_to_policy": False},
+        {"shape": "x:8", "weight": 60},
+        {"shape": "x:16", "weight": 40, "latency_factor": 2, "known_to_policy": False},
+        {"shape": "x:17", "weight": 0.2, "latency_factor": 2, "known_to_policy": False},
     ]
     recording, scenario = recorded(shapes=shapes)
     (model,) = scenario.models

@@ -23,7 +23,7 @@ SCENARIO = Scenario.model_validate(
         "workers": [{"count": 1}],
         "models": [
             {"name": "quick", "slo_ms": 20, "profile": PROFILE},
-            {"name": "slow", "slo_ms": 100, "profile": PROFILE, "share": 3},
+            {"name": "slow", "slo_ms": 100, "profile": PROFILE, "weight": 3},
             {"name": "alone", "slo_ms": 50, "profile": PROFILE, "scheduling": "unbatched"},
             {"name": "small", "profile": PROFILE | {"max_batch": 4}},
         ],

@@ -39,10 +39,10 @@ def test_the_border_is_found_from_wherever_the_search_begins(make_scenario: Make
 
 
 def test_every_model_counts(make_scenario: MakeScenario) -> None:
-    """The second model alone cannot meet its SLO: no rate is good, whatever the first one's share."""
+    """The second model alone cannot meet its SLO: no rate is good, whatever the first one's weight."""
     line = {"alpha_ms": 0, "beta_ms": 10, "max_batch": 1}
     models = [
-        {"name": "easy", "slo_ms": 1000, "profile": line, "share": 9},
+        {"name": "easy", "slo_ms": 1000, "profile": line, "weight": 9},
         {"name": "impossible", "slo_ms": 9, "profile": line},
     ]
     search = search_goodput(
@@ -56,11 +56,11 @@ def test_a_model_that_gets_no_request_cannot_be_judged(make_scenario: MakeScenar
     line = {"alpha_ms": 0, "beta_ms": 10, "max_batch": 1}
     models = [
         {"name": "seen", "slo_ms": 90, "profile": line},
-        {"name": "rare", "slo_ms": 90, "profile": line, "share": 1e-9},
+        {"name": "rare", "slo_ms": 90, "profile": line, "weight": 1e-9},
     ]
     with pytest.raises(SimulationError, match="no request of model 'rare' falls into the window: lengthen duration_s"):
         search_goodput(GoodputQuery(RunSpec(make_scenario(models=models), ONE_BY_ONE, 1)))
-    models[1]["share"] = 0
+    models[1]["weight"] = 0
     assert search_goodput(GoodputQuery(RunSpec(make_scenario(models=models), ONE_BY_ONE, 1))).rate_rps > 100
 
 

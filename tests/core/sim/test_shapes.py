@@ -13,7 +13,7 @@ from tidegate.workload import PolicyChoice, Scenario, draw_requests
 from tidegate.workload.simulated import JitterSpec, StallSpec
 
 SHAPES = [
-    {"shape": "x:3,48,320", "share": 3},
+    {"shape": "x:3,48,320", "weight": 3},
     {"shape": "x:3,48,640", "latency_factor": 2, "known_to_policy": False},
     {"shape": "x:3,48,960", "profile": {"alpha_ms": 4, "beta_ms": 1}},
 ]
@@ -84,7 +84,7 @@ def test_a_stall_is_drawn_for_each_stage_by_itself() -> None:
     [
         ([{"shape": "a", "latency_factor": 2, "profile": {"alpha_ms": 1, "beta_ms": 1}}], "give times, profile"),
         ([{"shape": "a"}, {"shape": "a"}], "shapes: two have one name"),
-        ([{"shape": "a", "share": 0}], "shapes: all of them have the share 0"),
+        ([{"shape": "a", "weight": 0}], "shapes: all of them have the weight 0"),
         ([{"shape": "a", "latency_factor": 0}], "greater than 0"),
         ([{"name": "a"}], "shape"),
     ],

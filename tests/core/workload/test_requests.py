@@ -46,11 +46,11 @@ def test_requests_come_in_order_numbered_through_with_their_deadlines() -> None:
 
 
 def test_arrivals_divide_by_share_and_popularity() -> None:
-    sequence = draw_requests(scenario(models=models(share=3)), seed=1)
+    sequence = draw_requests(scenario(models=models(weight=3)), seed=1)
     assert len(of(sequence, "a")) == pytest.approx(3000, rel=0.06)
     sequence = draw_requests(scenario(popularity={"law": "zipf", "exponent": 2}), seed=1)
     assert len(of(sequence, "a")) == pytest.approx(3200, rel=0.06)
-    assert not of(draw_requests(scenario(models=models(share=0)), seed=1), "a")
+    assert not of(draw_requests(scenario(models=models(weight=0)), seed=1), "a")
 
 
 def test_the_load_compresses_time_and_changes_nothing_else() -> None:
@@ -91,7 +91,7 @@ def test_streams_do_not_move_each_other() -> None:
     assert plain.at_ns == sized.at_ns == timed.at_ns != other.at_ns
     assert sized.rows == timed.rows
     busier_b = draw_requests(
-        scenario(models=[*models()[:1], {**models()[1], "share": 1.0}], arrivals={"rate_rps": 400}), 1
+        scenario(models=[*models()[:1], {**models()[1], "weight": 1.0}], arrivals={"rate_rps": 400}), 1
     )
     assert [r.arrival_ns for r in of(busier_b, "a")] == [r.arrival_ns for r in of(plain, "a")]
 

@@ -37,7 +37,7 @@ def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
     scenario = read(tmp_path)
     assert (scenario.version, scenario.name, scenario.seed, scenario.warmup_s) == (1, "small", 0, 2.0)
     model = scenario.model("resnet")
-    assert (model.max_rows, model.rows, model.share) == (16, Constant(value=1), 1.0)
+    assert (model.max_rows, model.rows, model.weight) == (16, Constant(value=1), 1.0)
     assert scenario.weights() == [1.0]
 
 
@@ -62,7 +62,7 @@ def test_a_read_scenario_needs_its_files_no_more(tmp_path: Path) -> None:
 
 
 def test_zipf_gives_the_first_model_the_most(tmp_path: Path) -> None:
-    models = [{**SMALL["models"][0], "name": f"m{rank}", "share": 2.0} for rank in range(3)]
+    models = [{**SMALL["models"][0], "name": f"m{rank}", "weight": 2.0} for rank in range(3)]
     scenario = read(tmp_path, {"models": models, "popularity": {"law": "zipf", "exponent": 1}})
     assert scenario.weights() == [2.0, 1.0, pytest.approx(2 / 3)]
     assert read(tmp_path, {"models": models, "popularity": "equal"}).weights() == [2.0] * 3
@@ -106,7 +106,7 @@ MODEL = SMALL["models"][0]
         ({"models": [MODEL, MODEL]}, "models", "'resnet' is listed twice"),
         ({"models": []}, "models", "name a table with models_from"),
         ({"models": [MODEL, {**MODEL, "name": "b"}], "workers.0.hosts": ["b"]}, "workers", "none hosts 'resnet'"),
-        ({"models.0.share": 0}, "models", "every share is zero"),
+        ({"models.0.weight": 0}, "models", "every weight is zero"),
         ({"models.0.profile": {"max_batch": 4}}, r"models\.0\.profile", "exactly one of the three"),
         ({"models.0.profile.beta_ms": None}, r"models\.0\.profile", "exactly one of the three"),
         ({"models.0.profile.csv": "x.csv"}, r"models\.0\.profile", r"x\.csv: No such file"),
@@ -193,7 +193,7 @@ def test_what_is_no_scenario_is_refused(tmp_path: Path, content: bytes | None, m
 
 
 NUMBERS = [
-    "models.0.share",
+    "models.0.weight",
     "models.0.time_ms",
     "models.0.rows",
     "popularity.exponent",
@@ -201,7 +201,7 @@ NUMBERS = [
     "simulation.events.0.at_s",
     "simulation.stalls.factor",
     "simulation.jitter.cv",
-    "models.0.shapes.0.share",
+    "models.0.shapes.0.weight",
     "models.0.apps.0.weight",
 ]
 

@@ -105,7 +105,7 @@ def scenario(*, controlled: bool) -> Scenario:
         "warmup_s": 0,
         "duration_s": 30,
         "layout": FIRST.model_dump(mode="json"),
-        "models": [{"name": "a", "share": 5}, {"name": "b", "share": 1}],
+        "models": [{"name": "a", "weight": 5}, {"name": "b", "weight": 1}],
         "arrivals": {"rate_rps": 420},
         "simulation": {"startup": {"time_s": 2}},
     }

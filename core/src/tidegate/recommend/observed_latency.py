@@ -126,7 +126,7 @@ class ObservedLatencies(OutcomeListener):
             "shapes": [
                 {
                     "shape": shape,
-                    "share": count,
+                    "weight": count,
                     "profiles": shaped.get(shape, base if not shaped else shaped[_most_similar(shape, shaped)]),
                 }
                 for shape, count in sorted(counts.items())

@@ -77,7 +77,7 @@ def _with_layout(scenario: Scenario, layout: VersionedDocument, where: str) -> S
     given["layout"] = layout.model_dump(mode="json", exclude_none=True)
     given["models"] = [
         {
-            "share": model.share,
+            "weight": model.weight,
             **{
                 name: value
                 for name, value in model.model_dump(mode="json", exclude_defaults=True).items()

@@ -167,7 +167,7 @@ def _as_listed(setup: Setup, name: str, had_ns: Sequence[int], sizes: dict[int, 
         "on_deadline_miss": own.on_deadline_miss,
         "scheduling": "batched" if own.merges else "unbatched",
         "max_batch": own.max_rows,
-        "share": sum(sizes.values()),
+        "weight": sum(sizes.values()),
         "rows": {"distribution": "table", "values": sorted(sizes), "weights": [sizes[rows] for rows in sorted(sizes)]},
     }
 

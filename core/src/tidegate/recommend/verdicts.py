@@ -184,7 +184,7 @@ def _gain(ours: HeldOutResult, theirs: HeldOutResult) -> str:
 def _too_few(found: Recommendation) -> str:
     """Return a sentence that names models with few requests."""
     judged = found.chosen.ours.models
-    rare = [model.name for model in found.question.scenario.models if model.share and model.name not in judged]
+    rare = [model.name for model in found.question.scenario.models if model.weight and model.name not in judged]
     if not rare:
         return ""
     remedy = "record for longer" if found.question.recording is not None else "--requests has more in each run"

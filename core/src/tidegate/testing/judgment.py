@@ -82,8 +82,8 @@ JUDGED_SCENARIOS: Mapping[str, Mapping[str, Any]] = {
     "quick models beside slow ones": _world(
         1000,
         models=[
-            {"name": "quick", "slo_ms": 20, "share": 0.7, "profile": {"alpha_ms": 0.5, "beta_ms": 2, "max_batch": 16}},
-            {"name": "slow", "slo_ms": 400, "share": 0.3, "profile": {"alpha_ms": 10, "beta_ms": 40, "max_batch": 8}},
+            {"name": "quick", "slo_ms": 20, "weight": 0.7, "profile": {"alpha_ms": 0.5, "beta_ms": 2, "max_batch": 16}},
+            {"name": "slow", "slo_ms": 400, "weight": 0.3, "profile": {"alpha_ms": 10, "beta_ms": 40, "max_batch": 8}},
         ],
     ),
     "times vary by 35 %": _world(1300, simulation={"jitter": {"cv": 0.35}}),

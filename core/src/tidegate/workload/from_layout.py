@@ -43,7 +43,7 @@ def _models(layout: Layout, said: Sequence[Any]) -> list[Any]:
     return [
         {
             "slo_ms": model.slo_ms,
-            "share": model.rate_rps or 1.0,
+            "weight": model.rate_rps or 1.0,
             **named.get(model.name, {}),
             "name": model.name,
             "max_batch": max(pipeline.batch for pipeline in model.pipelines),

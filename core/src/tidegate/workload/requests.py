@@ -138,7 +138,7 @@ def _draw_shapes(specs: Sequence[ModelSpec], of_model: Iterable[int], seed: int)
         return None
     names = [[shape.shape for shape in spec.shapes] or [""] for spec in specs]
     choices = [
-        choosing_from([shape.share for shape in spec.shapes] or [1.0], stream(seed, "shapes", spec.name))
+        choosing_from([shape.weight for shape in spec.shapes] or [1.0], stream(seed, "shapes", spec.name))
         for spec in specs
     ]
     return tuple(names[which][choices[which]()] for which in of_model)

@@ -78,7 +78,7 @@ class ModelSpec(ScenarioSection):
     pipelines: list[PipelineSpec] = Field(
         default_factory=list, description="Pipelines of a split model, instead of profile(s) and max_batch"
     )
-    share: float = Field(
+    weight: float = Field(
         default=1.0, ge=0, description="Weight of the model among the arrivals, relative to the other models"
     )
     rows: AnyDistribution = Field(default=Constant(value=1), description="Rows per request, 1 to max_batch")
@@ -114,10 +114,10 @@ class ModelSpec(ScenarioSection):
                 raise ValueError(f"{where}: a request has 1 to max_batch = {self.max_rows} rows")
         for what, weights, names in (
             ("apps", [app.weight for app in self.apps], [app.name for app in self.apps]),
-            ("shapes", [shape.share for shape in self.shapes], [shape.shape for shape in self.shapes]),
+            ("shapes", [shape.weight for shape in self.shapes], [shape.shape for shape in self.shapes]),
         ):
             if weights and not sum(weights) > 0:
-                raise ValueError(f"{what}: all of them have the {'weight' if what == 'apps' else 'share'} 0")
+                raise ValueError(f"{what}: all of them have the weight 0")
             if len(set(names)) < len(names):
                 raise ValueError(f"{what}: two have one name")
         if self.pipelines and any(shape.profile or shape.profiles for shape in self.shapes):
@@ -319,7 +319,7 @@ class Scenario(ScenarioSection):
         if doubles := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"models: {doubles[0]!r} is listed twice")
         if not sum(self.weights()) > 0:
-            raise ValueError("models: every share is zero")
+            raise ValueError("models: every weight is zero")
         placed: list[tuple[Device, Slice, Sequence[str]]]
         if self.layout is None:
             self._check_workers()
@@ -417,4 +417,4 @@ class Scenario(ScenarioSection):
     def weights(self) -> list[float]:
         """Return the relative arrival rate of each model, in any unit: its weight times its popularity."""
         exponent = self.popularity.exponent if self.popularity.law == "zipf" else 0.0
-        return [model.share / rank**exponent for rank, model in enumerate(self.models, 1)]
+        return [model.weight / rank**exponent for rank, model in enumerate(self.models, 1)]

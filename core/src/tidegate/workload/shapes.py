@@ -18,7 +18,7 @@ class ShapeSpec(ScenarioSection):
     shape: Name = Field(
         description="Shape as the proxy reads it: variable inputs, dimensions without the batch, e.g. x:3,48,320"
     )
-    share: float = Field(
+    weight: float = Field(
         default=1.0, ge=0, description="Weight among the model's requests, relative to its other shapes"
     )
     latency_factor: float | None = Field(

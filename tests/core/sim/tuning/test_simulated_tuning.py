@@ -15,8 +15,8 @@ STEP: dict[str, Any] = {
     "duration_s": 35,
     "workers": [{"count": 1}],
     "models": [
-        {"name": "quick", "slo_ms": 150, "share": 0.7, "profile": {"alpha_ms": 2, "beta_ms": 12, "max_batch": 16}},
-        {"name": "slow", "slo_ms": 900, "share": 0.3, "profile": {"alpha_ms": 8, "beta_ms": 120, "max_batch": 16}},
+        {"name": "quick", "slo_ms": 150, "weight": 0.7, "profile": {"alpha_ms": 2, "beta_ms": 12, "max_batch": 16}},
+        {"name": "slow", "slo_ms": 900, "weight": 0.3, "profile": {"alpha_ms": 8, "beta_ms": 120, "max_batch": 16}},
     ],
     "arrivals": {"process": "poisson", "rate_rps": [{"from_s": 0, "rate_rps": 8}, {"from_s": 10, "rate_rps": 100}]},
 }
