@@ -72,6 +72,16 @@ def test_a_model_must_have_a_worker_that_is_there() -> None:
     assert governor.rejection_reason(revision, fewer, observed(present), away={0, 1}) == ""  # it is no worse than now
 
 
+def test_workers_that_are_away_bear_nothing() -> None:
+    present = layout(workers_of(4))
+    revision, governor = LayoutRevision.of(present), Governor(ControllerChoice(name="c"))
+    fewer = revision.followed_by(layout(workers_of(3)), 4)
+    its = observed(present, rate_rps=1400)
+    assert "it would not bear what comes" in governor.rejection_reason(revision, fewer, its)
+    other = revision.followed_by(layout({"w0": ["m"], "w1": ["m"], "w4": ["m"]}), 4)
+    assert governor.rejection_reason(revision, other, its, away={2, 3}) == ""
+
+
 def test_mig_instances_must_fit_in_beside_those_that_serve() -> None:
     present = layout(workers_of(2), slices={"w0": Mig("3g.20gb", 0), "w1": Mig("3g.20gb", 4)}, on={"w0": 0, "w1": 0})
     a100 = {"product": "A100", "memory_mib": 40_960}

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.plugins.ppipe.problems import Ticks, profile
+from tidegate.api import PlanningError
 from tidegate.control import ControllerSpec, ModelLoad, Observation
 from tidegate.host import PluginError, Plugins, make_controller, make_policy
 from tidegate.observation import Recorder, TopologyChanged, read_log
@@ -47,11 +48,13 @@ class TestReplanning(ControllerConformance):
     situations = 2
 
 
-def observed(present: Layout, a_rps: float, b_rps: float, period_s: float = 10) -> Observation:
+def observed(
+    present: Layout, a_rps: float, b_rps: float, period_s: float = 10, *, away: tuple[str, ...] = (), now_s: int = 1
+) -> Observation:
     rates = {"a": a_rps, "b": b_rps}
     loads = {name: ModelLoad(rate, rate, 1, int(rate * period_s), 1.0) for name, rate in rates.items()}
     busy = dict.fromkeys([worker.name for worker in present.workers], 0.5)
-    return Observation(S, round(period_s * S), present, loads, busy)
+    return Observation(now_s * S, round(period_s * S), present, loads, busy, away=frozenset(away))
 
 
 def gpus(layout: Layout | None) -> tuple[int, int]:
@@ -78,6 +81,56 @@ def test_a_plan_that_was_refused_is_made_again() -> None:
     controller = make_controller(SPEC, FIRST, {"problem": EQUAL})
     assert gpus(controller.step(observed(FIRST, 200, 40))) == (5, 1)
     assert gpus(controller.step(observed(FIRST, 200, 40))) == (5, 1)
+
+
+CHEAP = PpipeProblem(
+    classes=(GpuClass(name="gpu", count=4, max_share=1),),
+    models=tuple(
+        PlannedModel(name=name, slo_ms=100, rate_rps=rate, profile=profile(name, {"gpu": [5000, 5000]}))
+        for name, rate in (("a", 60), ("b", 60))
+    ),
+    objective="cost",
+    gbps=10,
+    max_batch=2,
+    whole_margin=0.1,
+)
+SMALL = layout_of(CHEAP, plan_ppipe(CHEAP, time_limit_s=10, progress=Ticks()))
+
+
+def test_rates_that_all_gpus_cannot_sustain_get_all_of_them() -> None:
+    controller = make_controller(SPEC, SMALL, {"problem": CHEAP})
+    assert gpus(SMALL) == (1, 1)
+    everything = controller.step(observed(SMALL, 900, 300))
+    assert gpus(everything) == (3, 1)
+    assert everything is not None
+    assert controller.step(observed(everything, 900, 300)) is None
+    assert gpus(controller.step(observed(everything, 50, 50))) == (1, 1)
+
+
+def test_lost_gpus_are_planned_without_at_once_and_tried_again_later() -> None:
+    controller = make_controller(SPEC, SMALL, {"problem": CHEAP, "lost_gpu_retry_s": 60})
+    first = SMALL.workers[0]
+    assert controller.step(observed(SMALL, 50, 50)) is None
+    moved = controller.step(observed(SMALL, 50, 50, away=(first.name,)))
+    assert moved is not None
+    assert first.device not in {worker.device for worker in moved.workers}
+    assert gpus(moved) == (1, 1)
+    assert controller.step(observed(SMALL, 50, 50, away=(first.name,), now_s=2)) is moved, "it was refused meanwhile"
+    assert controller.step(observed(moved, 50, 50, now_s=50)) is None
+    back = controller.step(observed(moved, 50, 50, now_s=70))
+    assert back is not None
+    assert first.device in {worker.device for worker in back.workers}
+    assert controller.step(observed(SMALL, 50, 50, away=(first.name,), now_s=80)) == moved
+    assert controller.step(observed(SMALL, 50, 50, now_s=90)) is None, "the worker came back"
+
+
+def test_of_all_gpus_that_are_there_models_get_their_parts() -> None:
+    controller = make_controller(SPEC, FIRST, {"problem": EQUAL})
+    away = tuple(worker.name for worker in FIRST.workers[:2])
+    assert sum(gpus(controller.step(observed(FIRST, 100, 100, away=away)))) == 4
+    everything = tuple(worker.name for worker in FIRST.workers)
+    with pytest.raises(PlanningError, match="the workers of all 6 GPUs are away"):
+        controller.step(observed(FIRST, 100, 100, away=everything))
 
 
 def test_chance_is_no_drift() -> None:

@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Mapping
+from math import inf
 
 from tidegate.api.device import Device, Mps, WholeDevice
 from tidegate.api.mig import mig_geometries
@@ -45,7 +46,7 @@ def load_of(layout: Layout, rows_per_s: Mapping[str, float]) -> float:
     """Return the load of the busiest workers of a layout: 1 is their capacity.
 
     `rows_per_s`: rows per second by model. Models that share workers, directly or indirectly, share a load; this
-    overestimates it if they share few.
+    overestimates it if they share few. Infinite for requests of a model without workers.
     """
     group: dict[str, str] = {}
 
@@ -61,7 +62,8 @@ def load_of(layout: Layout, rows_per_s: Mapping[str, float]) -> float:
     bears = capacities(layout)
     loads: defaultdict[str, float] = defaultdict(float)
     for model in layout.models:
-        loads[root(model.name)] += rows_per_s.get(model.name, 0.0) / bears[model.name]
+        rate = rows_per_s.get(model.name, 0.0)
+        loads[root(model.name)] += rate / bears[model.name] if bears[model.name] else (inf if rate else 0.0)
     return max(loads.values())
 
 

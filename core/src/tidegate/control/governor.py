@@ -4,6 +4,7 @@ A controller may be wrong, unstable or broken: the current layout keeps serving.
 """
 
 from collections.abc import Collection, Mapping
+from math import inf
 
 from pydantic import ValidationError
 
@@ -54,7 +55,7 @@ class Governor:
                 present, wanted, {name: load.largest_rows for name, load in observed.models.items()}, away
             )
             or _has_no_room(present, wanted)
-            or self._is_worse(present.layout, wanted.layout, observed)
+            or self._is_worse(present, wanted, observed, away)
         )
         if objection:
             self._wanted_since_ns = None
@@ -77,15 +78,19 @@ class Governor:
         """
         return _takes_less(wanted.layout, largest_rows) or _is_away(present, wanted, away)
 
-    def _is_worse(self, present: Layout, wanted: Layout, observed: Observation) -> str:
+    def _is_worse(
+        self, present: LayoutRevision, wanted: LayoutRevision, observed: Observation, away: Collection[int]
+    ) -> str:
         rows_per_s = {name: load.rows_per_s for name, load in observed.models.items()}
-        before, after = load_of(present, rows_per_s), load_of(wanted, rows_per_s)
+        before, after = (load_of(_here(revision, away), rows_per_s) for revision in (present, wanted))
+        if before == inf:
+            return ""  # a model has no worker that is there: whatever helps
         if after > max(1.0, before):
             return f"it would not bear what comes: that is {after:.0%} of it, and {before:.0%} of what serves"
         if before > after and observed.attainment < 1 - self._limits.max_miss_rate:
             return ""  # requests are lost: whatever helps
         more = before / after - 1 if after else 0.0
-        fewer = 1 - gpus_of(wanted) / gpus_of(present)
+        fewer = 1 - gpus_of(wanted.layout) / gpus_of(present.layout)
         if max(more, fewer) < self._limits.min_improvement:
             wants = f"{self._limits.min_improvement:.0%} is wanted"
             return f"it bears {more:+.0%} and takes {-fewer:+.0%} of the GPUs: {wants}"
@@ -107,6 +112,12 @@ def _is_away(present: LayoutRevision, wanted: LayoutRevision, away: Collection[i
     """Whether a model would have no worker that is there, and has one now."""
     here, there = _served(present, away), _served(wanted, away)
     return next((f"the workers that it has for model {name!r} are away" for name in here if name not in there), "")
+
+
+def _here(revision: LayoutRevision, away: Collection[int]) -> Layout:
+    """The layout with the workers that are there."""
+    workers = tuple(worker for number, worker in revision.workers.items() if number not in away)
+    return revision.layout.model_copy(update={"workers": workers})
 
 
 def _served(revision: LayoutRevision, away: Collection[int]) -> list[str]:

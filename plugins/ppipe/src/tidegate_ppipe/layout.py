@@ -1,6 +1,7 @@
 """From a plan to a layout: each worker by name, on its GPU, in its node."""
 
 from collections import Counter
+from collections.abc import Collection
 
 from tidegate.api import PlanningError, Profile
 from tidegate.schemas import (
@@ -16,19 +17,20 @@ from tidegate.schemas import (
     WholeDevice,
 )
 from tidegate_ppipe.plan import PlannedPartition, PlannedPipeline, PpipePlan
-from tidegate_ppipe.problem import PlannedModel, PpipeProblem
+from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
 
 
-def layout_of(problem: PpipeProblem, plan: PpipePlan) -> Layout:
+def layout_of(problem: PpipeProblem, plan: PpipePlan, without: Collection[Device] = ()) -> Layout:
     """Return the layout of a plan of this problem: one worker for each share of each GPU of a pool.
 
-    GPUs are numbered by class and fill the nodes in that order. Raises PlanningError for a plan of another problem (it
-    may have been edited) or that exceeds the problem's GPUs, and DocumentError for latencies that were not measured.
+    GPUs are numbered by class and fill the nodes in that order. `without`: GPUs that are not used. Raises PlanningError
+    for a plan of another problem (it may have been edited) or that exceeds the problem's GPUs, and DocumentError for
+    latencies that were not measured.
     """
     if [model.name for model in plan.models] != [model.name for model in problem.models]:
         raise PlanningError("the plan is not of this problem: its models are others, or in another order")
     models, partitions, workers = [], [], []
-    places = _Places(problem)
+    places = _Places(problem, without)
     for planned, model in zip(plan.models, problem.models, strict=True):
         places.next_model()
         pipelines = []
@@ -60,8 +62,9 @@ def layout_of(problem: PpipeProblem, plan: PpipePlan) -> Layout:
 class _Places:
     """Numbers GPUs through, by class; those of one model and share fill a GPU before they begin another one."""
 
-    def __init__(self, problem: PpipeProblem) -> None:
+    def __init__(self, problem: PpipeProblem, without: Collection[Device]) -> None:
         self._classes = {gpu.name: gpu for gpu in problem.classes}
+        self._without = without
         self._taken: Counter[str] = Counter()
         self._open: dict[tuple[str, int], tuple[int, int]] = {}
 
@@ -76,14 +79,19 @@ class _Places:
         known = self._classes[gpu]
         number, place = self._open.get((gpu, share), (0, share))
         if place == share:
+            while self._device(known, self._taken[gpu]) in self._without:
+                self._taken[gpu] += 1
             number, place = self._taken[gpu], 0
             self._taken[gpu] += 1
         if number >= known.count:
             raise PlanningError(f"the plan needs more than the {known.count} {gpu} of its problem: take workers away")
         self._open[gpu, share] = number, place + 1
+        return self._device(known, number), f"{gpu}-{number}/{place}"
+
+    def _device(self, known: GpuClass, number: int) -> Device:
         memory_mib = None if known.memory_mib is None else int(known.memory_mib)
-        device = Device(f"{gpu}-node-{number // known.per_node}", number % known.per_node, gpu, memory_mib)
-        return device, f"{gpu}-{number}/{place}"
+        node = f"{known.name}-node-{number // known.per_node}"
+        return Device(node, number % known.per_node, known.name, memory_mib)
 
 
 def _slice(share: int) -> Slice:

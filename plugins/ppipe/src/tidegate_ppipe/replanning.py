@@ -1,18 +1,20 @@
-"""Controller that plans again when the rates have drifted from those of the plan (section 5.4).
+"""Controller that plans again when the rates have drifted from those of the plan (section 5.4), or GPUs are lost.
 
 New partitions are loaded beside the serving ones; then running batches finish, and everything switches at once: the
 paper's flush without its pause.
 """
 
+from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import Field
 
+from tidegate.api import PlanningError
 from tidegate.api.late_import import imported_late
 from tidegate.control import Controller, ControllerOptions, Observation
 from tidegate.control.rates import check_models, have_drifted
-from tidegate.schemas import Layout, PathField
+from tidegate.schemas import Device, Layout, PathField
 from tidegate_ppipe.layout import layout_of
 from tidegate_ppipe.problem import PpipeProblem
 
@@ -38,10 +40,21 @@ class ReplanningOptions(ControllerOptions):
         default=0.2, ge=0, description="Objectives cost and power: spare capacity as a fraction of the arrival rate"
     )
     time_limit_s: float = Field(default=10.0, gt=0, description="Seconds that the planner may search")
+    lost_gpu_retry_s: float = Field(
+        default=300.0, ge=0, description="Seconds for which a GPU whose worker was lost is not planned with"
+    )
+
+
+class _Planned(NamedTuple):
+    """A plan's input, and its layout: it may have been refused, or undone."""
+
+    rates_rps: Mapping[str, float]
+    lost: frozenset[Device]
+    layout: Layout | None
 
 
 class Replanning(Controller):
-    """Controller that plans again when the rates drift from the plan's."""
+    """Controller that plans again when the rates drift from the plan's, and at once without GPUs that were lost."""
 
     Options = ReplanningOptions
 
@@ -50,43 +63,86 @@ class Replanning(Controller):
         self._problem = options.problem
         check_models((model.name for model in self._problem.models), layout)
         self._drift, self._spare, self._time_limit_s = options.drift, options.spare, options.time_limit_s
+        self._retry_ns = round(options.lost_gpu_retry_s * 1e9)
         self._is_of_parts = self._problem.objective == "throughput"
-        self._planned_for: Mapping[str, float] = {
+        rates_rps = {
             model.name: model.weight if self._is_of_parts else (model.rate_rps or 0.0) / (1 + self._spare)
             for model in self._problem.models
         }
-        """The rates, or the parts of the load, of the plan that serves, by model."""
-        self._proposed: tuple[Layout, Mapping[str, float]] | None = None
-        """The layout that was given last, and the rates that it was made for: it may have been refused, or undone."""
+        self._serving = _Planned(rates_rps, frozenset(), None)
+        """The plan that serves: for which rates, or parts of the load, and without which GPUs."""
+        self._proposed: _Planned | None = None
+        """The plan that was made last."""
+        self._lost: dict[Device, int] = {}
+        """When GPUs were seen without their workers, in ns."""
 
     def step(self, observation: Observation) -> Layout | None:
-        """Return a new layout if the rates have drifted. Raises PlanningError if there is none."""
+        """Return a new layout if rates have drifted or GPUs are lost. Raises PlanningError if there is none."""
         rates_rps = {name: load.rate_rps for name, load in observation.models.items()}
-        total_rps = sum(rates_rps.values())
-        if self._proposed is not None and _bears(self._proposed[0]) == _bears(observation.layout):
-            self._planned_for = self._proposed[1]
-        if not total_rps or not self._has_drifted(rates_rps, observation.period_ns / 1e9):
+        total_rps, period_s = sum(rates_rps.values()), observation.period_ns / 1e9
+        proposed = self._proposed
+        if proposed and proposed.layout and _contents(proposed.layout) == _contents(observation.layout):
+            self._serving, self._proposed = proposed, None
+        lost = self._lost_gpus(observation)
+        if not total_rps or self._is_for(self._serving, rates_rps, lost, period_s):
             return None
-        least_rps = MIN_SHARE * total_rps
-        rates_rps = {name: max(rate, least_rps) for name, rate in rates_rps.items()}
+        if self._proposed is None or not self._is_for(self._proposed, rates_rps, lost, period_s):
+            least_rps = MIN_SHARE * total_rps
+            rates_rps = {name: max(rate, least_rps) for name, rate in rates_rps.items()}
+            self._proposed = _Planned(rates_rps, lost, self._planned(rates_rps, lost))
+        return self._proposed.layout
+
+    def _lost_gpus(self, observation: Observation) -> frozenset[Device]:
+        """The GPUs that are not planned with: their workers are away, or were when they were last used."""
+        now_ns, workers = observation.now_ns, observation.layout.workers
+        away = {worker.device: now_ns for worker in workers if worker.name in observation.away}
+        for worker in workers:
+            self._lost.pop(worker.device, None)
+        self._lost |= away
+        self._lost = {device: at_ns for device, at_ns in self._lost.items() if now_ns - at_ns <= self._retry_ns}
+        return frozenset(self._lost)
+
+    def _planned(self, rates_rps: Mapping[str, float], lost: frozenset[Device]) -> Layout:
+        """The plan for these rates; where these GPUs cannot sustain them, the one for the most load."""
         changes = {
-            name: {"weight": rate} if self._is_of_parts else {"rate_rps": rate * (1 + self._spare)}
+            name: {"weight": rate} if self._is_of_parts else {"rate_rps": rate * (1 + self._spare), "weight": rate}
             for name, rate in rates_rps.items()
         }
         models = tuple(model.model_copy(update=changes[model.name]) for model in self._problem.models)
-        problem = self._problem.model_copy(update={"models": models})
-        plan_ppipe = imported_late("tidegate_ppipe.planners:plan_ppipe", "tidegate-ppipe[planner]")
-        plan = plan_ppipe(problem, time_limit_s=self._time_limit_s, progress=_no_clock)
-        layout = layout_of(problem, cast("PpipePlan", plan))
-        self._proposed = layout, rates_rps
-        return layout
+        whole = self._problem.model_copy(update={"models": models})
+        gone = Counter(device.product for device in lost)
+        classes = tuple(
+            gpu.model_copy(update={"count": gpu.count - gone[gpu.name]})
+            for gpu in whole.classes
+            if gpu.count > gone[gpu.name]
+        )
+        if not classes:
+            raise PlanningError(f"the workers of all {whole.gpus} GPUs are away: bring some back")
+        problem = whole.model_copy(update={"classes": classes})
+        try:
+            plan = self._plan(problem)
+        except PlanningError as error:
+            if self._is_of_parts:
+                raise
+            try:
+                plan = self._plan(problem.model_copy(update={"objective": "throughput"}))
+            except PlanningError:
+                raise error from None
+        return layout_of(whole, plan, lost)
 
-    def _has_drifted(self, rates_rps: Mapping[str, float], period_s: float) -> bool:
-        """Whether some model's rate is off, by more than chance explains."""
-        total_rps, planned_for = sum(rates_rps.values()), sum(self._planned_for.values())
+    def _plan(self, problem: PpipeProblem) -> "PpipePlan":
+        plan_ppipe = imported_late("tidegate_ppipe.planners:plan_ppipe", "tidegate-ppipe[planner]")
+        plan: PpipePlan = plan_ppipe(problem, time_limit_s=self._time_limit_s, progress=_no_clock)
+        return plan
+
+    def _is_for(
+        self, planned: _Planned, rates_rps: Mapping[str, float], lost: frozenset[Device], period_s: float
+    ) -> bool:
+        """Whether a plan is without the same GPUs, and no model's rate is off by more than chance explains."""
+        total_rps, planned_for = sum(rates_rps.values()), sum(planned.rates_rps.values())
         scale = total_rps / planned_for if self._is_of_parts else 1.0
-        expected_rps = {name: planned * scale for name, planned in self._planned_for.items()}
-        return have_drifted(rates_rps, expected_rps, period_s, drift=self._drift)
+        expected_rps = {name: rate * scale for name, rate in planned.rates_rps.items()}
+        return lost == planned.lost and not have_drifted(rates_rps, expected_rps, period_s, drift=self._drift)
 
 
 def _no_clock(*, objective: float | None = None, bound: float | None = None) -> float:
@@ -95,6 +151,7 @@ def _no_clock(*, objective: float | None = None, bound: float | None = None) -> 
     return 0.0
 
 
-def _bears(layout: Layout) -> dict[str, object]:
-    """Return the key that distinguishes plans: served rates and pipelines."""
-    return {model.name: (model.rate_rps, model.pipelines) for model in layout.models}
+def _contents(layout: Layout) -> tuple[object, ...]:
+    """Return the key that distinguishes plans: served rates, pipelines, and what each GPU hosts."""
+    models = {model.name: (model.rate_rps, model.pipelines) for model in layout.models}
+    return models, Counter((worker.device, worker.slice, worker.hosts) for worker in layout.workers)
