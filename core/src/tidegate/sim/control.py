@@ -15,9 +15,9 @@ from tidegate.control import (
     Switch,
     controller_answer,
 )
-from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, TopologyChanged
+from tidegate.engine import AnyEffect, AnyStimulus, Engine, TopologyChanged
 from tidegate.observation import ChangeProgressed
-from tidegate.sim.event_queue import EventQueue
+from tidegate.sim.event_queue import EventQueue, ListenerWakeUp
 
 
 class SimulatedControl:
@@ -49,14 +49,13 @@ class SimulatedControl:
         self._startup = startup
         self._until_ns = until_ns
         self._agenda: EventQueue
+        self._wake_up: ListenerWakeUp
         self._warm: list[tuple[int, int]] = []
         """When workers that were started will be warm, and their ids: a heap."""
-        self._awake_ns = NEVER_NS
-        """The instant for which the agenda has something."""
 
     def begin(self, agenda: EventQueue) -> None:
         """Start control before the first event; `agenda`: queue in which stimuli are scheduled."""
-        self._agenda = agenda
+        self._agenda, self._wake_up = agenda, ListenerWakeUp(agenda)
         self._wake()
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
@@ -77,8 +76,7 @@ class SimulatedControl:
             self._look_for_drained(now_ns)
         if now_ns >= loop.next_wake_ns and (loop.change is not None or now_ns < self._until_ns):
             self._carry_out(now_ns, loop.advance(now_ns))
-        if now_ns >= self._awake_ns:
-            self._awake_ns = NEVER_NS
+        self._wake_up.passed(now_ns)
         self._wake()
 
     def _look_for_drained(self, now_ns: int) -> None:
@@ -113,10 +111,7 @@ class SimulatedControl:
         return TopologyChanged(event.now_ns, event.models, here, event.profiles, event.network)
 
     def _wake(self) -> None:
-        """See that the agenda has something for the next instant that is waited for."""
+        """Schedule the next instant that the loop, or a starting worker, waits for."""
         wake_ns = min(self._loop.next_wake_ns, self._warm[0][0] if self._warm else NEVER_NS)
-        if self._loop.change is None and wake_ns >= self._until_ns:
-            return
-        if wake_ns < self._awake_ns:
-            self._awake_ns = wake_ns
-            self._agenda.schedule(ClockAdvanced(wake_ns))
+        if self._loop.change is not None or wake_ns < self._until_ns:
+            self._wake_up.schedule(wake_ns)

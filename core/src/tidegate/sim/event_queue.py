@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 
 from tidegate.api import NEVER_NS
-from tidegate.engine import AnyStimulus
+from tidegate.engine import AnyStimulus, ClockAdvanced
 
 
 class EventQueue:
@@ -53,3 +53,22 @@ class EventQueue:
         if coming is not None:
             self._coming = next(self._fed, None)
         return coming
+
+
+class ListenerWakeUp:
+    """The one pending wake-up of a listener in the event queue, at the next instant that the listener waits for."""
+
+    def __init__(self, queue: EventQueue) -> None:
+        self._queue = queue
+        self._at_ns = NEVER_NS
+
+    def passed(self, now_ns: int) -> None:
+        """Forget a wake-up that has come; `now_ns`: time of the current event."""
+        if now_ns >= self._at_ns:
+            self._at_ns = NEVER_NS
+
+    def schedule(self, wake_ns: int) -> None:
+        """Wake the simulation at an instant, unless it is woken earlier; NEVER_NS: not at all."""
+        if wake_ns < self._at_ns:
+            self._at_ns = wake_ns
+            self._queue.schedule(ClockAdvanced(wake_ns))

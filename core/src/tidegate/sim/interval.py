@@ -5,8 +5,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-STUDENT_T_975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
-"""0.975 quantiles of Student's t by degrees of freedom, for 95 % intervals."""
+STUDENT_T_QUANTILES = (
+    12.7062047,
+    4.3026527,
+    3.1824463,
+    2.7764451,
+    2.5705818,
+    2.4469119,
+    2.3646243,
+    2.3060041,
+    2.2621572,
+)
+"""0.975 quantiles of Student's t for 1 to 9 degrees of freedom."""
+NORMAL_QUANTILE = 1.959964
+"""0.975 quantile of the normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -18,8 +30,21 @@ class Interval:
     high: float
 
 
+def student_t_975(freedom: int) -> float:
+    """Return the 0.975 quantile of Student's t, for 95 % intervals; `freedom`: degrees of freedom, from 1 on.
+
+    From ten on it is Fisher's expansion (Abramowitz and Stegun, 26.7.5), which is right to three decimals.
+    """
+    if freedom <= len(STUDENT_T_QUANTILES):
+        return STUDENT_T_QUANTILES[freedom - 1]
+    z = NORMAL_QUANTILE
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3
+
+
 def interval_of(values: Sequence[float], least: float = 0.0, most: float = 1.0) -> Interval:
-    """Return Student's t interval of two to ten random values, clipped to [least, most]."""
+    """Return Student's t interval of two or more random values, clipped to [least, most]."""
     mean = fmean(values)
-    half = STUDENT_T_975[len(values) - 1] * stdev(values) / math.sqrt(len(values))
+    half = student_t_975(len(values) - 1) * stdev(values) / math.sqrt(len(values))
     return Interval(mean, max(least, mean - half), min(most, mean + half))

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+from tidegate.sim.interval import student_t_975
+
 CONFIDENCE_LEVEL = 0.95
 MIN_VALUES_FOR_INTERVAL = 3
 """Two values have an interval of 13 times their spread, which says nothing."""
@@ -43,10 +45,7 @@ def mean_of(values: Sequence[float]) -> ConfidenceInterval | None:
     mean = fmean(values)
     if len(values) < MIN_VALUES_FOR_INTERVAL:
         return ConfidenceInterval(mean, None, None, len(values))
-    from scipy.special import stdtrit  # noqa: PLC0415 - slow to import
-
-    t = float(stdtrit(len(values) - 1, (1 + CONFIDENCE_LEVEL) / 2))
-    half = t * stdev(values) / math.sqrt(len(values))
+    half = student_t_975(len(values) - 1) * stdev(values) / math.sqrt(len(values))
     return ConfidenceInterval(mean, mean - half, mean + half, len(values))
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from tidegate.api import NEVER_NS, WorkerJoined, WorkerLost
+from tidegate.api import WorkerJoined, WorkerLost
 from tidegate.control.tuning import TuningOptions
-from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, TopologyChanged
+from tidegate.engine import AnyEffect, AnyStimulus, Engine, TopologyChanged
 from tidegate.host import Plugins
-from tidegate.sim.event_queue import EventQueue
+from tidegate.sim.event_queue import EventQueue, ListenerWakeUp
 from tidegate.sim.recent_traffic import RecentTraffic
 from tidegate.sim.tuning.candidates import candidates_of, first_candidate
 from tidegate.sim.tuning.cpu_budget import CpuBudget
@@ -29,14 +29,13 @@ class SimulatedTuning:
         self._traffic = RecentTraffic(max_requests=MAX_REQUESTS)
         engine.reducer.add_listener(self._traffic)
         self._agenda: EventQueue
+        self._wake_up: ListenerWakeUp
         self._found: tuple[int, Comparison] | None = None
         """The comparison that runs: when it ends, and its result."""
-        self._awake_ns = NEVER_NS
-        """The instant for which the agenda has something."""
 
     def begin(self, agenda: EventQueue) -> None:
         """Reset the state before the first event."""
-        self._agenda = agenda
+        self._agenda, self._wake_up = agenda, ListenerWakeUp(agenda)
         self._wake()
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
@@ -56,8 +55,7 @@ class SimulatedTuning:
             if job is not None:
                 found = compare(job, self._plugins)
                 self._found = now_ns + max(found.cpu_ns, self._budget.spend(now_ns, found.cpu_ns)), found
-        if now_ns >= self._awake_ns:
-            self._awake_ns = NEVER_NS
+        self._wake_up.passed(now_ns)
         self._wake()
 
     def _schedule(self, events: Sequence[AnyStimulus]) -> None:
@@ -65,8 +63,7 @@ class SimulatedTuning:
             self._agenda.schedule(event)
 
     def _wake(self) -> None:
-        """Keep the agenda filled up to the next instant that is waited for."""
+        """Schedule the next instant that the tuner, or a running comparison, waits for."""
         wake_ns = self._tuner.next_wake_ns if self._found is None else self._found[0]
-        if wake_ns < min(self._awake_ns, self._until_ns):
-            self._awake_ns = wake_ns
-            self._agenda.schedule(ClockAdvanced(wake_ns))
+        if wake_ns < self._until_ns:
+            self._wake_up.schedule(wake_ns)
