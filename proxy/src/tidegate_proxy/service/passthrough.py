@@ -1,6 +1,6 @@
 """Bypassed inference: requests that go to a Triton without scheduling, and their responses.
 
-A Triton is chosen by its requests in flight; sequences stay with one Triton each.
+A Triton is chosen by its requests in flight of the model, weighted by how fast it is; sequences keep their Triton.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from tidegate_proxy.messages.wire import first_string
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.driver import Driver, refuse_stray
 from tidegate_proxy.scheduling.slots import SlotWaiter
+from tidegate_proxy.service.triton_speeds import TritonSpeeds
 from tidegate_proxy.transport import CallFailed, Metadata, PendingCall
 from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER_METHOD, Backend, is_restricted, is_shutdown
 from tidegate_proxy.tritons.catalog import CurrentCatalog
@@ -78,6 +79,7 @@ class Routing:
         self._in_force = in_force
         self._passed = Counter[str]()
         """Inferences that were sent on, by model."""
+        self._speeds = TritonSpeeds()
 
     def route(self, model: str, protocol: Protocol = "grpc", api: Api | None = None) -> Backend:
         """Return the first live Triton with the model; else the first live one; else the first.
@@ -91,7 +93,7 @@ class Routing:
         return next((backend for backend in candidates if backend.alive), self._backends[0])
 
     def route_inference(self, message: bytes, request: PassedThrough) -> Backend:
-        """Return a Triton for an unscheduled inference: sequences keep theirs, others get the least busy one.
+        """Return a Triton for an unscheduled inference: sequences keep theirs, others get the one with the least work.
 
         `request`: facts about the message. Raises RequestFailed, see `check_inference`.
         """
@@ -106,8 +108,6 @@ class Routing:
         model = first_string(message)
         if model in self._directory.catalog.split:
             words = f"model '{model}' is split over several Tritons, and this request cannot go through them: "
-            if self._directory.catalog.split[model].config.HasField("ensemble_scheduling"):
-                words = f"graph '{model}' is run by Tidegate, and this request cannot be scheduled: "
             why = self._why_not_scheduled(model, message)
             raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words + why, queued=False)
         if request.refusal:
@@ -139,20 +139,22 @@ class Routing:
         living = [backend for backend in living if (protocol, "inference") not in backend.apis.left] or living
         if sequence:
             return keeper(f"{model} {sequence}", living)
+        if len(living) == 1:
+            return living[0]
+        slowdowns = self._speeds.slowdowns(model)
         first = self._passed[model] % len(living)
         self._passed[model] += 1
         return min(
             living[first:] + living[:first],
-            key=lambda backend: (backend.in_flight_by_model.get(model, 0), backend.in_flight),
+            key=lambda backend: (
+                (backend.in_flight_by_model.get(model, 0) + 1) * slowdowns.get(backend, 1.0),
+                backend.in_flight,
+            ),
         )
 
     def _why_not_scheduled(self, model: str, message: bytes) -> str:
-        catalog = self._directory.catalog
-        signature = catalog.graphs[model].signature if model in catalog.graphs else catalog.signatures.get(model)
-        if signature is None:
-            return "a model of its steps is being unloaded"
         try:
-            open_envelope(message, signature)
+            open_envelope(message, self._directory.catalog.signatures[model])
         except NotSchedulable as error:
             return str(error)
         return "ask again: the model has just changed"
@@ -184,6 +186,11 @@ class Routing:
         if owner is not None and not gone:
             self._driver.membership.failed(backend, (owner,), code, details)
         return RequestFailed(code, details)
+
+    def took(self, backend: Backend, model: str, sent_ns: int) -> None:
+        """Record that a Triton answered a bypassed inference, sent at this instant."""
+        if backend in self._directory.catalog.hosts.get(model, ()):  # clients choose the names of others
+            self._speeds.answered(backend, model, time.monotonic_ns() - sent_ns)
 
     def did_well(self, backend: Backend, owner: str) -> None:
         """Record a Triton's response to a client's bypassed inference."""
@@ -233,7 +240,7 @@ class BypassedInference:
 
     __slots__ = (
         *("_backend", "_call", "_is_over", "_message", "_metadata", "_passages"),
-        *("_owner", "_request", "_routing", "_sent_ns", "_then", "_tries", "_until_ns"),
+        *("_owner", "_request", "_routing", "_sent_ns", "_then", "_tried_ns", "_tries", "_until_ns"),
     )
 
     def __init__(
@@ -256,7 +263,7 @@ class BypassedInference:
         self._routing = routing
         self._message = message
         self._metadata = metadata
-        self._sent_ns = time.monotonic_ns()
+        self._sent_ns = self._tried_ns = time.monotonic_ns()
         self._until_ns = None if remaining_s is None else self._sent_ns + round(remaining_s * 1e9)
         self._owner = owner
         self._then = then
@@ -277,7 +284,7 @@ class BypassedInference:
         if self._until_ns is not None:
             # A Triton that is told of a deadline may die of it: it is told a little later, if at all.
             limit_s = max(0.0, (self._until_ns - time.monotonic_ns()) / 1e9) + CANCEL_AFTER_S
-        self._backend = backend
+        self._backend, self._tried_ns = backend, time.monotonic_ns()
         backend.passes(self._request.model)
         metadata = backend.opened_for_client(INFER_METHOD, self._metadata)
         self._call = backend.channel.unary(INFER_METHOD, self._message, self._over, metadata, limit_s)
@@ -317,6 +324,7 @@ class BypassedInference:
             return
         if self._request.header is not None:
             self._routing.did_well(backend, self._owner)
+            self._routing.took(backend, self._request.model, self._tried_ns)
         self.end(answer)
 
     async def _recovered(self, backend: Backend, code: grpc.StatusCode, details: str) -> None:

@@ -133,6 +133,8 @@ class StreamRelay:
             return None
         request, sent_ns, passing = self._unanswered.popleft()
         self._over(1)
+        if ok and passing is not None:  # of a decoupled model nobody knows which request is answered
+            routing.took(self._backend, self._model, sent_ns)
         routing.passed_through(request, sent_ns, ok=ok)
         return passing
 

@@ -247,6 +247,9 @@ class RunningFrontend:
     async def unreachable(self, _triton: HttpTriton, _details: str) -> None:
         """Of Routing."""
 
+    def took(self, _triton: HttpTriton, _model: str, _sent_ns: int) -> None:
+        """Of Routing."""
+
     def may_try_again(self, _lost: HttpTriton, _model: str, _tries: int) -> bool:
         """Of Routing."""
         return False

@@ -189,11 +189,8 @@ class HttpApplication:
         try:
             message, form = await self._translate(exchange, content, signature, route.version)
             answer = await self._inference.infer(message, None, exchange.metadata, exchange.owner)
-        except NotSchedulable as why:
-            if words := self._inference.why_not_bypassed(route.model, str(why)):
-                await exchange.reply(infer_response.error(400, words))
-            else:
-                await self._pass_on(exchange, content, route, is_inference=True)
+        except NotSchedulable:
+            await self._pass_on(exchange, content, route, is_inference=True)
             return
         except RequestFailed as failed:
             await exchange.reply(infer_response.failure(failed))
@@ -248,7 +245,7 @@ class HttpApplication:
         if is_inference and (envelope := self._envelope_for_slot(route, exchange)):
             await self._slots.forward(exchange, call, body, envelope)
             return
-        sent_ns = time.monotonic_ns()
+        sent_ns = tried_ns = time.monotonic_ns()
         while True:
             routing = self._routing
             if is_inference:
@@ -258,12 +255,14 @@ class HttpApplication:
             triton.passes(model)
             try:
                 await self._forwarder.stream(triton, call, body, exchange.send)
+                if is_inference and exchange.status == _OK:
+                    routing.took(triton, model, tried_ns)
                 break
             except TritonUnreachable as failed:
                 if exchange.body_error is not None:
                     raise exchange.body_error from failed
                 await routing.unreachable(triton, str(failed))
-                tries += 1
+                tries, tried_ns = tries + 1, time.monotonic_ns()
                 again = is_inference and isinstance(body, bytes) and routing.may_try_again(triton, model, tries)
                 if not again:
                     await exchange.reply(unreachable(triton, failed))
