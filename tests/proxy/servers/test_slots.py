@@ -107,6 +107,8 @@ def test_streams_beyond_the_slots_wait_in_tidegate(
         assert answers[1:] == theirs
     tally = proxy.engine.tally
     assert (tally.answered, tally.failed, tally.dropped.total()) == (STREAMS, 0, 0)
+    counts = proxy.serving.driver.observability.metrics.models["tokens"]
+    assert sum(counts.gaps.counts) == sum(len(answers) - 1 for answers, *_ in ended)
     assert not proxy.serving.driver.running
     assert not any(host.in_flight for host in proxy.serving._directory.catalog.hosts["tokens"])
 

@@ -268,6 +268,11 @@ def _about_requests(snapshot: MetricsSnapshot) -> Iterable[Metric]:
         "Time from a request's arrival to the end of its batch, by variable input shape, for models that have one.",
         labels=("model", "shape"),
     )
+    gaps = HistogramMetricFamily(
+        "tidegate_response_gap_seconds",
+        "Time between the responses to a request in a slot (inter-token latency).",
+        labels=("model",),
+    )
     slo = GaugeMetricFamily(
         "tidegate_slo_seconds",
         "Latency objective (SLO) of a model, from a request's arrival to its answer.",
@@ -307,6 +312,8 @@ def _about_requests(snapshot: MetricsSnapshot) -> Iterable[Metric]:
         waiting.add_metric((name,), snapshot.waiting[name])
         queued.add_metric((name,), *_buckets(counts.queued))
         answered.add_metric((name,), *_buckets(counts.answered))
+        if any(counts.gaps.counts):
+            gaps.add_metric((name,), *_buckets(counts.gaps))
         if counts.slo_ns is not None:
             slo.add_metric((name,), counts.slo_ns * _PER_NS)
         slack.add_metric((name,), *_buckets(counts.slack))
@@ -325,6 +332,7 @@ def _about_requests(snapshot: MetricsSnapshot) -> Iterable[Metric]:
         waiting,
         refused,
         queued,
+        gaps,
         slack,
         planned,
         taken,

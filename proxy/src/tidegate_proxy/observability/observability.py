@@ -268,6 +268,8 @@ class ModelCounts:
     """Number of elements added by padding."""
     shapes: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Number of answered requests and the sum of their latencies in ns, by shape."""
+    gaps: DurationHistogram = field(default_factory=lambda: DurationHistogram(LATENCY_BOUNDS_NS))
+    """Time between responses of streams."""
 
     def answered_of(self, shape: str, requests: int, sum_ns: int) -> None:
         """Count answered requests of one shape, with the sum of their latencies."""
@@ -305,6 +307,7 @@ class ModelCounts:
             self.sent_elements,
             self.added_elements,
             self.shapes.copy(),
+            self.gaps.copy(),
         )
 
 
@@ -381,6 +384,8 @@ class Metrics(OutcomeListener):
         self._changes: Counter[str] = Counter()
         self._change_times: dict[str, ChangeTimes] = {}
         self._change_began_ns = 0
+        self._streaming: set[int] = set()
+        """Batches that had their first response, and are not over."""
         self.layout_gpus = layout_gpus
         """Number of GPUs in the current layout; None if unknown."""
 
@@ -474,7 +479,22 @@ class Metrics(OutcomeListener):
         stage = effect.batch.stages[effect.stage]
         if worker := self._workers.get(stage.worker_id):
             worker.busy_ns += ended_ns - started_ns
-        self._of(effect.batch.model).stage_ran(effect.shape, stage.duration_ns, ended_ns - started_ns)
+        if effect.batch.id in self._streaming:
+            self._streaming.discard(effect.batch.id)
+        else:
+            self._of(effect.batch.model).stage_ran(effect.shape, stage.duration_ns, ended_ns - started_ns)
+
+    @isolated
+    def first_response(self, effect: StartStage, started_ns: int, now_ns: int) -> None:
+        """Count the time to the first response of a stream, which is what was planned."""
+        self._streaming.add(effect.batch.id)
+        planned_ns = effect.batch.stages[effect.stage].duration_ns
+        self._of(effect.batch.model).stage_ran(effect.shape, planned_ns, now_ns - started_ns)
+
+    @isolated
+    def responded(self, model: str, gap_ns: int) -> None:
+        """Count a further response of a stream, with the time since the one before it in ns."""
+        self._of(model).gaps.add(gap_ns)
 
     @isolated
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:

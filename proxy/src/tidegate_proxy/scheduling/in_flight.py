@@ -36,8 +36,8 @@ class StageRun:
     """Ends the call; None: it was not sent."""
     recovery: asyncio.Task[None] | None = None
     """Task that handles its failure."""
-    responses: int | None = None
-    """Number of responses of a request that occupies a slot; None: a batch with one."""
+    is_slot: bool = False
+    """Whether it is a request that occupies a slot until its last response."""
     batch_id: int = field(init=False)
     backend: Backend = field(init=False)
     """Triton that runs it."""

@@ -303,7 +303,7 @@ class Membership:
         for run in self._running:
             first.setdefault(run.worker_id, run)
         for run in first.values():
-            if run.responses is not None and self._in_force.settings.stage_s is None:
+            if run.is_slot and self._in_force.settings.stage_s is None:
                 continue  # a stream may go on for long, and nobody knows for how long its first response may take
             limit_ns = self._in_force.settings.stage_ns(run.upper_ns)
             # Another stage may have been given up meanwhile, and this one with it.

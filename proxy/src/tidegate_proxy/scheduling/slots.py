@@ -13,6 +13,7 @@ import grpc
 from tidegate.engine import FirstResponse
 from tidegate_proxy.base.outcome import Outcome, RequestFailed
 from tidegate_proxy.messages.request import InferenceRequest, PendingRequest
+from tidegate_proxy.observability.observability import Metrics
 from tidegate_proxy.scheduling.clock import LiveEngine
 from tidegate_proxy.scheduling.in_flight import PendingRequests, RunningStages, StageRun
 from tidegate_proxy.transport import Metadata
@@ -23,13 +24,14 @@ HOLDER_LEFT: Final = "its stream was given up"
 class Slot:
     """Slot of a Triton that a request occupies; after its end every call is without effect."""
 
-    __slots__ = ("_on_cancel", "_slots", "backend", "run")
+    __slots__ = ("_on_cancel", "_response_ns", "_slots", "backend", "run")
 
     def __init__(self, slots: "OccupiedSlots", run: StageRun) -> None:
         self._slots = slots
         self.run = run
         self.backend = run.backend
         self._on_cancel: Callable[[], None] | None = None
+        self._response_ns = 0
 
     @property
     def is_held(self) -> bool:
@@ -42,9 +44,12 @@ class Slot:
 
     def responded(self) -> None:
         """Record a response."""
-        if not self.run.responses and self.is_held:
-            self._slots.respond_first(self.run)
-        self.run.responses = (self.run.responses or 0) + 1
+        if not self.is_held:
+            return
+        if self._response_ns:
+            self._response_ns = self._slots.respond_again(self.run, self._response_ns)
+        else:
+            self._response_ns = self._slots.respond_first(self.run)
 
     def finished(self) -> None:
         """Free the slot after the last response."""
@@ -120,6 +125,7 @@ class OccupiedSlots:
         engine: LiveEngine,
         clients: PendingRequests,
         running: RunningStages,
+        metrics: Metrics,
         finish: Callable[[StageRun, int], None],
         fail: Callable[[StageRun, grpc.StatusCode, str], None],
         abandon: Callable[[StageRun, str], None],
@@ -130,6 +136,7 @@ class OccupiedSlots:
             engine: learns of first responses.
             clients: the waiting clients.
             running: the running stages.
+            metrics: count the gaps between responses.
             finish: tells the engine that a stage ended well, at an instant in ns.
             fail: deals with a stage whose call failed, and with its requests.
             abandon: ends a stage that no client waits for, with a reason.
@@ -137,16 +144,24 @@ class OccupiedSlots:
         self._engine = engine
         self._clients = clients
         self.running = running
+        self._metrics = metrics
         self._finish = finish
         self.fail = fail
         self.abandon = abandon
 
-    def respond_first(self, run: StageRun) -> None:
-        """Tell the engine of the first response."""
+    def respond_first(self, run: StageRun) -> int:
+        """Tell the engine of the first response; return its instant in ns."""
         self._engine.catch_up()
         now_ns = run.clients[0].ended_ns = time.monotonic_ns()
         run.backend.heard_ns = now_ns
         self._engine.take_in(FirstResponse(now_ns, run.batch_id, run.effect.stage, run.worker_id, run.started_ns))
+        return now_ns
+
+    def respond_again(self, run: StageRun, before_ns: int) -> int:
+        """Count a further response after one at `before_ns`; return its instant in ns."""
+        now_ns = run.backend.heard_ns = time.monotonic_ns()
+        self._metrics.responded(run.effect.batch.model, now_ns - before_ns)
+        return now_ns
 
     def finish(self, run: StageRun) -> None:
         """Free the slot of a request that has its last response."""

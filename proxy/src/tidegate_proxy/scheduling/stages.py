@@ -200,7 +200,9 @@ class RunningBatches:
         self._on_batch = on_batch
         self._sizes = OutputSizes()
         self._spacing = DispatchPacing(engine, directory, running)
-        self._slots = OccupiedSlots(engine, clients, running, self._tell_finished, self._failed, self._abandon)
+        self._slots = OccupiedSlots(
+            engine, clients, running, observability.metrics, self._tell_finished, self._failed, self._abandon
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
@@ -270,7 +272,7 @@ class RunningBatches:
 
     def _occupy(self, run: StageRun, client: SlotWaiter) -> None:
         """Give a slot to a request, whose holder sends it."""
-        run.responses = 0
+        run.is_slot = True
         slot = Slot(self._slots, run)
         run.is_ended_by(slot.cancel)
         client.take(slot)
