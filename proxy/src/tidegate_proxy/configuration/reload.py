@@ -63,7 +63,6 @@ RELOADABLE_FIELDS: Final = frozenset(
         "shards",
         "plan",
         "models",
-        "graphs",
         "layout",
         "policy",
         "startup_timeout_s",
