@@ -23,7 +23,16 @@ ROOT = Path(__file__).parents[3]
 REFERENCE = (ROOT / "docs/reference/config.md").read_text(encoding="utf-8")
 HOW_TO = "\n".join(
     (ROOT / f"docs/how-to/{page}.md").read_text(encoding="utf-8")
-    for page in ("concurrent-models", "harden", "monitor", "overload", "production", "scale-out", "upgrade")
+    for page in (
+        "concurrent-models",
+        "harden",
+        "on-demand-models",
+        "monitor",
+        "overload",
+        "production",
+        "scale-out",
+        "upgrade",
+    )
 )
 
 

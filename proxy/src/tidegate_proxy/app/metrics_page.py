@@ -35,6 +35,7 @@ from tidegate_proxy.servers.http.interface import HttpAnswer, HttpLimits, Receiv
 from tidegate_proxy.servers.http.routes import is_dashboard_path
 from tidegate_proxy.servers.http.server import HttpServer, start_server
 from tidegate_proxy.service.discovery import Discovery
+from tidegate_proxy.service.on_demand import OnDemandModels
 from tidegate_proxy.transport.client_bounds import ClientBounds
 from tidegate_proxy.transport.liveness import Liveness
 from tidegate_proxy.transport.ports import bind
@@ -75,6 +76,7 @@ class MetricsPage:
         limits: HttpLimits,
         trial: RolloutMode,
         tuning: PolicyTuning,
+        on_demand: OnDemandModels,
         actuator: Actuator | None = None,
         processes: RunningTritons | None = None,
     ) -> None:
@@ -89,6 +91,7 @@ class MetricsPage:
         self._limits = limits
         self._trial = trial
         self._tuning = tuning
+        self._on_demand = on_demand
         self._actuator = actuator
         self._processes = processes
         self._history = HistoryRing(observability.metrics)
@@ -242,6 +245,7 @@ class MetricsPage:
         registry.register(self._trial.shadow)
         registry.register(self._trial.canary)
         registry.register(self._tuning)
+        registry.register(self._on_demand)
         pending = {(model, version): snapshot.waiting[model] for model, version in counts}
         requests = request_metrics(counts, pending)
         own = generate_latest(registry).decode()

@@ -26,6 +26,7 @@ from tidegate_proxy.servers.http.service import HttpService
 from tidegate_proxy.service.control import ControlPlaneCalls
 from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.service.inference import Inference
+from tidegate_proxy.service.on_demand import OnDemandModels
 from tidegate_proxy.service.passthrough import BypassedInferences
 from tidegate_proxy.transport.client_bounds import ClientBounds
 from tidegate_proxy.transport.file_watcher import WatchedFiles, credential_files
@@ -59,6 +60,7 @@ class Proxy:
         tuning: PolicyTuning,
         discovered: DiscoveredTritons,
         reconfiguring: asyncio.Lock,
+        on_demand: OnDemandModels,
     ) -> None:
         """Assemble the parts.
 
@@ -66,6 +68,7 @@ class Proxy:
         held while the configuration or the Tritons change.
         """
         self._discovered = discovered
+        self._on_demand = on_demand
         self._reconfiguring = reconfiguring
         self.trial = trial
         self.in_force = in_force
@@ -181,6 +184,7 @@ class Proxy:
         self._inference.replace_bypasses(self.trial.bypasses(), self.trial.judged())
         self.driver.observability.replace_watchers(self.trial.watchers())
         self.driver.settings_changed()
+        self._on_demand.follow(wanted)
         if self.actuator and wanted.controller:
             (self.actuator.resume if wanted.controller.enabled else self.actuator.halt)()
         logging.getLogger().setLevel(wanted.log.level.upper())

@@ -51,6 +51,7 @@ from tidegate_proxy.service.batch_verification import BatchVerifier
 from tidegate_proxy.service.control import ControlPlaneCalls
 from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.service.inference import Inference
+from tidegate_proxy.service.on_demand import OnDemandModels
 from tidegate_proxy.service.passthrough import BypassedInferences, Routing
 from tidegate_proxy.transport import Http2Server, RpcCall, RpcServer
 from tidegate_proxy.transport.client_bounds import ClientBounds
@@ -163,6 +164,9 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             observability,
             trial.judged(),
         )
+        on_demand = OnDemandModels(config, discovery, directory, driver, in_force)
+        inference.load_on_demand(on_demand)
+        stack.push_async_callback(on_demand.close)
         stack.push_async_callback(trial.close)
 
         # What changes while it serves: the configuration, the layout, the plan of several shards.
@@ -191,6 +195,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             tuning,
             discovered,
             reconfiguring,
+            on_demand,
         )
         stack.push_async_callback(proxy.close)
         for work in (
@@ -218,6 +223,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
                 http_limits(served),
                 trial,
                 tuning,
+                on_demand,
                 actuator,
                 processes,
             )

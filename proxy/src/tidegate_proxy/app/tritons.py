@@ -204,6 +204,7 @@ def backend_of(triton: TritonAddress, config: ServeConfig, in_force: SettingsHol
         shares_memory=triton.shares_memory,
         worker=triton.worker or "",
         device_class=triton.device_class or "",
+        model_memory=triton.model_memory,
         serialize_models=triton.serialize_models,
         is_local=triton.is_local,
         headers=headers_of(triton),

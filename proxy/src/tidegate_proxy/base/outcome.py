@@ -21,12 +21,14 @@ class RequestFailed(Exception):
         reason: str = "OTHER",
         outcome: str = "",
         refusal: str = "",
+        retry_after_s: float | None = None,
     ) -> None:
         """Create a failure with the gRPC status and the message for the client.
 
         `queued`: False for a request rejected on arrival, which a stream reports in another way. `reason`: the category
         it counts as, one of `statistics.FAILURE_REASONS`; `outcome`: the same for traces, in more words. `refusal`: the
-        `tidegate-reason`, if Tidegate rejected it; empty if a Triton did.
+        `tidegate-reason`, if Tidegate rejected it; empty if a Triton did. `retry_after_s`: time in seconds after which
+        another try may succeed; None: unknown.
         """
         super().__init__(details)
         self.code = code
@@ -35,6 +37,7 @@ class RequestFailed(Exception):
         self.reason = reason
         self.outcome = outcome or f"failed: {details}"
         self.refusal = refusal
+        self.retry_after_s = retry_after_s
 
 
 def own_fault(words: str = "Tidegate failed; its log says more") -> RequestFailed:

@@ -6,7 +6,7 @@
 from collections import Counter
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, model_validator
+from pydantic import BeforeValidator, ByteSize, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
 from tidegate.api.model import DeadlineMissAction
@@ -135,6 +135,17 @@ class ModelConfig(ConfigSection):
         description="SLO of the first response (time to first token) in milliseconds, with max_concurrency",
     )
     merge: MergeConfig = Field(default=MergeConfig(), description="Batching of the model's requests")
+    load: Literal["always", "on-demand"] = Field(
+        default="always",
+        description="Leave it to the Tritons which of them have the model (always), or load it for its first request "
+        "on a Triton with `model_memory`, and unload it for other such models (on-demand)",
+    )
+    memory: ByteSize | None = Field(
+        default=None,
+        ge=1,
+        description="Memory that the model takes, for `load: on-demand`; a number of bytes or with a unit (`3GiB`). "
+        "Default: measured when it is loaded on this machine",
+    )
     strip_queue_delay: bool = Field(
         default=False,
         description="Let a Triton under explicit model control load the model without `max_queue_delay_microseconds`",
@@ -357,6 +368,7 @@ class ServeConfig(ConfigSection):
         self._check_workers()
         self._check_shadow()
         self._check_shards()
+        self._check_on_demand()
         if self.controller is not None and self.layout is None:
             raise ValueError(
                 "controller: it changes a layout, and there is none: name one, or leave the controller out"
@@ -368,6 +380,28 @@ class ServeConfig(ConfigSection):
             if count > 1:
                 raise ValueError(f"restricted: {api!r} stands there {count} times; one entry must decide")
         return self
+
+    def _check_on_demand(self) -> None:
+        """Models that are loaded on demand need memory, and Tritons that nothing else arranges."""
+        on_demand = {name: model for name, model in self.models.items() if model.load == "on-demand"}
+        if told := next((name for name, model in self.models.items() if model.memory and name not in on_demand), None):
+            raise ValueError(f"models.{told}.memory: only with load: on-demand it has an effect: leave one of them out")
+        if not on_demand:
+            return
+        first = next(iter(on_demand))
+        for section in ("layout", "shards", "shadow"):
+            if getattr(self, section):
+                raise ValueError(f"models.{first}.load: with {section} nothing is loaded on demand: leave it out")
+        budgets = [each.model_memory for each in (*self.tritons, *self.discovery) if each.model_memory]
+        files = [source for source in self.discovery if source.file]
+        if not budgets and not files:
+            raise ValueError(f"models.{first}.load: no Triton has memory for it: set tritons.N.model_memory")
+        for name, model in on_demand.items():
+            if model.memory and not files and model.memory > max(budgets):
+                raise ValueError(
+                    f"models.{name}.memory: {model.memory} bytes are more than the model_memory of any Triton "
+                    f"({max(budgets)}): it could never be loaded"
+                )
 
     def _check_shards(self) -> None:
         if not self.shards:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ByteSize, Field, model_validator
 
 from tidegate_proxy.configuration.addresses import Address, host_of, port_of, with_port
 from tidegate_proxy.configuration.section import ConfigSection, HeaderName, InputFile, Name
@@ -67,6 +67,12 @@ class TritonSettings(ConfigSection):
         description="Serialize the execution of its models, one batch at a time on each of its instances, or run them "
         "concurrently, like Triton alone. `learned`: serialize while that is found to be better; only for models that "
         "do not call each other. Default: serialize those that need the same resource of its rate limiter",
+    )
+    model_memory: ByteSize | None = Field(
+        default=None,
+        ge=1,
+        description="Memory for models with `load: on-demand`, in bytes or with a unit (`20GiB`); Triton has to run "
+        "with --model-control-mode=explicit. Default: it loads none of them",
     )
     share_memory: bool | None = Field(
         default=None,

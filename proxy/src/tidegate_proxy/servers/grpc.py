@@ -135,12 +135,23 @@ class GrpcService:
         try:
             if message is None:
                 self._forward(call, message)
+            elif model := self._inference.model_to_load(message):
+                self._cancel_with(call, self._spawn(call, self._infer_loaded(call, message, model, arrival_ns)))
             elif self._inference.takes_long(message):
                 self._spawn(call, self._infer_aside(call, message, arrival_ns))
             else:
                 self._schedule(call, message, self._inference.open(message, call.metadata), arrival_ns)
         except Exception as error:
             _break(call, error)
+
+    async def _infer_loaded(self, call: RpcCall, message: bytes, model: str, arrival_ns: int) -> None:
+        """Have a request scheduled once its model is loaded."""
+        try:
+            await self._inference.load(model, call.remaining_s())
+        except RequestFailed as failure:
+            _answer(call, failure)
+            return
+        await self._infer_aside(call, message, arrival_ns)
 
     async def _infer_aside(self, call: RpcCall, message: bytes, arrival_ns: int) -> None:
         """Have a large message opened in a thread of its own."""
@@ -192,6 +203,14 @@ class GrpcService:
             call.end(failure.code, failure.details, failure.refusal)
         else:
             call.answer(answer)
+
+    def _cancel_with(self, call: RpcCall, task: asyncio.Task[None]) -> None:
+        """Cancel a task once its client has left."""
+
+        def cancel() -> None:
+            task.cancel()
+
+        call.add_disconnect_callback(cancel)
 
     def _spawn(self, call: RpcCall, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine for a call; if it fails, so does the call."""

@@ -146,13 +146,26 @@ class InferStream:
         if message is None:
             self._end_of_requests()
             return
-        if self._inference.is_left_to_streams(message):
+        if model := self._inference.model_to_load(message):
+            self._reading = True
+            self._spawn(self._call, self._take_loaded(message, model, arrival_ns))
+        elif self._inference.is_left_to_streams(message):
             self._forward(message)
         elif self._inference.takes_long(message):
             self._reading = True
             self._spawn(self._call, self._take_aside(message, arrival_ns))
         else:
             self._schedule(message, self._inference.open(message, self._call.metadata), arrival_ns)
+
+    async def _take_loaded(self, message: bytes, model: str, arrival_ns: int) -> None:
+        """Have a request taken once its model is loaded; what follows it is read afterwards."""
+        try:
+            await self._inference.load(model, self._call.remaining_s())
+        except RequestFailed as failure:
+            self._reading = False
+            self._refuse_in_turn(message, PassedThrough.of(message), failure)
+            return
+        await self._take_aside(message, arrival_ns)
 
     def _end_of_requests(self) -> None:
         """The client sends no more; the stream ends when all is answered."""
@@ -209,12 +222,7 @@ class InferStream:
                 return
             backend = self._routing.route_inference(message, request)
         except RequestFailed as failure:
-            # In its turn, behind those that wait for their answers.
-            refused = BypassedStreamRequest(replace(request, header=None), self.settled)
-            self._put_in_order(refused, client)
-            refused.resolve(failure)
-            self._call.release(len(message))
-            self._read()
+            self._refuse_in_turn(message, request, failure, client)
             return
         model = first_string(message)
         # A stream per model: Triton 2.51 may abort on one that mixes decoupled models with others.
@@ -249,6 +257,16 @@ class InferStream:
         self._slots.begin(self._inference, envelope, request, time.monotonic_ns(), passing)
         if self._over:  # it ended before it was known whose request this is
             self._slots.leave()
+        self._read()
+
+    def _refuse_in_turn(
+        self, message: bytes, request: PassedThrough, failure: RequestFailed, client: "_StreamClient | None" = None
+    ) -> None:
+        """Answer a request with a failure, in its turn, behind those that wait for their answers."""
+        refused = BypassedStreamRequest(replace(request, header=None), self.settled)
+        self._put_in_order(refused, client)
+        refused.resolve(failure)
+        self._call.release(len(message))
         self._read()
 
     def _put_in_order(self, passing: BypassedStreamRequest, client: "_StreamClient | None") -> None:

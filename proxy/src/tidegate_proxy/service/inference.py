@@ -25,6 +25,7 @@ from tidegate_proxy.messages.wire import first_string
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.graph_runs import GraphRuns
+from tidegate_proxy.service.on_demand import OnDemandModels
 from tidegate_proxy.service.passthrough import BypassedInferences
 from tidegate_proxy.transport import Metadata
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
@@ -53,10 +54,31 @@ class Inference:
         self._directory = directory
         self._driver = driver
         self._applications = applications
+        self._on_demand: OnDemandModels | None = None
         self._left_to_streams: dict[str, ModelSignature] = {}
         """Models whose requests are not scheduled where they come in streams, as they were when that was found."""
         self._headings: dict[str, HeaderCache] = {}
         """Header caches by model."""
+
+    def load_on_demand(self, models: OnDemandModels) -> None:
+        """Load models for their first requests from now on."""
+        self._on_demand = models
+
+    def must_load(self, model: str) -> bool:
+        """Return whether a model has to be loaded before a request that has just arrived can be opened: see `load`."""
+        return self._on_demand is not None and self._on_demand.must_load(model)
+
+    def model_to_load(self, message: bytes) -> str:
+        """Return the model of a request that has just arrived if it has to be loaded first, else ""."""
+        if self._on_demand is None or not self._on_demand.names:
+            return ""
+        model = first_string(message)
+        return model if self._on_demand.must_load(model) else ""
+
+    async def load(self, model: str, remaining_s: float | None) -> None:
+        """Wait until a model is loaded. Raises RequestFailed if that takes too long, or is impossible."""
+        assert self._on_demand, "it says that models have to be loaded"
+        await self._on_demand.load(model, remaining_s)
 
     def leave_to_streams(self, model: str) -> None:
         """Stop scheduling stream requests to a model in its current version: only a Triton's stream can answer them."""

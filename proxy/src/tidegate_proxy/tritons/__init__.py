@@ -15,6 +15,7 @@ gpus                GPUs and MIG instances of this machine
 initial_profiles    the first latency profiles of models
 shared_memory       memory regions shared between Tidegate and Tritons on this machine
 restrictions        the headers that unlock APIs restricted by Triton
+process_memory      memory of a Triton's processes on this machine
 metrics_scrape      the metrics pages of Tritons
 mig                 MIG partitions of GPUs (`tidegate mig`)
 embedded            the tritonserver of the nvidia-pytriton wheel, started and stopped

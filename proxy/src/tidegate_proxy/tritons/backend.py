@@ -42,6 +42,10 @@ _REFUSING: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNIMP
 _SILENT: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
 
 
+_GONE_REASONS: Final = frozenset({"", "unloaded"})
+"""Reasons in the index for a model that takes no memory."""
+
+
 def is_restricted(details: str) -> bool:
     """Return whether an error message is Triton's for a restricted API."""
     return details.startswith(("This protocol is restricted", '{"error":"This API is restricted'))
@@ -84,6 +88,7 @@ class Backend:
         shares_memory: bool = False,
         worker: str = "",
         device_class: str = "",
+        model_memory: int | None = None,
         serialize_models: bool | Literal["learned"] | None = None,
         is_local: bool = False,
         headers: Sequence[tuple[str, str]] = (),
@@ -94,10 +99,10 @@ class Backend:
         """Create the backend. `address`: HOST:PORT of its gRPC service; `keepalive_s`: as in the configuration.
 
         `metrics`: HOST:PORT of its metrics. `shares_memory`: whether large tensors are passed in shared memory.
-        `worker`: its name in a layout. `serialize_models`: whether its models run one batch at a time. `is_local`:
-        whether it is on this machine. `headers` open its restricted APIs, named as over HTTP. `http_forward_pattern`,
-        `grpc_forward_pattern`: headers of clients that it forwards to models. `in_force`: None for the defaults. Raises
-        TlsError.
+        `worker`: its name in a layout. `model_memory`: memory for models that are loaded on demand, in bytes.
+        `serialize_models`: whether its models run one batch at a time. `is_local`: whether it is on this machine.
+        `headers` open its restricted APIs, named as over HTTP. `http_forward_pattern`, `grpc_forward_pattern`: headers
+        of clients that it forwards to models. `in_force`: None for the defaults. Raises TlsError.
         """
         self.address = address
         self.headers = tuple(headers)
@@ -114,6 +119,8 @@ class Backend:
         """Name of its worker in the layout, if any."""
         self.device_class = device_class
         """Device class of its workers, if configured."""
+        self.model_memory = model_memory
+        """Memory for models that are loaded on demand, in bytes; None: it loads none."""
         self.learns_turns = serialize_models == "learned" and not worker
         """Whether models are serialized if that is found to be better."""
         self.serialize_models = None if serialize_models == "learned" else serialize_models
@@ -349,6 +356,19 @@ class Backend:
             )
         except CallFailed as error:
             raise BackendError(f"Triton at {self.address} does not unload {name!r}: {error.details}") from error
+
+    async def repository(self) -> frozenset[str]:
+        """Return the models in its repository, loaded or not. Raises BackendError if it cannot be queried."""
+        return frozenset(row.name for row in await self._index())
+
+    async def is_unloaded(self, name: str) -> bool:
+        """Return whether no version of a model is loaded or being unloaded any more. Raises BackendError."""
+        rows = [row for row in await self._index() if row.name == name]
+        return all(row.state in ("", "UNAVAILABLE") and row.reason in _GONE_REASONS for row in rows)
+
+    async def _index(self) -> Any:  # noqa: ANN401 - protobuf messages share no type
+        answer = await self._ask("RepositoryIndex", service_pb2.RepositoryIndexRequest())
+        return service_pb2.RepositoryIndexResponse.FromString(answer).models
 
     async def may_unload(self, repository: str) -> bool:
         """Query whether it executes unloads, of a repository's models if given; True if it does not say.

@@ -236,7 +236,8 @@ async def discover(
     if before:
         _keep_signatures(catalog, before)
     else:
-        expected = catalog.names if not is_whole else catalog.names | (told.keys() - broken)
+        absent = {name for name in told if name in broken or told[name].load == "on-demand"}
+        expected = catalog.names if not is_whole else catalog.names | (told.keys() - absent)
         unseen = {name for name in told if _is_unseen(catalog, backends, name)}
         judged = catalog_for_shadow(catalog, told) if is_rollout else catalog
         _check_told(judged, {name: said for name, said in told.items() if name in expected - unseen})

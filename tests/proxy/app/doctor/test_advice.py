@@ -29,7 +29,8 @@ CASES: dict[str, tuple[Change, Change]] = {
 }
 """The model before and after the remedy of a rule, beside its other fields."""
 NOT_OF_LOAD = {
-    "configuration", "not-a-triton", "unreachable", "source-unreadable", "restricted-api", "shared-memory-refused",
+    "configuration", "not-a-triton", "unreachable", "source-unreadable", "no-explicit-control",
+    "restricted-api", "shared-memory-refused",
     "policy-refuses", "unknown-model", "unmatched-policy-part", "not-loaded", "slo-shorter-than-serialized-wait",
     "slo-ignored",
     "setting-ignored", "not-padded", "double-queue-policy", "disagreement", "profile-shape-mismatch",

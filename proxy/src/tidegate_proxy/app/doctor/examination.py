@@ -126,6 +126,18 @@ async def examine(
             for index, (backend, triton) in enumerate(zip(backends, config.tritons, strict=True))
             if triton.shares_memory and forbids_shared_memory(errors.get(backend, ""))
         ]
+        on_demand = any(model.load == "on-demand" for model in config.models.values())
+        found += [
+            Finding(
+                "error",
+                "no-explicit-control",
+                f"tritons.{index}.model_memory",
+                f"Triton at {backend.address} loads and unloads no models when asked, so that none is loaded on demand",
+                "start it with --model-control-mode=explicit",
+            )
+            for index, backend in enumerate(backends)
+            if on_demand and config.tritons[index].model_memory and not await _unloads(backend, answering)
+        ]
         facts = DoctorFacts(config, broken_plugins=plugins.broken)
         try:
             facts = await _facts(config, plugins, answering, timed=timed)
@@ -161,6 +173,10 @@ async def _facts(config: ServeConfig, plugins: Plugins, backends: Sequence[Backe
         has_nvml=find_spec("pynvml") is not None,
     )
     return replace(facts, timed=await time_requests(facts, catalog)) if timed else facts
+
+
+async def _unloads(backend: Backend, answering: Sequence[Backend]) -> bool:
+    return backend not in answering or await backend.may_unload("")
 
 
 async def _report(backend: Backend, triton: TritonAddress, config: ServeConfig) -> TritonReport:

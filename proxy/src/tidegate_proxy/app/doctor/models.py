@@ -55,7 +55,7 @@ def models_that_nobody_has(facts: DoctorFacts) -> Iterator[Finding]:
     """Find configured models that no Triton has; `serve` refuses to start for settings that must apply."""
     failed = {each.model for each in facts.not_ready}
     for name, said in facts.config.models.items():
-        if name in facts.services:
+        if name in facts.services or said.load == "on-demand":
             continue
         what = "a Triton has it, but not ready" if name in failed else "no Triton has a model of this name"
         yield Finding(

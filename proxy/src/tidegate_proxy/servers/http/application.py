@@ -146,6 +146,14 @@ class HttpApplication:
             body.close()
 
     async def _answer(self, exchange: HttpExchange, body: RequestBody, route: routes.Route | None) -> None:
+        is_inference = route is not None and exchange.method == "POST" and route.pattern in routes.INFERENCE_PATHS
+        if route and is_inference and self._inference.must_load(route.model):
+            try:
+                await self._inference.load(route.model, None)
+            except RequestFailed as failed:
+                await body.whole()
+                await exchange.reply(infer_response.failure(failed))
+                return
         if route is None:
             await self._forward(exchange, body, routes.NO_ROUTE)
         elif (
@@ -162,8 +170,7 @@ class HttpApplication:
             await self._screened(exchange, call.body)
             await exchange.reply(await handler(call))
         else:
-            counted = exchange.method == "POST" and route.pattern in routes.INFERENCE_PATHS
-            await self._forward(exchange, body, route, is_inference=counted)
+            await self._forward(exchange, body, route, is_inference=is_inference)
 
     async def _change_regions(self, exchange: HttpExchange, content: bytes, route: routes.Route) -> None:
         exchange.watch()

@@ -1,5 +1,6 @@
 """Translation of a gRPC inference response to the HTTP response that Triton would give."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -111,6 +112,8 @@ def _value(parameter: service_pb2.InferParameter) -> bytes:
 def failure(failed: RequestFailed) -> HttpAnswer:
     """Return the response to a failed request, with Triton's status for the code, and `tidegate-reason` if rejected."""
     why = [(refusal.REASON_HEADER.encode(), failed.refusal.encode())] if failed.refusal else []
+    if failed.retry_after_s is not None:
+        why.append((b"retry-after", b"%d" % math.ceil(failed.retry_after_s)))
     return error(_STATUS.get(failed.code, 400), failed.details, *why)
 
 

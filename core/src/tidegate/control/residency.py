@@ -1,0 +1,146 @@
+"""Residency: which models a Triton keeps in memory when they do not all fit, and which it gives up for another one.
+
+Eviction follows GreedyDual-Size-Frequency (Cherkasova, 1998): the model goes whose next loads are expected to cost the
+least for the memory that it frees. Requests that are longer ago than the model's memory was worth count less and less.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+MIN_LOAD_NS: Final = 1_000_000
+"""Least cost of a load in nanoseconds: one that took no measurable time still interrupts."""
+
+
+class BudgetTooSmallError(ValueError):
+    """Error: a model takes more memory than a Triton has for such models; the message gives both."""
+
+
+@dataclass
+class _Known:
+    """Facts about one model."""
+
+    memory_bytes: int | None = None
+    """Memory that it takes; None: never measured."""
+    load_ns: int | None = None
+    """Duration of its last load; None: never loaded."""
+    hits: float = 0.0
+    """Requests, of which older ones count less."""
+    priority: float = 0.0
+    """Value of its place: the lowest one goes first."""
+
+
+class Residency:
+    """Memory budget of one Triton: the models that it holds, and those to evict for another one.
+
+    Knows no clock and no network: the caller reports what happens, and carries out what `evictions_for` returns.
+    """
+
+    def __init__(self, budget_bytes: int) -> None:
+        """Begin with no model in memory."""
+        self.budget_bytes = budget_bytes
+        """Memory for the models together."""
+        self._known: dict[str, _Known] = {}
+        self._resident: dict[str, int] = {}
+        """Memory of each model that is loaded, in bytes."""
+        self._age = 0.0
+        """Priority of the last model that was evicted: those that come later begin above it."""
+
+    @property
+    def resident(self) -> frozenset[str]:
+        """Models that are loaded."""
+        return frozenset(self._resident)
+
+    @property
+    def used_bytes(self) -> int:
+        """Memory that the loaded models take, or are assumed to take; may be read in any thread."""
+        return sum(self._resident.copy().values())
+
+    def on_request(self, model: str) -> None:
+        """Count a request for a model, loaded or not."""
+        known = self._known.setdefault(model, _Known())
+        known.hits += 1.0
+        known.priority = self._value(known)
+
+    def set_memory(self, model: str, memory_bytes: int) -> None:
+        """Set what a model takes: told, or measured after a load. Its place counts with that from now on."""
+        known = self._known.setdefault(model, _Known())
+        known.memory_bytes = memory_bytes
+        known.priority = self._value(known)
+        if model in self._resident:
+            self._resident[model] = memory_bytes
+
+    def on_loaded(self, model: str, load_ns: int | None = None) -> None:
+        """Record that a model is in memory. `load_ns`: duration of the load; None: unknown."""
+        known = self._known.setdefault(model, _Known())
+        if load_ns is not None:
+            known.load_ns = load_ns
+        known.priority = self._value(known)
+        self._resident[model] = self.memory_of(model)
+
+    def on_unloaded(self, model: str) -> None:
+        """Record that a model is in memory no more."""
+        if self._resident.pop(model, None) is not None:
+            known = self._known[model]
+            self._age = max(self._age, known.priority)
+            known.hits /= 2
+
+    def memory_of(self, model: str) -> int:
+        """Return what a model takes, in bytes; if unknown, the most that any model takes, else the whole budget."""
+        known = self._known.get(model)
+        if known is not None and known.memory_bytes is not None:
+            return known.memory_bytes
+        measured = [each.memory_bytes for each in self._known.values() if each.memory_bytes is not None]
+        return min(max(measured, default=self.budget_bytes), self.budget_bytes)
+
+    def load_ns_of(self, model: str) -> int | None:
+        """Return how long the last load of a model took, in nanoseconds; None if it was never loaded."""
+        known = self._known.get(model)
+        return None if known is None else known.load_ns
+
+    def evictions_for(self, model: str, may_evict: Callable[[str], bool]) -> tuple[str, ...] | None:
+        """Return the models to unload so that another one fits, least valuable first; None if that must wait.
+
+        `may_evict`: whether a model has neither requests that wait nor requests in flight. Of the models that are found
+        first, those that are not needed after all stay. Raises BudgetTooSmallError if it never fits.
+        """
+        needed = self.memory_of(model)
+        if needed > self.budget_bytes:
+            raise BudgetTooSmallError(f"{model!r} takes {needed} bytes of a budget of {self.budget_bytes}")
+        excess = self.used_bytes - self._resident.get(model, 0) + needed - self.budget_bytes
+        return self._freeing(excess, (each for each in self._resident if each != model and may_evict(each)))
+
+    def evictions_over_budget(self, may_evict: Callable[[str], bool]) -> tuple[str, ...]:
+        """Return the models to unload because those that are loaded take more than the budget; () if they do not."""
+        excess = self.used_bytes - self.budget_bytes
+        found = self._freeing(excess, (each for each in self._resident if may_evict(each)))
+        return found or ()
+
+    def cost_of(self, evictions: Iterable[str]) -> float:
+        """Return what these evictions cost: the priorities of their places above the age, together."""
+        return sum(max(0.0, self._known[model].priority - self._age) * self._resident[model] for model in evictions)
+
+    def _freeing(self, excess: int, candidates: Iterable[str]) -> tuple[str, ...] | None:
+        if excess <= 0:
+            return ()
+        chosen: list[str] = []
+        for model in sorted(candidates, key=lambda each: (self._known[each].priority, each)):
+            chosen.append(model)
+            excess -= self._resident[model]
+            if excess <= 0:
+                return self._without_spare(chosen, -excess)
+        return None
+
+    def _without_spare(self, chosen: list[str], spare: int) -> tuple[str, ...]:
+        """Keep the most valuable of the chosen that need not go."""
+        kept: set[str] = set()
+        for model in reversed(chosen):
+            if self._resident[model] <= spare:
+                kept.add(model)
+                spare -= self._resident[model]
+        return tuple(model for model in chosen if model not in kept)
+
+    def _value(self, known: _Known) -> float:
+        cost_ns = max(MIN_LOAD_NS, known.load_ns or MIN_LOAD_NS)
+        memory = known.memory_bytes if known.memory_bytes is not None else self.budget_bytes
+        return self._age + known.hits * cost_ns / max(1, memory)

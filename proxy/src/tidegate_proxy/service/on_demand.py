@@ -1,0 +1,382 @@
+"""On-demand models: loaded for their first request, and unloaded for others where a Triton has no room for all.
+
+What is loaded and evicted is decided in `tidegate.control.residency`, one memory budget per Triton. Here requests wait
+for a load, and Tritons are asked to load and unload.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
+
+import grpc
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tidegate.control.residency import BudgetTooSmallError, Residency
+from tidegate_proxy.base import refusal
+from tidegate_proxy.base.internal_errors import faults
+from tidegate_proxy.base.outcome import RequestFailed
+from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
+from tidegate_proxy.configuration.settings import SettingsHolder
+from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.service.discovery import Discovery
+from tidegate_proxy.tritons.backend import LOAD_TIMEOUT_S, Backend, BackendError
+from tidegate_proxy.tritons.catalog import CurrentCatalog
+from tidegate_proxy.tritons.process_memory import ProcessMemory
+
+if TYPE_CHECKING:
+    from tidegate.api import Model
+
+log = logging.getLogger(__name__)
+
+MIN_IDLE_S: Final = 0.1
+"""Time in seconds without a request after which a model may be evicted: one may be on its way to the scheduler."""
+POLL_S: Final = 0.02
+SETTLE_S: Final = 0.1
+MAX_SETTLE_S: Final = 2.0
+"""Longest time in seconds to wait before a load until a Triton's memory shrinks no more, if it is measured."""
+MIN_COOLDOWN_S: Final = 1.0
+MAX_COOLDOWN_S: Final = 60.0
+"""Longest time in seconds after a failed load before the next try; it doubles with each failure."""
+
+
+@dataclass
+class _Failure:
+    """Last failed load of a model."""
+
+    why: str
+    until_s: float
+    cooldown_s: float
+
+
+class OnDemandModels(Collector):
+    """Models with `load: on-demand`; as a Prometheus collector, what was loaded and evicted.
+
+    Use it only in the event loop, except `collect`.
+    """
+
+    def __init__(
+        self,
+        config: ServeConfig,
+        discovery: Discovery,
+        directory: CurrentCatalog,
+        driver: Driver,
+        in_force: SettingsHolder,
+    ) -> None:
+        """Begin with those of a configuration; what the Tritons have loaded counts."""
+        self._discovery = discovery
+        self._directory = directory
+        self._driver = driver
+        self._in_force = in_force
+        self._models: dict[str, ModelConfig] = {}
+        self._budgets: WeakKeyDictionary[Backend, Residency] = WeakKeyDictionary()
+        self._locks: WeakKeyDictionary[Backend, asyncio.Lock] = WeakKeyDictionary()
+        """Held while a Triton loads: one model at a time, so that what it takes can be measured."""
+        self._is_explicit: WeakKeyDictionary[Backend, bool] = WeakKeyDictionary()
+        self._memory: dict[str, int] = {}
+        """Measured memory of models, in bytes; the same on every Triton."""
+        self._loaded: dict[str, Model] = {}
+        """Models as they were when they were last loaded."""
+        self._asked_s: dict[str, float] = {}
+        """When each model was last asked for."""
+        self._loads: dict[str, asyncio.Task[None]] = {}
+        self._began_s: dict[str, float] = {}
+        """When each load in flight began."""
+        self._waiting: Counter[str] = Counter()
+        """Requests that wait for a load, by model."""
+        self._evicting: Counter[str] = Counter()
+        self._failures: dict[str, _Failure] = {}
+        self._process_memory = ProcessMemory()
+        self.loads = Counter[str]()
+        """Number of loads until now, by model."""
+        self.evictions = Counter[str]()
+        """Number of evictions until now, by model."""
+        self.follow(config)
+
+    @property
+    def names(self) -> Collection[str]:
+        """Names of the models that are loaded on demand."""
+        return self._models.keys()
+
+    def follow(self, config: ServeConfig) -> None:
+        """Apply another configuration."""
+        self._models = {name: said for name, said in config.models.items() if said.load == "on-demand"}
+        self._failures.clear()
+        for residency in self._budgets.values():
+            self._tell_memory(residency)
+
+    def must_load(self, model: str) -> bool:
+        """Count a request for a model; return whether it has to be loaded before the request can be served."""
+        if model not in self._models:
+            return False
+        self._asked_s[model] = time.monotonic()
+        for residency in self._budgets.values():
+            residency.on_request(model)
+        hosts = self._directory.catalog.hosts.get(model, ())
+        return model in self._evicting or not any(backend.alive for backend in hosts)
+
+    async def load(self, model: str, remaining_s: float | None) -> None:
+        """Wait until a model is loaded, or can be answered by a Triton, which may not have it.
+
+        `remaining_s`: time until the client's deadline, if any. Raises RequestFailed if the load takes longer than
+        that, or than the model's SLO; the load goes on, so that a later request finds the model.
+        """
+        if sum(self._waiting.values()) >= self._in_force.settings.queue.requests:
+            raise RequestFailed(grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size", refusal=refusal.QUEUE_FULL)
+        self._refuse_failed(model)
+        limit_s = self._limit_s(model, remaining_s)
+        task = self._loads.get(model)
+        if task is None:
+            task = self._loads[model] = asyncio.create_task(self._load(model))
+            self._began_s[model] = time.monotonic()
+            task.add_done_callback(lambda _: self._loads.pop(model, None))
+        expected_s = self._expected_s(model)
+        if expected_s is not None and expected_s > limit_s:
+            raise self._too_late(model)
+        self._waiting[model] += 1
+        try:
+            async with asyncio.timeout(None if limit_s == math.inf else limit_s):
+                await asyncio.shield(task)
+        except TimeoutError:
+            raise self._too_late(model) from None
+        finally:
+            self._waiting[model] -= 1
+            self._asked_s[model] = time.monotonic()
+        self._refuse_failed(model)
+
+    async def close(self) -> None:
+        """Stop; Tritons finish the loads that they began."""
+        tasks = list(self._loads.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def describe(self) -> list[Metric]:
+        """Return nothing, so that the registry does not collect when it is created."""
+        return []
+
+    def collect(self) -> list[Metric]:
+        """Return the loads and evictions, and the memory that is used of each budget; nothing if it is off."""
+        if not self._models:
+            return []
+        found: list[Metric] = []
+        for what, counts in (("loads", self.loads), ("evictions", self.evictions)):
+            counter = CounterMetricFamily(
+                f"tidegate_on_demand_{what}_total", f"Number of {what} of models on demand.", labels=("model",)
+            )
+            for model, count in counts.copy().items():
+                counter.add_metric((model,), count)
+            found.append(counter)
+        memory = GaugeMetricFamily(
+            "tidegate_on_demand_memory_bytes",
+            "Memory for models on demand, and what those that are loaded take of it.",
+            labels=("triton", "of"),
+        )
+        for backend, residency in list(self._budgets.items()):
+            memory.add_metric((backend.address, "budget"), residency.budget_bytes)
+            memory.add_metric((backend.address, "used"), residency.used_bytes)
+        return [*found, memory]
+
+    # Requests ----------------------------------------------------------------------------------------------------
+
+    def _limit_s(self, model: str, remaining_s: float | None) -> float:
+        """How long a request may wait: until its client's deadline, and its SLO if a late one is rejected."""
+        said, known = self._models[model], self._loaded.get(model)
+        slo_s = said.slo_ms / 1e3 if said.slo_ms else (known.slo_ns or 0) / 1e9 if known else 0.0
+        is_strict = said.on_deadline_miss != "serve" and bool(slo_s)
+        return min(remaining_s if remaining_s is not None else math.inf, slo_s if is_strict else math.inf)
+
+    def _expected_s(self, model: str) -> float | None:
+        """Time in seconds until a load in flight ends, from the last load of the model; None if there was none."""
+        known = [each for residency in self._budgets.values() if (each := residency.load_ns_of(model)) is not None]
+        if not known:
+            return None
+        return max(0.0, self._began_s[model] + max(known) / 1e9 - time.monotonic())
+
+    def _too_late(self, model: str) -> RequestFailed:
+        expected_s = self._expected_s(model)
+        time_left = "an unknown time" if expected_s is None else f"about {max(0.1, expected_s):.1f} s"
+        return RequestFailed(
+            self._in_force.settings.shed_status,
+            f"model '{model}' is being loaded, which takes {time_left} longer than its deadline allows: ask again then",
+            refusal=refusal.MODEL_LOADING,
+            retry_after_s=1.0 if expected_s is None else max(0.1, expected_s),
+        )
+
+    def _refuse_failed(self, model: str) -> None:
+        failure = self._failures.get(model)
+        if failure is None or model in self._loads:
+            return
+        left_s = failure.until_s - time.monotonic()
+        if left_s > 0:
+            words = f"model '{model}' could not be loaded: {failure.why}; the next try is in {left_s:.1f} s"
+            raise RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.MODEL_LOADING, retry_after_s=left_s)
+
+    # Loads -------------------------------------------------------------------------------------------------------
+
+    async def _load(self, model: str) -> None:
+        """Load a model on the Triton where that costs the least. A failure is recorded, not raised."""
+        try:
+            async with asyncio.timeout(LOAD_TIMEOUT_S):
+                candidates = await self._candidates(model)
+                if not candidates:
+                    return  # a Triton says what is wrong
+                while (backend := self._cheapest(model, candidates)) is None:
+                    await asyncio.sleep(POLL_S)  # until one of the models in memory is idle
+                async with self._locks[backend]:
+                    await self._load_on(backend, model)
+            self._failures.pop(model, None)
+        except (BackendError, BudgetTooSmallError, TimeoutError) as error:
+            self._fail(model, str(error) or f"it took longer than {LOAD_TIMEOUT_S:g} s")
+        except Exception as error:
+            faults.report(f"loading {model!r}", error)
+            self._fail(model, "Tidegate failed; its log says more")
+
+    def _fail(self, model: str, why: str) -> None:
+        before = self._failures.get(model)
+        cooldown_s = min(MAX_COOLDOWN_S, 2 * before.cooldown_s) if before else MIN_COOLDOWN_S
+        self._failures[model] = _Failure(why, time.monotonic() + cooldown_s, cooldown_s)
+        log.error("model not loaded", extra={"model": model, "error": why})
+
+    async def _candidates(self, model: str) -> list[Backend]:
+        """The Tritons that have a model in their repository, load on demand, and have room for it if alone."""
+        found, small = list[Backend](), list[BudgetTooSmallError]()
+        for backend in [each for each in self._discovery.backends if each.alive and each.model_memory]:
+            if not await self._loads_models(backend) or model not in await backend.repository():
+                continue
+            try:
+                self._residency(backend).evictions_for(model, lambda _: True)
+            except BudgetTooSmallError as error:
+                small.append(error)
+            else:
+                found.append(backend)
+        if small and not found:
+            raise small[0]
+        return found
+
+    async def _loads_models(self, backend: Backend) -> bool:
+        """Whether a Triton loads and unloads models when asked; if not, that is logged once."""
+        if backend not in self._is_explicit:
+            self._is_explicit[backend] = await backend.may_unload("")
+            if not self._is_explicit[backend]:
+                words = "it runs without --model-control-mode=explicit, so that it loads and unloads nothing on demand"
+                log.error("models not loaded on demand", extra={"triton": backend.address, "error": words})
+        return self._is_explicit[backend]
+
+    def _cheapest(self, model: str, candidates: Collection[Backend]) -> Backend | None:
+        may_evict = self._evictable()
+        costs: list[tuple[bool, float, int, str, Backend]] = []
+        for backend in candidates:
+            residency = self._residency(backend)
+            evictions = residency.evictions_for(model, may_evict.__contains__)
+            if evictions is not None and backend.alive:
+                is_busy = self._locks[backend].locked()
+                cost = residency.cost_of(evictions)
+                costs.append((is_busy, cost, residency.used_bytes, backend.address, backend))
+        return min(costs)[-1] if costs else None
+
+    def _evictable(self) -> frozenset[str]:
+        """On-demand models without requests, in flight or on their way, that no ensemble needs."""
+        busy = {client.envelope.model for client in self._driver.clients} | {*self._loads} | {*self._evicting}
+        for backend in self._discovery.backends:
+            busy.update(backend.in_flight_by_model)
+        for steps in self._directory.whole.ensembles.values():
+            busy.update(name for name, _ in steps)
+        now_s = time.monotonic()
+        busy.update(name for name, asked_s in self._asked_s.items() if now_s - asked_s < MIN_IDLE_S)
+        return frozenset(self._models) - busy
+
+    async def _load_on(self, backend: Backend, model: str) -> None:
+        """Evict what has to go, and load. The caller holds the Triton's lock."""
+        residency = self._residency(backend)
+        while (evictions := residency.evictions_for(model, self._evictable().__contains__)) is None:
+            await asyncio.sleep(POLL_S)
+        with self._leaving(backend, evictions):
+            try:
+                for victim in evictions:
+                    await self._evict(backend, victim)
+                is_told = self._models[model].memory is not None if model in self._models else True
+                before = None if is_told else await self._settled_memory(backend)
+                began_ns = time.monotonic_ns()
+                await backend.load(model)
+                load_ns = time.monotonic_ns() - began_ns
+                after = None if before is None else await asyncio.to_thread(self._process_memory.of, backend)
+            finally:
+                await self._discovery.refresh((model, *evictions))
+        if before is not None and after is not None:
+            self._memory[model] = max(1, after - before, self._memory.get(model, 0))
+        if loaded := self._directory.whole.models.get(model):
+            self._loaded[model] = loaded
+        for each in self._budgets.values():
+            self._tell_memory(each)
+        residency.on_loaded(model, load_ns)
+        self.loads[model] += 1
+        fields = {"model": model, "triton": backend.address, "took_ms": round(load_ns / 1e6)}
+        log.info("model loaded on demand", extra={**fields, "memory_bytes": residency.memory_of(model)})
+        if over := residency.evictions_over_budget(self._evictable().__contains__):
+            with self._leaving(backend, over):
+                for victim in over:
+                    await self._evict(backend, victim)
+                await self._discovery.refresh(over)
+
+    async def _settled_memory(self, backend: Backend) -> int | None:
+        """Memory of a Triton once it shrinks no more: processes of models that were unloaded end a little later."""
+        give_up = time.monotonic() + MAX_SETTLE_S
+        reading = await asyncio.to_thread(self._process_memory.of, backend)
+        while reading is not None and time.monotonic() < give_up:
+            before = reading
+            await asyncio.sleep(SETTLE_S)
+            reading = await asyncio.to_thread(self._process_memory.of, backend)
+            if reading is not None and reading >= before:
+                break
+        return reading
+
+    @contextmanager
+    def _leaving(self, backend: Backend, models: Collection[str]) -> Iterator[None]:
+        """Let requests for these models wait until they are unloaded, and loaded again."""
+        with ExitStack() as stack:
+            for model in models:
+                stack.enter_context(self._directory.unloading(model, backend))
+            self._evicting.update(models)
+            try:
+                yield
+            finally:
+                self._evicting.subtract(models)
+                self._evicting += Counter()  # without those at zero
+
+    async def _evict(self, backend: Backend, model: str) -> None:
+        await backend.unload(model)
+        while not await backend.is_unloaded(model):  # it frees the memory a little later
+            await asyncio.sleep(POLL_S)
+        self._residency(backend).on_unloaded(model)
+        self.evictions[model] += 1
+        log.info("model evicted", extra={"model": model, "triton": backend.address})
+
+    def _residency(self, backend: Backend) -> Residency:
+        """The budget of a Triton, with the models that it has loaded, by whatever means."""
+        residency = self._budgets.get(backend)
+        if residency is None:
+            assert backend.model_memory
+            residency = self._budgets[backend] = Residency(backend.model_memory)
+            self._locks[backend] = asyncio.Lock()
+            self._tell_memory(residency)
+        loaded = {model.config.name for model in self._directory.whole.loaded.get(backend, ())} & self._models.keys()
+        for model in residency.resident - loaded:
+            residency.on_unloaded(model)
+        for model in loaded - residency.resident:
+            residency.on_loaded(model)
+        return residency
+
+    def _tell_memory(self, residency: Residency) -> None:
+        for model, memory_bytes in self._memory.items():
+            residency.set_memory(model, memory_bytes)
+        for model, said in self._models.items():
+            if said.memory is not None:
+                residency.set_memory(model, int(said.memory))

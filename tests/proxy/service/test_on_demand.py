@@ -1,0 +1,202 @@
+"""Models that are loaded for their first requests, on a real Triton with room for two of three."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
+from tidegate_proxy.tritons.process_memory import ProcessMemory
+
+Make = Callable[..., Any]
+ROW = np.ones((1, 3), np.float32)
+OK, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE
+MIB = 1 << 20
+WEIGHTS_MIB = 96
+MODELS = ("first", "second", "third")
+HEAVY = f"""
+    def initialize(self, args):
+        self.weights = bytearray(b"x") * ({WEIGHTS_MIB} << 20)
+"""
+EXPLICIT = ["--model-control-mode=explicit"]
+
+
+@pytest.fixture(scope="module")
+def heavy_triton(add_model: Make, start_triton: Make, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
+    """A Triton with three models, none of them loaded, and one that fails to load."""
+    repository = tmp_path_factory.mktemp("heavy")
+    for name in MODELS:
+        source = add_model(repository, name, "max_batch_size: 4") / "model.py"
+        source.write_text(source.read_text().replace("    def initialize(self, args):\n", HEAVY, 1))
+    (add_model(repository, "broken", "max_batch_size: 4") / "model.py").write_text("raise ImportError('no torch')")
+    triton: EmbeddedTriton = start_triton([repository], options=EXPLICIT)
+    return triton
+
+
+@pytest.fixture
+def heavy(heavy_triton: EmbeddedTriton, call: Make) -> EmbeddedTriton:
+    """That Triton, with no model loaded."""
+    for name in MODELS:
+        call(heavy_triton, "RepositoryModelUnload", service_pb2.RepositoryModelUnloadRequest(model_name=name))
+    return heavy_triton
+
+
+def _serve(
+    serve_here: Make,
+    triton: EmbeddedTriton,
+    memory: str | None = f"{WEIGHTS_MIB}MiB",
+    **fields: Any,  # noqa: ANN401
+) -> Any:  # noqa: ANN401
+    told = {"memory": memory} if memory else {}
+    models = {name: {"load": "on-demand", **told} for name in (*MODELS, "broken")}
+    for name, given in fields.pop("models", {}).items():
+        models[name] = {**models[name], **given}
+    address = {"grpc": triton.grpc_address, "http": triton.http_address, "model_memory": f"{2.5 * WEIGHTS_MIB:g}MiB"}
+    listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    return serve_here([], tritons=[address], models=models, listen=listen, **fields)
+
+
+def _loaded(proxy: Any) -> set[str]:  # noqa: ANN401
+    return set(proxy.serving.catalog.hosts)
+
+
+@pytest.fixture
+def ask(call: Make, request_of: Make) -> Make:
+    """`ask(proxy, model, timeout=60)`: status and message of one inference."""
+
+    def asked(proxy: Any, model: str, timeout: float = 60) -> tuple[grpc.StatusCode, str]:  # noqa: ANN401
+        code, answer = call(proxy, "ModelInfer", request_of(model, {"X": ROW}), timeout=timeout)[:2]
+        return code, "" if code is OK else str(answer)
+
+    return asked
+
+
+def test_two_of_three_are_in_memory_and_whoever_is_asked_for_is_loaded(
+    heavy: EmbeddedTriton, serve_here: Make, ask: Make, start_call: Make, outcome: Make, request_of: Make
+) -> None:
+    proxy = _serve(serve_here, heavy)
+    assert _loaded(proxy) == set()
+    together = [start_call(proxy, "ModelInfer", request_of("first", {"X": ROW}), timeout=60) for _ in range(8)]
+    assert {outcome(one)[0] for one in together} == {OK}
+    on_demand = proxy.serving._on_demand
+    assert (on_demand.loads.total(), on_demand.evictions.total()) == (1, 0)  # once for all of them
+    assert ask(proxy, "second")[0] is OK
+    for _ in range(3):  # it is worth more than the second
+        assert ask(proxy, "first")[0] is OK
+    assert _loaded(proxy) == {"first", "second"}
+    assert ask(proxy, "third")[0] is OK
+    assert _loaded(proxy) == {"first", "third"}
+    request = Request(
+        f"http://{proxy.serving.http_address}/v2/models/second/infer",
+        json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 3], "data": [1, 1, 1]}]}).encode(),
+    )
+    with urlopen(request, timeout=60) as answer:
+        assert json.load(answer)["outputs"][0]["data"] == [1, 1, 1]
+    assert len(_loaded(proxy)) == 2
+    assert (on_demand.loads.total(), on_demand.evictions.total()) == (4, 2)
+    assert {metric.name for metric in on_demand.collect()} == {
+        "tidegate_on_demand_loads", "tidegate_on_demand_evictions", "tidegate_on_demand_memory_bytes"
+    }  # fmt: skip
+
+
+def test_streams_load_too_and_what_has_requests_in_flight_is_not_evicted(
+    gate: Any,  # noqa: ANN401
+    add_model: Make,
+    start_triton: Make,
+    serve_here: Make,
+    start_call: Make,
+    outcome: Make,
+    request_of: Make,
+    open_stream: Make,
+    rest_of: Make,
+    eventually: Make,
+    tmp_path: Path,
+) -> None:
+    for name, gated in (("busy", {"gate": gate.file}), ("other", {})):
+        add_model(tmp_path, name, "max_batch_size: 4", **gated)
+    triton = start_triton([tmp_path], options=EXPLICIT)
+    models = {name: {"load": "on-demand", "memory": "10MiB"} for name in ("busy", "other")}
+    proxy = serve_here([], tritons=[{"grpc": triton.grpc_address, "model_memory": "15MiB"}], models=models)
+    running = start_call(proxy, "ModelInfer", request_of("busy", {"X": ROW}), timeout=60)
+    eventually(gate.somebody_waits, "it to run")
+    stream = open_stream(proxy, [request_of("other", {"X": ROW})], timeout=60)
+    eventually(lambda: proxy.serving._on_demand._waiting["other"], "the other to wait for room")
+    assert _loaded(proxy) == {"busy"}
+    gate.open()
+    assert outcome(running)[0] is OK
+    answers, code, _ = rest_of(stream)
+    assert (len(answers), answers[0].error_message, code) == (1, "", OK)
+    assert _loaded(proxy) == {"other"}
+
+
+def test_who_cannot_wait_is_told_how_long_a_load_takes_and_the_load_goes_on(
+    heavy: EmbeddedTriton, serve_here: Make, ask: Make, eventually: Make
+) -> None:
+    proxy = _serve(serve_here, heavy, models={"third": {"slo_ms": 1}})
+    code, words = ask(proxy, "third")  # nobody knows how long it takes
+    assert code is UNAVAILABLE
+    assert "model 'third' is being loaded, which takes an unknown time longer than its deadline allows" in words
+    eventually(lambda: "third" in _loaded(proxy), "the load to end all the same")
+    for model in ("first", "second"):
+        assert ask(proxy, model)[0] is OK
+    request = Request(
+        f"http://{proxy.serving.http_address}/v2/models/third/infer",
+        json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 3], "data": [1, 1, 1]}]}).encode(),
+    )
+    with pytest.raises(HTTPError) as refused:
+        urlopen(request, timeout=60)
+    assert (refused.value.code, refused.value.headers["tidegate-reason"]) == (503, "model_loading")
+    assert int(refused.value.headers["retry-after"]) >= 1
+    assert "which takes about " in refused.value.read().decode()
+    eventually(lambda: "third" in _loaded(proxy), "it to be loaded")
+
+
+def test_what_does_not_load_is_not_tried_again_at_once_and_others_go_on(
+    heavy: EmbeddedTriton, serve_here: Make, ask: Make
+) -> None:
+    proxy = _serve(serve_here, heavy)
+    for _ in range(2):
+        code, words = ask(proxy, "broken")
+        assert code is UNAVAILABLE
+        assert "model 'broken' could not be loaded: " in words
+        assert "; the next try is in " in words
+    assert ask(proxy, "first")[0] is OK
+    assert "unknown model" in ask(proxy, "nowhere")[1]
+
+
+@pytest.mark.slow
+def test_what_a_model_takes_is_measured_where_nobody_tells(heavy: EmbeddedTriton, serve_here: Make, ask: Make) -> None:
+    proxy = _serve(serve_here, heavy, memory=None)
+    for model in MODELS:
+        assert ask(proxy, model)[0] is OK
+    measured = proxy.serving._on_demand._memory
+    assert set(measured) == set(MODELS)
+    assert all(WEIGHTS_MIB * MIB <= taken <= 1.5 * WEIGHTS_MIB * MIB for taken in measured.values()), measured
+    assert sum(measured[model] for model in _loaded(proxy)) <= 2.5 * WEIGHTS_MIB * MIB
+
+
+@pytest.mark.slow
+def test_without_explicit_model_control_nothing_is_evicted_and_it_is_said(
+    add_model: Make, start_triton: Make, serve_here: Make, ask: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_model(tmp_path, "echo", "max_batch_size: 4")
+    triton = start_triton([tmp_path])
+    models = {"echo": {"load": "on-demand"}, "absent": {"load": "on-demand"}}
+    proxy = serve_here([], tritons=[{"grpc": triton.grpc_address, "model_memory": "1GiB"}], models=models)
+    assert ask(proxy, "echo")[0] is OK
+    assert "unknown model" in ask(proxy, "absent")[1]
+    assert "it runs without --model-control-mode=explicit" in caplog.text
+
+
+def test_the_memory_of_another_machine_is_unknown(start_fake: Make) -> None:
+    class Elsewhere:
+        is_local, address = False, "10.0.0.1:8001"
+
+    assert ProcessMemory().of(Elsewhere()) is None  # type: ignore[arg-type]
