@@ -189,3 +189,47 @@ def test_one_deadline_for_all_stages(
     assert due["gated"][0] < first, "the first stage leaves time for the second"
     assert due["echo"][0] < second
     assert first < second, "the older request is due first, however long its first stage took"
+
+
+def test_a_graph_of_the_configuration_is_a_model_like_others(
+    triton: EmbeddedTriton, serve_here: Make, connect: Make, tensors: Make, call: Make, request_of: Make
+) -> None:
+    steps = [
+        {"model": "echo", "input_map": {"X": "IN"}, "output_map": {"Y": "between"}},
+        {"model": "picky", "version": 1, "input_map": {"X": "between"}, "output_map": {"Y": "LEFT"}},
+        {"model": "echo", "input_map": {"X": "between"}, "output_map": {"Y": "RIGHT"}},
+    ]
+    graph = {"inputs": ["IN"], "outputs": ["RIGHT", "LEFT"], "steps": steps}
+    listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    address = {"grpc": triton.grpc_address, "http": triton.http_address}
+    tidegate = serve_here([triton], graphs={"both": graph}, tritons=[address], listen=listen)
+    client = connect(tidegate)
+    assert client.is_model_ready("both")
+    metadata = client.get_model_metadata("both")
+    assert [tensor.name for tensor in (*metadata.inputs, *metadata.outputs)] == ["IN", "RIGHT", "LEFT"]
+    assert len(client.get_model_config("both").config.ensemble_scheduling.step) == 3
+    assert "both" in {model.name for model in client.get_model_repository_index().models}
+    answer = client.infer("both", tensors({"IN": ROW}), request_id="mine")
+    assert (answer.get_response().id, answer.get_response().model_version) == ("mine", "1")
+    assert [output.name for output in answer.get_response().outputs] == ["RIGHT", "LEFT"]
+    assert answer.as_numpy("RIGHT").tolist() == answer.as_numpy("LEFT").tolist() == ROW.tolist()
+    code, words = call(tidegate, "ModelInfer", request_of("both", {"IN": -ROW}))
+    assert words.startswith("in ensemble 'both', ")
+    assert code is grpc.StatusCode.INTERNAL
+    code, words = call(tidegate, "ModelInfer", request_of("both", {"X": ROW}))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert words.startswith("graph 'both' is run by Tidegate, and this request cannot be scheduled: input 'X' is not")
+    connection = http.client.HTTPConnection(tidegate.serving.http_address)
+    for method, path, body, status in (
+        ("GET", "/v2/models/both", "", 200),
+        ("GET", "/v2/models/echo", "", 200),
+        ("POST", "/v2/repository/index", "", 200),
+        ("POST", "/v2/models/both/infer", '{"inputs": []}', 400),
+    ):
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        assert (path, response.status) == (path, status)
+        assert (b"both" in response.read()) == ("echo" not in path)
+    connection.close()
+    (counts,) = client.get_inference_statistics("both").model_stats
+    assert (counts.inference_stats.success.count, counts.inference_stats.fail.count >= 1) == (1, True)

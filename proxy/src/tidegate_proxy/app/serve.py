@@ -428,6 +428,7 @@ async def _first_look(
         is_whole=shard is None,
         is_rollout=config.shadow or config.canary is not None,
         broken={each.model for each in broken},
+        graphs=config.graphs,
     )
     await _tell_what_needs_attention(config, catalog, measured, backends, broken)
     return catalog

@@ -14,6 +14,7 @@ from tidegate.control import ControllerChoice
 from tidegate_proxy.configuration.access import ApiRestriction, AuthenticationConfig, DashboardConfig
 from tidegate_proxy.configuration.addresses import Address, ListenAddress, host_of, listens_on, port_of
 from tidegate_proxy.configuration.clients import AppConfig, ClientsConfig
+from tidegate_proxy.configuration.graphs import GraphConfig
 from tidegate_proxy.configuration.limits import LimitsConfig
 from tidegate_proxy.configuration.links import LinksConfig
 from tidegate_proxy.configuration.padding import MergeConfig
@@ -286,6 +287,9 @@ class ServeConfig(ConfigSection):
         default=None, description="Controller that changes the layout while serving; default: none"
     )
     models: dict[Name, ModelConfig] = Field(default_factory=dict, description="Settings by model")
+    graphs: dict[Name, GraphConfig] = Field(
+        default_factory=dict, description="Graphs of models, each served as one model whose steps are scheduled"
+    )
     layout: InputFile | None = Field(
         default=None, description="Layout of a planner, whose workers are the Tritons. Default: none"
     )
@@ -369,6 +373,7 @@ class ServeConfig(ConfigSection):
         self._check_shadow()
         self._check_shards()
         self._check_on_demand()
+        self._check_graphs()
         if self.controller is not None and self.layout is None:
             raise ValueError(
                 "controller: it changes a layout, and there is none: name one, or leave the controller out"
@@ -426,6 +431,12 @@ class ServeConfig(ConfigSection):
                 "and may be asked by anybody there: "
                 "set shard_links.secret_file, shard_links.tls or both"
             )
+
+    def _check_graphs(self) -> None:
+        """No Triton has a graph by its name, so that its requests cannot bypass."""
+        others = {"layout": self.layout, "shards": self.shards, "shadow": self.shadow, "canary": self.canary}
+        if self.graphs and (found := [name for name, value in others.items() if value]):
+            raise ValueError(f"graphs: they are not served with {found[0]}: leave one of the two out")
 
     def _check_workers(self) -> None:
         if not self.shards:

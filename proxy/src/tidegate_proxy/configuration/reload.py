@@ -63,6 +63,7 @@ RELOADABLE_FIELDS: Final = frozenset(
         "shards",
         "plan",
         "models",
+        "graphs",
         "layout",
         "policy",
         "startup_timeout_s",

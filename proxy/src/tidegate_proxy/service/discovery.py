@@ -143,9 +143,16 @@ class Discovery:
             await of_tritons.log_restrictions(living, config, over_http=self._over_http)
             await drop_delays(living, told)
             catalog = await discover(
-                backends, told, before, layout=layout, unbatched=self._directory.unbatched, suspects=suspects
+                backends,
+                told,
+                before,
+                layout=layout,
+                unbatched=self._directory.unbatched,
+                suspects=suspects,
+                graphs=config.graphs,
             )
             catalog.check_padding()
+            catalog.check_graphs()
             self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured))
             self.backends[:] = backends
             self.told, self.layout, self._config = told, layout, config
@@ -297,6 +304,7 @@ class Discovery:
                 self.layout,
                 unbatched=self._directory.unbatched,
                 suspects=suspects,
+                graphs=self._config.graphs,
             )
             self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured), returning)
         except (BackendError, ValueError) as error:
@@ -338,6 +346,9 @@ def tell(catalog: Catalog, before: Catalog | None = None) -> None:
     changed = {name: consent for name, consent in sorted(catalog.consents.items()) if known.get(name) != consent}
     for line in lines_of(changed):
         log.info("model scheduling", extra={"detail": line})
+    for name, words in catalog.broken_graphs.items():
+        if before is None or name not in before.broken_graphs:
+            log.warning("graph not served", extra={"graph": name, "detail": words})
     for name, consent in changed.items():
         if consent.warning:
             log.warning("model needs attention", extra={"model": name, "detail": consent.warning})

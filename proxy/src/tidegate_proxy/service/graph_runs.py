@@ -132,7 +132,7 @@ class GraphRuns:
         if state is None or state.graph is not graph:
             state = self._states[graph.model.name] = _GraphState(graph)
         wanted = client.envelope.heading.wanted
-        form = state.forms.get(wanted)
+        form = _form_of(graph, wanted) if graph.is_operators else state.forms.get(wanted)
         if form is None or client.envelope.heading.version not in ("", graph.version):
             self._learn(state, wanted, client, end_ns)
             return
@@ -428,6 +428,12 @@ def _answer_header(model: str, form: GraphResponseForm, tensors: Sequence[GraphT
         header.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
     serialized: bytes = header.SerializeToString()
     return serialized
+
+
+def _form_of(graph: ModelGraph, wanted: Sequence[str]) -> GraphResponseForm:
+    """The form of the responses of a graph that no Triton has: its outputs in the order of the configuration."""
+    outputs = tuple(name for name in graph.outputs if not wanted or name in wanted)
+    return GraphResponseForm(graph.version, (), outputs)
 
 
 def _remaining_s(end_ns: int) -> float | None:

@@ -114,6 +114,16 @@ class Inference:
         """Return whether requests of a model are scheduled where possible: each has one response."""
         return model in self._schedulable().signatures or model in self._directory.catalog.graphs
 
+    def why_not_bypassed(self, model: str, why: str) -> str:
+        """Return the error for a request that cannot be scheduled to a graph that no Triton has; "": others.
+
+        `why`: why it cannot be scheduled.
+        """
+        graph = self._directory.catalog.graphs.get(model)
+        if graph is None or not graph.is_operators:
+            return ""
+        return f"graph '{model}' is run by Tidegate, and this request cannot be scheduled: {why}"
+
     def signature_of(self, model: str) -> ModelSignature | None:
         """Return the signature of a model whose next request `open` may return; None: it bypasses."""
         bypasses, judged = self._rollout

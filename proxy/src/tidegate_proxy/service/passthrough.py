@@ -108,6 +108,8 @@ class Routing:
         model = first_string(message)
         if model in self._directory.catalog.split:
             words = f"model '{model}' is split over several Tritons, and this request cannot go through them: "
+            if self._directory.catalog.split[model].config.HasField("ensemble_scheduling"):
+                words = f"graph '{model}' is run by Tidegate, and this request cannot be scheduled: "
             why = self._why_not_scheduled(model, message)
             raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words + why, queued=False)
         if request.refusal:
@@ -153,8 +155,12 @@ class Routing:
         )
 
     def _why_not_scheduled(self, model: str, message: bytes) -> str:
+        catalog = self._directory.catalog
+        signature = catalog.graphs[model].signature if model in catalog.graphs else catalog.signatures.get(model)
+        if signature is None:
+            return "a model of its steps is being unloaded"
         try:
-            open_envelope(message, self._directory.catalog.signatures[model])
+            open_envelope(message, signature)
         except NotSchedulable as error:
             return str(error)
         return "ask again: the model has just changed"

@@ -9,6 +9,7 @@ batching_mode       whether a model is batched, unbatched or bypassed; reloads i
 declared_padding    the padding that an operator declares, checked against the model's configuration
 split_models        models split into partitions, which clients see as one
 model_graphs        ensembles whose steps are scheduled, and why others bypass
+operator_graphs     graphs of the configuration, checked against the loaded models
 workers             the number of workers of a Triton, their execution slots and device class
 serialization       estimates interference between models, and decides whether to serialize their execution
 gpus                GPUs and MIG instances of this machine

@@ -14,6 +14,7 @@ from tidegate.api import Model, Network, Worker, ms_to_ns
 from tidegate.api.model import DeadlineMissAction
 from tidegate.schemas import Layout, did_you_mean
 from tidegate_proxy.configuration.config import ModelConfig
+from tidegate_proxy.configuration.graphs import GraphConfig
 from tidegate_proxy.messages.model_signature import ModelSignature, instances_of
 from tidegate_proxy.messages.padding import PaddedAxis
 from tidegate_proxy.messages.request import InferenceRequest
@@ -23,6 +24,7 @@ from tidegate_proxy.tritons.batching_mode import SCHEDULING_PARAMETER, BatchingD
 from tidegate_proxy.tritons.declared_padding import PaddingError, padding_of
 from tidegate_proxy.tritons.gpus import Gpu
 from tidegate_proxy.tritons.model_graphs import ModelGraph, graph_of, why_not_expandable
+from tidegate_proxy.tritons.operator_graphs import GRAPH_CONSENT, GRAPH_VERSION, ensemble_config_of
 from tidegate_proxy.tritons.split_models import SPLIT_MODEL_VERSION, SplitModel, WorkerKey, find_layout
 from tidegate_proxy.tritons.variants import LoadedConfig, ModelConfigVariant, VariantAgreement, agree
 from tidegate_proxy.tritons.workers import SERIALIZED_SUFFIX, WorkerHardware, lanes_of, places_of
@@ -53,7 +55,9 @@ class Catalog:
     ensembles: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
     """Steps of each ensemble: model and version, "" for the latest."""
     graphs: dict[str, ModelGraph] = field(default_factory=dict)
-    """Ensembles whose steps may be scheduled, by name."""
+    """Ensembles whose steps may be scheduled, and graphs of the configuration, by name."""
+    broken_graphs: dict[str, str] = field(default_factory=dict)
+    """Graphs of the configuration that cannot be served with the loaded models, with the reason."""
     sequential: set[str] = field(default_factory=set)
     """Models whose requests may belong to sequences."""
     key_patterns: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -76,7 +80,7 @@ class Catalog:
     places: dict[Backend, WorkerHardware] = field(default_factory=dict)
     """Hardware of each Triton's workers; empty with a layout, which defines it."""
     split: dict[str, SplitModel] = field(default_factory=dict)
-    """Split models of the layout; no Triton has a model of that name."""
+    """Split models of the layout, and graphs of the configuration; no Triton has a model of that name."""
 
     @property
     def hidden(self) -> frozenset[str]:
@@ -125,6 +129,11 @@ class Catalog:
         """Raise BackendError if a model cannot be padded as configured."""
         if self.unpadded:
             raise BackendError("; ".join(words for _, words in sorted(self.unpadded.items())))
+
+    def check_graphs(self) -> None:
+        """Raise BackendError if a graph of the configuration cannot be served."""
+        if self.broken_graphs:
+            raise BackendError("; ".join(words for _, words in sorted(self.broken_graphs.items())))
 
     @property
     def disagreements(self) -> list[str]:
@@ -206,6 +215,7 @@ async def discover(
     unbatched: Mapping[str, UnbatchedModel] | None = None,
     suspects: Collection[str] | None = None,
     broken: Collection[str] = (),
+    graphs: Mapping[str, GraphConfig] | None = None,
 ) -> Catalog:
     """Query every Triton for its models. With a `layout` each is one of its workers, and serves nothing else.
 
@@ -214,9 +224,10 @@ async def discover(
     those of this machine; `before` has them too. `is_whole`: False if `told` also names models of other Tritons.
     `is_rollout`: shadow mode or a canary is on, so that an SLO of a model that could be scheduled is no error.
     `suspects`: models whose configs may have changed, besides those with other ready versions; None: all models.
-    `broken`: models that Tritons failed to load, which `told` may name. Raises BackendError for a Triton without an
-    answer if it is new or `returning`, for invalid parameters of a config, (at first) for an SLO of an unscheduled
-    model, and for a layout that the Tritons do not have.
+    `broken`: models that Tritons failed to load, which `told` may name. `graphs`: those of the configuration. Raises
+    BackendError for a Triton without an answer if it is new or `returning`, for invalid parameters of a config, (at
+    first) for an SLO of an unscheduled model and for a graph that does not fit, and for a layout that the Tritons do
+    not have.
     """
     catalog = Catalog()
     known = _known_workers(before)
@@ -231,11 +242,14 @@ async def discover(
         catalog.places = await _places(catalog, before, returning)
         _add_models(catalog, backends, told, answers, known, unbatched or {})
         _add_graphs(catalog, told)
+        for name, graph in (graphs or {}).items():
+            _add_operator_graph(catalog, name, graph, told.get(name, ModelConfig()))
     else:
         _follow(catalog, layout, told, known)
     if before:
         _keep_signatures(catalog, before)
     else:
+        catalog.check_graphs()
         absent = {name for name in told if name in broken or told[name].load == "on-demand"}
         expected = catalog.names if not is_whole else catalog.names | (told.keys() - absent)
         unseen = {name for name in told if _is_unseen(catalog, backends, name)}
@@ -496,7 +510,7 @@ def _add_model(catalog: Catalog, name: str, agreement: VariantAgreement, said: M
 
 def _add_graphs(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
     """Add the ensembles whose steps are scheduled if the operator wants it."""
-    unscheduled = {name: consent.why for name, consent in catalog.consents.items() if name not in catalog.models}
+    unscheduled = {name: consent.why for name, consent in catalog.consents.items() if name not in catalog.signatures}
     for name in catalog.ensembles:
         said = told.get(name, ModelConfig())
         backend = catalog.hosts[name][0]
@@ -508,6 +522,8 @@ def _add_graphs(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
         why = why_not_expandable(config, catalog.signatures, unscheduled)
         if not why and (name in catalog.variants or len(versions) != 1):
             why = "it has several versions, or differs between Tritons"
+        if not why and name in catalog.slots:
+            why = "max_concurrency has it scheduled as a whole"
         if not why and (guarded := {name, *(model for model, _ in catalog.ensembles[name])} & catalog.guarded.keys()):
             why = f"Triton restricts inference of {min(guarded)}"
         if why:
@@ -520,6 +536,30 @@ def _add_graphs(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
         model = Model(name, config.max_batch_size, slo_ns, on_deadline_miss=late)
         catalog.graphs[name] = graph_of(config, catalog.signatures, model, versions[0], mode)
         catalog.consents[name] = BatchingDecision(mode, "its steps are scheduled as stages with one deadline")
+
+
+def _add_operator_graph(catalog: Catalog, name: str, graph: GraphConfig, said: ModelConfig) -> None:
+    """Add a graph of the configuration, or the reason why it cannot be served."""
+    configs = {model.config.name: model.config for models in catalog.loaded.values() for model in models}
+    unscheduled = {each: consent.why for each, consent in catalog.consents.items() if each not in catalog.signatures}
+    try:
+        config = ensemble_config_of(name, graph, configs)
+        if why := why_not_expandable(config, catalog.signatures, unscheduled):
+            raise BackendError(f"graphs.{name}: {why}; change that, or leave the graph out")
+    except BackendError as error:
+        catalog.broken_graphs[name] = str(error)
+        return
+    slo_ns = None if said.slo_ms is None else ms_to_ns(said.slo_ms)
+    model = Model(name, config.max_batch_size, slo_ns, on_deadline_miss=said.on_deadline_miss or "reject")
+    served = dataclasses.replace(
+        graph_of(config, catalog.signatures, model, GRAPH_VERSION, "expanded"), is_operators=True
+    )
+    catalog.graphs[name] = served
+    catalog.ensembles[name] = tuple((stage.model, stage.version) for stage in served.stages)
+    catalog.consents[name] = GRAPH_CONSENT
+    catalog.versions[name] = (GRAPH_VERSION,)
+    catalog.hosts[name] = catalog.hosts[served.stages[0].model]
+    catalog.split[name] = SplitModel(model, served.signature, config, GRAPH_CONSENT)
 
 
 def _padding_of(

@@ -39,6 +39,8 @@ class ModelGraph:
     outputs: tuple[str, ...]
     """Outputs for clients, in the order of the config."""
     mode: GraphMode
+    is_operators: bool = False
+    """Whether it is a graph of the configuration, which no Triton has."""
 
     @cached_property
     def makers(self) -> Mapping[str, int]:

@@ -157,7 +157,8 @@ async def _facts(config: ServeConfig, plugins: Plugins, backends: Sequence[Backe
     layout = read_document(config.layout, Layout) if config.layout else None
     gpus = () if layout else await asyncio.to_thread(gpus_here)
     # From an empty catalog: what does not add up is to be found here, not to be refused there.
-    catalog = await discover(backends, config.models, Catalog(gpus=gpus), layout=layout)
+    catalog = await discover(backends, config.models, Catalog(gpus=gpus), layout=layout, graphs=config.graphs)
+    catalog.check_graphs()
     measured = read_profiles(config.profiles) if config.profiles else ProfileFile(profiles=[])
     if config.shards:
         refusal = await why_refused_by_shards(config, plugins, backends, gpus, measured)

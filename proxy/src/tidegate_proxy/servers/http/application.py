@@ -196,8 +196,11 @@ class HttpApplication:
         try:
             message, form = await self._translate(exchange, content, signature, route.version)
             answer = await self._inference.infer(message, None, exchange.metadata, exchange.owner)
-        except NotSchedulable:
-            await self._pass_on(exchange, content, route, is_inference=True)
+        except NotSchedulable as why:
+            if words := self._inference.why_not_bypassed(route.model, str(why)):
+                await exchange.reply(infer_response.error(400, words))
+            else:
+                await self._pass_on(exchange, content, route, is_inference=True)
             return
         except RequestFailed as failed:
             await exchange.reply(infer_response.failure(failed))

@@ -156,7 +156,10 @@ class HttpService:
         key = (method, route.pattern)
         if handler := self._own.get(key):
             return None if self._control.leaves("http", route.api) else handler
-        return self._with_a_layout.get(key) if self._directory.catalog.layout else None
+        catalog = self._directory.catalog
+        if catalog.layout or route.model in catalog.split or (catalog.split and not route.model):
+            return self._with_a_layout.get(key)
+        return None
 
     def _signature(self, model: str, exchange: HttpExchange) -> ModelSignature | None:
         catalog = self._directory.catalog
