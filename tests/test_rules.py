@@ -260,6 +260,7 @@ def test_docstrings_without_a_subject_are_seen() -> None:
 
 
 MIN_ARGUMENTS_TO_DESCRIBE = 3
+DESCRIBED = re.compile(r"((?:`[a-z_0-9]+`(?:, | and )?)+):")
 UNIT = re.compile(r"_(ns|us|ms|s|rps|bytes|mib|gib|rows|percent|fraction|ids?)$")
 """Suffixes of names that say unit and meaning."""
 TERMS = frozenset(
@@ -314,6 +315,18 @@ def test_public_functions_of_three_arguments_say_what_these_are() -> None:
         for where, signature, missing, is_derived in functions
         if missing and not (is_derived and signature in described)
     ] == []
+
+
+def test_docstrings_describe_arguments_that_exist() -> None:
+    """`name`: in a docstring is an argument, so that one that is renamed is described by its new name."""
+    unknown = []
+    for path, of_module in _public_functions():
+        for where, node, _ in of_module:
+            text = ast.get_docstring(node) or ""
+            described = {name for each in DESCRIBED.findall(text) for name in re.findall(r"`(\w+)`", each)}
+            if strange := described.difference(each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)):
+                unknown.append(f"{path.relative_to(ROOT)}: {where}: {', '.join(sorted(strange))}")
+    assert unknown == []
 
 
 def test_public_functions_say_what_they_raise() -> None:

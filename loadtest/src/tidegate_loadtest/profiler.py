@@ -138,11 +138,12 @@ async def measure_profiles(
 ) -> list[ModelProfile]:
     """Measure `samples` requests of every shape and batch size, after a warm-up; fit a straight line to the medians.
 
-    The measurements are interleaved, so that a temporary disturbance affects all of them alike. `shapes`: for each, the
-    dimensions of the inputs with dynamic dimensions. `files`: real inputs for each shape, by its text; without them
-    tensors are random. `kind`: device class of the workers. Raises LoadTestError for an unknown model or dimensions
-    that do not fit, and for a request that fails. `sizes`: batch sizes in rows; `seed`: seed of random tensors;
-    `progress`: progress callback.
+    The measurements are interleaved, so that a temporary disturbance affects all of them alike.
+
+    `sizes`: batch sizes in rows; `shapes`: for each, the dimensions of the inputs with open dimensions. `files`: real
+    inputs for each shape, by its text; without them tensors are random. `device_class`: that of the workers. `seed`:
+    seed of random tensors; `progress`: progress callback. Raises LoadTestError for an unknown model or dimensions that
+    do not fit, and for a request that fails.
     """
     texts = [await shape_to_measure(connection, model, dimensions) for dimensions in shapes]
     values = RandomValues.DRAWN if files else await accepted_values(connection, model, shapes[0])

@@ -16,10 +16,7 @@ def rate_sweep_page(
     *,
     target: str | None,
 ) -> str:
-    """Return the page of `tidegate loadtest --rates`. `target`: address of the server; None: emulated clusters.
-
-    `warnings`: text above the charts.
-    """
+    """Return the page of `tidegate loadtest --rates`. `target`: address of the server; None: emulated clusters."""
     curves = sweep.curves()
     colors = Colors((model.name for model in sweep.scenario.models), (curve.name for curve in curves))
     results = [live.result for live in sweep.lives]

@@ -10,7 +10,7 @@ from tidegate.schemas import Layout, LayoutWorker
 
 @dataclass(frozen=True)
 class QueryController:
-    """Call `ControlLoop.answer` with the observation, and pass the result to `on_answer`.
+    """Action: ask the controller about an observation (`controller_answer`), and pass its answer to `on_answer`.
 
     The call may take long and may run in a thread: it uses only the controller.
     """
@@ -20,7 +20,7 @@ class QueryController:
 
 @dataclass(frozen=True)
 class StartWorker:
-    """Start a worker's process beside those that serve, load its partitions and warm it.
+    """Action: start a worker's process beside the current ones, load its partitions and warm it up.
 
     Then call `on_worker_warm` or `on_worker_failed`.
     """
@@ -33,7 +33,7 @@ class StartWorker:
 
 @dataclass(frozen=True)
 class Switch:
-    """Pass the new models and workers to the engine (TopologyChanged), which uses them from then on.
+    """Action: pass the new models and workers to the engine (TopologyChanged), which uses them from then on.
 
     Then call `on_switched`, or `on_switch_failed` if the engine rejects them.
     """
@@ -43,7 +43,7 @@ class Switch:
 
 @dataclass(frozen=True)
 class StopWorker:
-    """Stop a worker's process: it has drained, is not wanted any more, or exceeded its drain timeout."""
+    """Action: stop a worker's process, which has drained, exceeded its drain timeout, or is obsolete."""
 
     worker_id: int
     worker: LayoutWorker

@@ -127,9 +127,9 @@ def choose(assessed: Sequence[Assessment]) -> tuple[Assessment, Verdict]:
 
 
 def verdict_on(its: Assessment) -> Verdict:
-    """Return what to run on hardware that is there: another candidate must be shown to be better than the baseline.
+    """Return what to run on existing hardware: a candidate replaces the baseline only if it is shown to be better.
 
-    A short recording shows nothing.
+    A recording of less than 30 s shows nothing.
     """
     baseline = its.baseline
     if baseline is None:

@@ -55,12 +55,12 @@ class BatcherConfig:
 
     @property
     def prefetches(self) -> bool:
-        """Whether payloads are formed before an instance is free: not with queue limits, which payloads would evade."""
+        """Whether payloads are formed before an instance is free; not with queue limits, which count only the queue."""
         return not (self.timeout_ns or self.allow_timeout_override or self.max_queue_size)
 
 
 class DynamicBatcher:
-    """Triton's dynamic batcher of one model: its queue and payloads."""
+    """Simulation of Triton's dynamic batcher for one model: its queue and payloads."""
 
     def __init__(self, model: Model, config: BatcherConfig) -> None:
         self.model = model
@@ -147,7 +147,7 @@ class DynamicBatcher:
         return self._next_timeout_ns()
 
     def take(self, now_ns: int) -> list[Request]:
-        """Return the requests of the first payload for a free instance, with later ones that have waited too long."""
+        """Return the requests of the first payload for a free instance, and overdue ones of later payloads."""
         payload = self.payloads.popleft()
         if not self.payloads:
             self._waking_rows = 0

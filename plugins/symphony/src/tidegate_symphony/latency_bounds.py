@@ -51,7 +51,7 @@ class LatencyBounds:
 
 @dataclass(frozen=True, slots=True)
 class QueueOutlook:
-    """Latency outlook of one shape of a model on the workers that host it."""
+    """Predicted latency of one shape of a model on the workers that host it: the bounds of each device class."""
 
     promises: LatencyBounds
     """Bounds of the best profile of any of the workers."""

@@ -40,7 +40,9 @@ def solve(
     time_limit_s: float,
     progress: Progress,
 ) -> MilpSolution:
-    """Minimize `dR + w*dS` from a start that keeps every limit, if there is one.
+    """Assign models to sub-clusters by a MILP that minimizes the imbalance of rates plus the weighted one of memory.
+
+    `start`: assignment that keeps every limit, as the initial solution; None: none is known.
 
     `freed`: limit to minimize instead, to find its necessary value. `time_limit_s`: seconds to search. Raises
     PlanningError if the solver is not installed.

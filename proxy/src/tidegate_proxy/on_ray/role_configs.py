@@ -65,12 +65,12 @@ class RoleConfigs:
 
 
 def files_of_shard(layout: Layout) -> dict[str, bytes]:
-    """Return the files that a shard's configuration names beside the deployment's."""
+    """Return the extra files of a shard's configuration, contents by name: those that the deployment does not have."""
     return {_SHARD_LAYOUT: json.dumps(layout.model_dump(mode="json")).encode()}
 
 
 def named_files(config: ServeConfig) -> tuple[Path, ...]:
-    """Return the files that a configuration names."""
+    """Return the paths of the files that a configuration refers to."""
     return tuple(dict.fromkeys(_paths(config)))
 
 

@@ -79,7 +79,7 @@ CONTROL_VERBS: Final = (
 
 
 class QueriedTriton(Protocol):
-    """Triton as seen by a codec."""
+    """Address and liveness of a Triton that a codec calls."""
 
     @property
     def alive(self) -> bool:
@@ -143,7 +143,7 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
         whole: Callable[[Iterable[Iterable[IndexRow]]], list[IndexRow]] | None = None,
         changing: Changing[Question, AnyTriton] = no_change_tracking,
     ) -> None:
-        """Create the fan out. `whole`: merges several indexes; default `whole_index`."""
+        """Create the fan-out. `whole`: merges the repository indexes of several Tritons; default `whole_index`."""
         self._changing = changing
         self._tritons = tritons
         self._codec = codec
@@ -152,9 +152,10 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
     async def all_of(
         self, question: Question, ask: Callable[[AnyTriton, Question], Awaitable[Answer]] | None = None
     ) -> list[Answer]:
-        """Return the responses of the Tritons, in their order; the first Triton's if none is known to live.
+        """Send a call to all live Tritons; return their responses in the order of the Tritons.
 
-        `ask`: how to call one.
+        If no Triton is live, only the first is called. `question`: the call; `ask`: sends it to one Triton, None: the
+        codec does.
         """
         ask = ask or self._codec.ask
         return await asyncio.gather(*(ask(triton, question) for triton in self._asked()))

@@ -77,14 +77,14 @@ class StreamRelay:
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether a Triton that ended the stream may owe responses of decoupled models.
+        """Whether a Triton that ended the stream may not have sent all responses of decoupled models.
 
-        After it was told that there are no more requests, its end means that all are answered.
+        If the client had half-closed the stream before, its end means that all requests are answered.
         """
         return not self._said_all and any(passing is None for _, _, passing in self._unanswered)
 
     def put(self, message: tuple[bytes, PassedThrough, BypassedStreamRequest | None] | None) -> None:
-        """Add a message, facts about it, and the receiver of its single response; None ends the stream."""
+        """Queue a message with its routing and the receiver of its single response; None ends the stream."""
         if message is not None:
             self._in_flight += 1
             self._backend.passes(self._model)
@@ -92,7 +92,7 @@ class StreamRelay:
         self._more.set()
 
     def end(self) -> None:
-        """Send no more, and cancel the task after `CANCEL_AFTER_S`, whatever it waits for."""
+        """Send no more messages, and cancel the sending task after `CANCEL_AFTER_S` seconds."""
         self._ended = True
         self._messages.clear()
         self.put(None)
@@ -125,9 +125,9 @@ class StreamRelay:
             await self._more.wait()
 
     def answered(self, routing: Routing, *, ok: bool) -> BypassedStreamRequest | None:
-        """Count a response for models with one each, assigned to the oldest request.
+        """Count a response, and assign it to the oldest request, as models without `decoupled` answer each once.
 
-        Returns the receiver of the response, or None: it leaves at once.
+        Returns the receiver of the response, or None if it is forwarded at once.
         """
         if not self._unanswered:
             return None
@@ -139,7 +139,7 @@ class StreamRelay:
         return passing
 
     async def wait_for_room(self, there_is: Callable[[], bool]) -> None:
-        """Wait until responses were read, unless `there_is` room."""
+        """Wait until the client has read responses. `there_is`: returns whether there is room for more."""
         self._room.clear()
         if not there_is():
             await self._room.wait()

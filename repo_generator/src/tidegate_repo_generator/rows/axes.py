@@ -55,7 +55,7 @@ class RowAxis:
 
 @dataclass
 class NodeView:
-    """Node of a graph as the rules see it."""
+    """View of a graph's node for the rules of row axes: its inputs, their shapes and contents in the runs."""
 
     analysis: "RowAnalysis"
     node: Any

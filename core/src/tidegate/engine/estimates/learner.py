@@ -126,7 +126,7 @@ class ProfileCorrection:
         return self.slope * rows / self._most_rows + self.offset
 
     def believe(self, slope: float, offset: float) -> None:
-        """Set the prior to this line."""
+        """Use `slope * rows / max_rows + offset`, in ns, as the correction that is expected before any stage."""
         self._law, self._is_law = (slope, offset), True
         self._solve()
 
@@ -148,7 +148,7 @@ class ProfileCorrection:
         self._solve()
 
     def strays(self, by: float) -> None:
-        """Record that the next stage deviates by this multiple of the usual deviation."""
+        """Record how far the next stage deviates. `by`: its deviation as a multiple of the mean deviation."""
         self._lately += AVERAGE_GAIN * (max(-MAX_ERROR_RATIO, min(MAX_ERROR_RATIO, by)) - self._lately)
 
     def _solve(self) -> None:
@@ -203,7 +203,7 @@ The first stages are judged together in this number: half of them may be outlier
 
 
 class ProfileLearner:
-    """Learns the profile of one (partition, class, shape) from its stages."""
+    """Learner of the profile of one partition, device class and shape, from the durations of stages."""
 
     def __init__(
         self,
@@ -305,7 +305,10 @@ class ProfileLearner:
         return learned
 
     def doubt(self, base: Profile) -> bool:
-        """Discard observations, so that the next stage decides; return False if the base is not exceeded."""
+        """Discard all observations if the published profile far exceeds `base`; the next stage then sets the profile.
+
+        Returns whether they were discarded. `base`: profile to compare with.
+        """
         told = self._published
         if not any(told.upper_ns(rows) > (1 + TOO_LONG) * base.upper_ns(rows) for rows in base.every_size):
             return False

@@ -101,7 +101,7 @@ class FairQueue:
         return [request for shared in self._contended for request in shared.excess(now_ns, self._queued.values())]
 
     def call_back(self, requests: list[Request]) -> None:
-        """Throttle requests withdrawn from the policy, youngest first: behind all others, or where they were before."""
+        """Throttle requests that were withdrawn from the policy, youngest first, so that they keep their order."""
         for request in reversed(requests):
             if not (shared := self._of(request)).closed:
                 shared.call_back(request)

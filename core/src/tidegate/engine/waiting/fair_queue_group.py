@@ -41,9 +41,9 @@ class VisibleRequests:
 
     @property
     def latest_start_ns(self) -> int:
-        """Time in ns until which every request still fits into a batch of the size that the load needs.
+        """Latest start, in ns, at which every visible request still fits into a batch of the size that the load needs.
 
-        -1 if that has passed for one of them, or one has no deadline that counts.
+        -1 if it has passed for one of them, or if one has no deadline.
         """
         return self._stale.next_ns if len(self._stale) == sum(self._shown.values()) else -1
 
@@ -234,7 +234,7 @@ class FairQueueGroup:
         return excess
 
     def call_back(self, request: Request) -> None:
-        """Throttle a request that the policy saw, behind all others; before them if the group is closed."""
+        """Throttle a request that the policy saw: the last of its flow, or the first if the group is closed."""
         self._hold_newcomer()
         self._view.hide(request, self._flows.of(request.id))
         self._hold(request, oldest=self.closed)
@@ -308,7 +308,7 @@ class FairQueueGroup:
         return self._costs.hopeless_ns(request) if self._costs.counts_time_of(request) else None
 
     def reprieve(self, request: Request) -> None:
-        """Keep a request that was hopeless by outdated profiles."""
+        """Keep a throttled request that `pop_hopeless` returned, as a changed profile lets it meet its deadline."""
         self.hopeless.set(request.id, self._costs.hopeless_ns(request))
 
     @property

@@ -7,10 +7,10 @@ BURST_NS: Final = 2_000_000_000
 
 
 class CpuBudget:
-    """CPU time that may be spent. It reads no clock."""
+    """Budget of CPU time for comparisons: a fraction of one core, averaged over time. The caller passes the time."""
 
     def __init__(self, fraction: float, now_ns: int) -> None:
-        """Start without savings. `fraction`: fraction of one core."""
+        """Create a budget that has nothing to spend yet at `now_ns`. `fraction`: part of one core, 0 to 1."""
         self._fraction = fraction
         self._at_ns = now_ns
         self._saved_ns = 0.0

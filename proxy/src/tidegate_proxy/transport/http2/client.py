@@ -103,7 +103,7 @@ class PendingCall:
 
     @abstractmethod
     def ended(self, code: StatusCode, details: str) -> None:
-        """Call the callback, once."""
+        """Notify the caller that the call has ended; subclasses call it at most once."""
 
     def _give_up(self, code: StatusCode, details: str) -> None:
         if self.is_over:
