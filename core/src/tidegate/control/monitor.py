@@ -12,7 +12,7 @@ NS_PER_S = 1_000_000_000
 
 
 class Monitor(OutcomeListener):
-    """Counts requests by model as they end, and derives arrivals from the ended and waiting ones."""
+    """Counter of ended requests by model; arrivals are derived from the ended and the waiting ones."""
 
     def __init__(self, now_ns: int = 0) -> None:
         self._since_ns = now_ns

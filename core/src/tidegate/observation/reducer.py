@@ -113,7 +113,7 @@ class SentStage:
 
 
 class Reducer:
-    """Tracks waiting requests and running stages from an engine's stream, and notifies listeners of outcomes."""
+    """State of waiting requests and running stages, from an engine's stream; listeners are notified of outcomes."""
 
     def __init__(self, *readers: OutcomeListener) -> None:
         self._tally = OutcomeCounts()

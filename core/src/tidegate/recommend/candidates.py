@@ -42,7 +42,7 @@ class UnfitCandidate:
 
 @dataclass
 class HardwareSite:
-    """Hardware of which any number of steps can be used, and scenarios on it."""
+    """Hardware to assess, in steps: GPUs that exist, or bundles of GPUs to buy; with the scenarios on it."""
 
     question: RecommendQuery
     plugins: Plugins
@@ -52,12 +52,12 @@ class HardwareSite:
 
     @property
     def divisible(self) -> bool:
-        """Whether the site can be used in part."""
+        """Whether fewer than all steps can be used."""
         return self.bundle is not None
 
     @property
     def most(self) -> int:
-        """Number of steps of the site: GPUs; 1 for the scenario's own workers."""
+        """Number of steps: the GPUs of the bundle; 1 for the scenario's own workers."""
         return len(self.bundle.gpus) if self.bundle is not None else 1
 
     def gpus(self, count: int) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ STALL_RATIO = 3.0
 
 
 class ObservedLatencies(OutcomeListener):
-    """Collects the durations of recorded stages by model, device class, shape and rows."""
+    """Durations of recorded stages by model, device class, shape and rows."""
 
     def __init__(self, setup: Setup) -> None:
         self._known = {profile.key: profile for profile in setup.profiles}

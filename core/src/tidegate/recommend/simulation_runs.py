@@ -24,7 +24,7 @@ def quietly(label: str, outcomes: Iterable[SimulationOutcome], total: int) -> li
 
 @dataclass
 class SimulationRuns:
-    """Simulates runs that were not simulated before, on all cores."""
+    """Results of simulation runs: a run is simulated once, on all cores, and its result is kept."""
 
     jobs: int = -1
     collect: Collect = quietly

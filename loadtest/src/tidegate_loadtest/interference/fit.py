@@ -96,7 +96,7 @@ def fit_alone(solo: Sequence[SoloRun], gpu: str, buses: Mapping[str, NonDecreasi
 
 
 def constant_factors(alone: InterferenceModel, co_runs: Sequence[CoRun]) -> dict[str, float]:
-    """Return the control: by model, the constant slowdown factor when any neighbor runs."""
+    """Return the simplest interference model, to compare with: by model, one slowdown factor for any neighbor."""
     shares: dict[str, list[float]] = {}
     for run in co_runs:
         for tenant, _, taken_ms in run.sides():

@@ -35,7 +35,7 @@ class FittedModel:
     """Relative increase of compute time for each percent of cache bandwidth that neighbors use."""
 
     def gpu_ms(self, batch: int, share: float) -> float:
-        """Return the stand-alone compute time in ms of a batch of rows on a share, of 1."""
+        """Return the stand-alone compute time in ms of `batch` rows. `share`: fraction of the GPU, 0 to 1."""
         return self.work(batch) / (share + self.k4) + self.k5
 
     def work(self, batch: int) -> float:
@@ -44,7 +44,10 @@ class FittedModel:
 
 
 def fit(predictor: Predictor, model: int) -> FittedModel:
-    """Return the closed form of a model."""
+    """Fit a model's latency, as a closed formula of batch size and share (iGniter), to its measurements.
+
+    `predictor`: has the measurements; `model`: number of the model in the problem.
+    """
     tables, units = predictor.tables, predictor.problem.units_per_gpu
     most = predictor.problem.models[model].max_batch
     batches = sorted({min(batch, most) for batch in FITTED_BATCHES})

@@ -37,7 +37,7 @@ class SizedBatch:
 
 
 class Sizing:
-    """Finds the next batch of a queue (Algorithm 1)."""
+    """Choice of the next batch of a queue: its size and its path (PPipe, Algorithm 1)."""
 
     def __init__(self, resources: Resources, *, reserve_ns: int, least_part: float | None) -> None:
         """Create the sizing.

@@ -94,7 +94,7 @@ class DispatchPacing:
             self._let_go(queue, run, send)
 
     def over(self, run: StageRun) -> None:
-        """Handle the end of a stage's call: the next one has begun."""
+        """Handle the end of a stage: a stage behind it on its worker has begun, so that held stages may be sent."""
         queues = self._queues.get(run.backend)
         if not queues:
             return

@@ -20,9 +20,10 @@ from tidegate_repo_generator.source import Source, open_source
 
 
 def judge_batching(model: OnnxFile, real: Iterable[Path] = (), source: Source | None = None) -> BatchingVerdict:
-    """Judge a file. `real`: files with rows of representative inputs. Raises GenerateError if these do not fit.
+    """Decide whether requests to a model may share a batch, by its graph and by trial runs.
 
-    `source`: the same model, if it is open already.
+    `model`: the file; `source`: the same model, if it is open already. `real`: files with rows of representative
+    inputs. Raises GenerateError if these do not fit.
 
     Names of dimensions prove nothing: some exporters give every dynamic dimension a name of its own, some none, and a
     dynamic first dimension may also count detections, or steps in time.

@@ -16,7 +16,7 @@ TOO_SHORT_NS, TOO_LONG = 20_000, 0.1
 
 
 class TimerLatency:
-    """Learns the timer latency: how much later than requested a wake-up may come.
+    """Learner of the timer latency: how much later than requested a wake-up may come.
 
     The value is a high quantile of the latest wake-ups, and never the longest of them, so a single stall of the host
     changes nothing. It rises with the second wake-up that was later, because a late batch is lost. It also falls
@@ -68,7 +68,7 @@ AT_FIRST_NS = 1_000_000
 
 
 class ResponseMargin:
-    """Learns how long responses take to reach clients after the last stage."""
+    """Learner of the time that responses take to reach clients after the last stage, kept free before deadlines."""
 
     def __init__(self) -> None:
         self._mean_ns = float(AT_FIRST_NS)

@@ -239,8 +239,8 @@ class EarlyDispatch:
     ) -> int | None:
         """Return the latency of a stage on an idle worker, in ns, and learn from it; None if unknown.
 
-        `stage`: its index in the batch. `duration_ns`: time since the stage ran; `flight.early_ns` belongs to this
-        stage.
+        `stage`: its index in the batch. `duration_ns`: time from its start to its end. `flight`: the batch, whose
+        `early_ns` says how long before that start the stage was sent.
         """
         early_ns, ways = flight.early_ns, self._ways.get(worker.id)
         if ways is None:

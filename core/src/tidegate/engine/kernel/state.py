@@ -18,7 +18,7 @@ NO_WORKER = "no worker is left that hosts this model"
 
 
 class RetryCounter:
-    """Counts the tries of requests that were retried, until they end."""
+    """Counter of the tries of requests that were retried, until they end."""
 
     def __init__(self) -> None:
         self._tries: dict[int, int] = {}

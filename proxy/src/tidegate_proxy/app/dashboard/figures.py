@@ -112,7 +112,10 @@ class RollingFigures:
         return self._lanes.get(worker_id, worker_id)
 
     def take(self, notes: TickNotes, now_ns: int) -> FinishedStages:
-        """Add the notes since the last call, until now; return their stages."""
+        """Add the notes taken since the last call to the figures; return their finished stages.
+
+        `notes`: outcomes and stages; `now_ns`: time of this tick.
+        """
         tick = _Tick(now_ns)
         self._count_stages(tick, notes, now_ns)
         self._count_ends(tick, notes)

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class PolicyTuning(Collector):
-    """Starts a tuner while the policy is one that is tuned. Call only from the event loop, except `collect`."""
+    """Supervisor of the policy's tuner, which runs while the policy is one that is tuned.
+
+    Call only from the event loop, except `collect`.
+    """
 
     def __init__(self, driver: Driver, plugins: Plugins, policy: PolicyChoice) -> None:
         self._driver = driver

@@ -19,7 +19,7 @@ from tidegate_proxy.service.passthrough import Routing
 
 
 class HttpSlots:
-    """Forwards HTTP inferences to slots. Use it only in one event loop."""
+    """Forwarder of HTTP inference requests to slots. Use it only in one event loop."""
 
     def __init__(self, inference: Inference, routing: Routing, forwarder: HttpForwarder) -> None:
         self._inference = inference
