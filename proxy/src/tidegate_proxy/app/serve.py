@@ -152,7 +152,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
         )
         liveness = Liveness(in_force)
         driver.watch(liveness)
-        routing = Routing(discovery.backends, directory, driver, observability, gate, in_force)
+        routing = Routing(discovery.backends, directory, driver, observability, gate, in_force, discovery.sequences)
         passages = BypassedInferences(routing, observability)
         control = ControlPlaneCalls(discovery.backends, directory, discovery, routing, observability, liveness)
         inference = Inference(

@@ -595,6 +595,8 @@ class PassedThrough:
     """Rows by its shapes; 1 for a model without a batch dimension."""
     sequence: str = ""
     """Id of its sequence, or ""."""
+    ends_sequence: bool = False
+    """Whether it is the last one of its sequence."""
     regions: tuple[str, ...] = ()
     """Regions of shared memory that hold some of its tensors, or will."""
     id: str = ""
@@ -628,6 +630,7 @@ class PassedThrough:
             header.model_version,
             min(max(1, header.inputs[0].shape[0]), MAX_ROWS) if header.inputs and header.inputs[0].shape else 1,
             str(sequence or ""),
+            bool(sequence) and header.parameters["sequence_end"].bool_param,
             tuple(
                 tensor.parameters[REGION_PARAMETER].string_param
                 for tensor in tensors

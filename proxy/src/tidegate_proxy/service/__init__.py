@@ -5,6 +5,7 @@ passthrough         sends a bypassed request to a Triton and relays its response
 graph_runs          ensembles whose steps are scheduled as stages with one deadline
 graph_load          which ensembles are expanded into stages under `scheduling: auto`
 stream_passthrough  bypassed streams
+open_sequences      sequences that have begun, each at the Triton that keeps it
 triton_speeds       how fast Tritons answer what is bypassed, to route by expected work
 slot_inference      inferences that wait for a slot of their model
 control             every other call: answered by Tidegate, by one Triton, or for all Tritons

@@ -17,6 +17,7 @@ from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.observability.observability import ModelStatistics
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.fan_out import ControlVerb
+from tidegate_proxy.service.open_sequences import OpenSequences
 from tidegate_proxy.tritons import restrictions as of_tritons
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.tritons.batching_mode import drop_delays, lines_of
@@ -78,6 +79,8 @@ class Discovery:
         self.one_at_a_time = asyncio.Lock()
         """Lock to hold while changing, or querying, what the Tritons serve."""
         self._on_change = on_change
+        self.sequences = OpenSequences()
+        """Sequences that have begun, each at its Triton."""
         declare(statistics, directory.catalog)
         tell(directory.catalog)
 
@@ -99,8 +102,9 @@ class Discovery:
     ) -> AsyncIterator[None]:
         """Surround a client's call that loads or unloads a model at a Triton: apply the change afterwards.
 
-        Before an unload, scheduled requests end, as at Triton; within `limit_s` and `DRAIN_S`; 0: they fail. An unload
-        that the Triton rejects changes nothing. `repository`: repository that the call names; empty: none.
+        Before an unload, scheduled requests end, as at Triton, and sequences where another Triton takes new ones;
+        within `limit_s` and `DRAIN_S`; 0: they fail. An unload that the Triton rejects changes nothing. `repository`:
+        repository that the call names; empty: none.
         """
         has_model = backend in self._directory.whole.hosts.get(model, ())
         if verb.method == "RepositoryModelUnload" and limit_s and has_model:
@@ -109,7 +113,7 @@ class Discovery:
                 return
             with self._directory.unloading(model, backend):
                 try:
-                    await self._drain(model, min(limit_s, DRAIN_S))
+                    await self._drain(model, backend, min(limit_s, DRAIN_S))
                     yield
                 finally:
                     await self.refresh((model,))
@@ -119,11 +123,19 @@ class Discovery:
         finally:
             await self.refresh((model,))
 
-    async def _drain(self, model: str, limit_s: float) -> None:
-        """Wait until the scheduled requests of a model have ended."""
+    async def _drain(self, model: str, backend: Backend, limit_s: float) -> None:
+        """Wait until the scheduled requests of a model have ended, and its sequences at a Triton."""
         clients, give_up = self._driver.clients, time.monotonic() + limit_s
-        while time.monotonic() < give_up and any(client.envelope.model == model for client in clients):
+        while (now_s := time.monotonic()) < give_up and (
+            any(client.envelope.model == model for client in clients) or self._has_sequences(now_s, model, backend)
+        ):
             await asyncio.sleep(DRAIN_POLL_S)
+
+    def _has_sequences(self, now_s: float, model: str, backend: Backend) -> bool:
+        """Whether sequences of a model may go on at a Triton while another one takes the new ones."""
+        catalog = self._directory.whole
+        others = any(host.alive and host is not backend for host in catalog.hosts.get(model, ()))
+        return others and self.sequences.count(now_s, model, backend, catalog.sequence_idle_s) > 0
 
     async def change(
         self,

@@ -8,7 +8,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from hashlib import blake2b
 from typing import Any
 
 import grpc
@@ -27,21 +26,13 @@ from tidegate_proxy.messages.wire import first_string
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.driver import Driver, refuse_stray
 from tidegate_proxy.scheduling.slots import SlotWaiter
+from tidegate_proxy.service.open_sequences import OpenSequences
 from tidegate_proxy.service.triton_speeds import TritonSpeeds
 from tidegate_proxy.transport import CallFailed, Metadata, PendingCall
 from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER_METHOD, Backend, is_restricted, is_shutdown
 from tidegate_proxy.tritons.catalog import CurrentCatalog
 
 _SEQUENCE_ID = re.compile(rb'"sequence_id"\s*:\s*(?:"((?:[^"\\]|\\.)*)"|(\d+))')
-
-
-def keeper(sequence: str, backends: Sequence[Backend]) -> Backend:
-    """Return the Triton, of at least one, that keeps a sequence. `sequence`: its model and id, in one text."""
-
-    def rank(backend: Backend) -> bytes:
-        return blake2b(f"{backend.address} {sequence}".encode(), digest_size=8).digest()
-
-    return max(backends, key=rank)
 
 
 def sequence_in_json(body: bytes) -> str:
@@ -70,8 +61,11 @@ class Routing:
         observability: Observability,
         gate: AccessControl,
         in_force: SettingsHolder,
+        sequences: OpenSequences | None = None,
     ) -> None:
+        """Create the router. `sequences`: those that have begun; None: none."""
         self._backends = backends
+        self._sequences = OpenSequences() if sequences is None else sequences
         self._directory = directory
         self._driver = driver
         self._observability = observability
@@ -98,7 +92,11 @@ class Routing:
         `request`: facts about the message. Raises RequestFailed, see `check_inference`.
         """
         self.check_inference(message, request)
-        return self._one_of_several(first_string(message), request.sequence, request.header, "grpc")
+        model = first_string(message)
+        backend = self._one_of_several(model, request.sequence, request.header, "grpc")
+        if request.ends_sequence:
+            self._sequences.end(model, request.sequence)
+        return backend
 
     def check_inference(self, message: bytes, request: PassedThrough) -> None:
         """Raise RequestFailed for protected shared memory, and for invalid messages.
@@ -140,7 +138,8 @@ class Routing:
             return self.route(model)
         living = [backend for backend in living if (protocol, "inference") not in backend.apis.left] or living
         if sequence:
-            return keeper(f"{model} {sequence}", living)
+            present = [backend for backend in self._directory.whole.hosts.get(model, ()) if backend.alive]
+            return self._sequences.route(time.monotonic(), model, sequence, living, present)
         if len(living) == 1:
             return living[0]
         slowdowns = self._speeds.slowdowns(model)

@@ -60,6 +60,8 @@ class Catalog:
     """Graphs of the configuration that cannot be served with the loaded models, with the reason."""
     sequential: set[str] = field(default_factory=set)
     """Models whose requests may belong to sequences."""
+    sequence_idle_s: dict[str, float] = field(default_factory=dict)
+    """Longest pause within a sequence, in seconds, of models whose configs set one."""
     key_patterns: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Patterns of metadata that Tritons forward to scheduled models that may read it."""
     guarded: dict[str, tuple[Backend, ...]] = field(default_factory=dict)
@@ -486,6 +488,8 @@ def _add_model(catalog: Catalog, name: str, agreement: VariantAgreement, said: M
     is_unknown = "model-config" in agreement.leading.backend.apis.closed
     if is_unknown or config.HasField("sequence_batching") or config.HasField("ensemble_scheduling"):
         catalog.sequential.add(name)
+        if idle_us := config.sequence_batching.max_sequence_idle_microseconds:
+            catalog.sequence_idle_s[name] = idle_us / 1e6
     if config.HasField("ensemble_scheduling"):
         catalog.ensembles[name] = tuple(
             (step.model_name, "" if step.model_version < 0 else str(step.model_version))
