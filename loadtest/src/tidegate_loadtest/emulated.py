@@ -95,6 +95,7 @@ def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -
             "simulation.interference: emulated GPUs slow each other down as an interference file says, not by one "
             "factor: name such a file, or leave it out",
         ),
+        (scenario.graphs, "graphs: emulated Tritons run no ensembles: leave them out"),
         (simulation.failures, "simulation.failures: emulated GPUs do not fail: leave it out"),
         (simulation.events, "simulation.events: emulated GPUs neither go nor come: leave it out"),
         (

@@ -30,6 +30,7 @@ from tidegate.observation import Observer
 from tidegate.schemas import Interference, InterferenceModel, compute_percent, mig_instance
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.control import SimulatedControl
+from tidegate.sim.graphs import SimulatedGraphs
 from tidegate.sim.links import Forwarding, NetworkLinks
 from tidegate.sim.record import RunRecord
 from tidegate.sim.simulation import Listener, Simulation
@@ -177,7 +178,8 @@ def simulation_of(
         retry=spec.failures is None or spec.failures.retry,
         links=links,
     )
-    engine.reducer.add_listener(record)
+    graphs = _graphs_of(scenario, engine, record, len(requests), policy.setup.models)
+    engine.reducer.add_listener(graphs or record)
     listeners: list[Listener] = [] if links is None else [Forwarding(engine, links)]
     control = None
     if controller is not None and scenario.controller is not None:
@@ -199,11 +201,14 @@ def simulation_of(
         tuning = SimulatedTuning(engine, policy.options, plugins, until_ns=until_ns)
         listeners.append(tuning)
     simulation = Simulation(engine, cluster, listeners=listeners, patience=MAX_IDLE_TIMERS, enough=record.enough)
-    for acting in (control, tuning):
+    for acting in (control, tuning, graphs):
         if acting is not None:
             acting.begin(simulation.agenda)
     simulation.schedule(_events(scenario, workers))
-    simulation.feed(RequestArrived(request.arrival_ns, request) for request in requests)
+    if graphs is not None:
+        simulation.feed(graphs.arrivals(requests))
+    else:
+        simulation.feed(RequestArrived(request.arrival_ns, request) for request in requests)
     return simulation
 
 
@@ -238,6 +243,12 @@ class _LayoutSwitch:
     def delays(self, worker: Worker) -> NetworkSpec | None:
         """The delays between the scheduler and a worker: those of the first entry for its kind."""
         return next((pool.network for pool in self.scenario.workers if pool.device_class == worker.device_class), None)
+
+
+def _graphs_of(
+    scenario: Scenario, engine: Engine, record: RunRecord, first_id: int, models: Iterable[Model]
+) -> SimulatedGraphs | None:
+    return SimulatedGraphs(scenario.graphs, models, engine, record, first_id) if scenario.graphs else None
 
 
 def _table_ns(profile: Profile) -> tuple[int, ...]:

@@ -87,7 +87,9 @@ def search_goodput(question: GoodputQuery) -> GoodputSearch:
     run, limit = question.run, question.limit
     if all(model.slo_ms is None for model in run.scenario.models):
         raise SimulationError("no model of the scenario has an SLO (slo_ms): at no rate would a request be late")
-    loaded = {model.name for model, weight in zip(run.scenario.models, run.scenario.weights(), strict=True) if weight}
+    loaded = {
+        name for name, weight in zip(run.scenario.request_names, run.scenario.all_weights(), strict=True) if weight
+    }
     probes: list[RateProbe] = []
     best: RunResult | None = None
 

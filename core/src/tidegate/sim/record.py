@@ -79,6 +79,15 @@ class RunRecord(OutcomeListener):
                 self._went_wrong(request.id)
         self.note_waits(batch, [request.arrival_ns for request in requests], ended_ns)
 
+    def graph_answered(self, request: Request, ended_ns: int) -> None:
+        """Record a request of a graph whose last stage ended at `ended_ns`."""
+        self.ended_ns[request.id] = ended_ns
+        if request.deadline_ns >= ended_ns:
+            self.outcome[request.id] = ANSWERED
+        else:
+            self.outcome[request.id] = LATE
+            self._went_wrong(request.id)
+
     def note_waits(self, batch: Batch, arrivals_ns: Sequence[int], ended_ns: int) -> None:
         """Add the execution and queueing time of a batch that ended at `ended_ns`.
 

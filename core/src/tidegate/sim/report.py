@@ -30,7 +30,7 @@ def simulate_page(
     the end of the page.
     """
     colors = Colors((model.name for model in scenario.models), (result.total.policy for result in results))
-    slos_ms = {model.name: model.slo_ms for model in scenario.models}
+    slos_ms = scenario.slos_ms
     several = by_policy(results)
     found = [
         charts.outcomes(results),

@@ -53,13 +53,13 @@ def standings(results: Sequence[RunResult]) -> list[PolicyStanding]:
 def simulate_verdicts(scenario: Scenario, results: Sequence[RunResult], *, workers: int | None) -> list[str]:
     """Return sentences on a simulation or live run. `workers`: their number; None: unknown, those of the server."""
     best, *others = standings(results)
-    promised = any(model.slo_ms is not None for model in scenario.models)
+    promised = any(slo_ms is not None for slo_ms in scenario.slos_ms.values())
     kept = "within their SLOs" if promised else "answered (no model has an SLO)"
     where = "" if workers is None else f" on {plural(workers, 'worker')}"
     first = f"{best.policy} keeps {share(best.attainment)} of {rate(best.offered_rps)} requests/s {kept}{where}"
     if share(best.least) != share(best.most):
         first += f" ({share(best.least)} to {share(best.most)} by seed)"
-    if len(scenario.models) > 1 and best.worst_attainment < 1:
+    if len(scenario.request_names) > 1 and best.worst_attainment < 1:
         first += f"; {best.worst_model} is the worst, {share(best.worst_attainment)}"
     said = [f"{first}."]
     if others:

@@ -13,7 +13,7 @@ from tidegate.toolkit.first_come import FirstComeFirstServed
 from tidegate.toolkit.gathering import FormedBatch, Gathering
 from tidegate.toolkit.idle_workers import IdleWorkers
 from tidegate.toolkit.queueing import QueueingPolicy, RequestQueue
-from tidegate.toolkit.stage_graph import StageGraph, stage_deadline_ns
+from tidegate.toolkit.stage_graph import PathTime, StageGraph, stage_deadline_ns
 
 __all__ = [
     "ArrivalRate",
@@ -22,6 +22,7 @@ __all__ = [
     "FormedBatch",
     "Gathering",
     "IdleWorkers",
+    "PathTime",
     "QueueingPolicy",
     "RequestQueue",
     "StageGraph",

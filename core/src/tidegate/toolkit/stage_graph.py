@@ -1,10 +1,12 @@
 """Graphs of stages with one deadline: order, longest remaining paths, and the deadline of each stage.
 
-Durations of stages count only in relation to each other, so a common error of all estimates does not matter.
+The time left is split in proportion to the largest batches, since under load a stage whose batches take long makes
+requests wait: the stages before it must leave time for that, or give up early.
 """
 
 from collections.abc import Collection, Sequence
 from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
 
 from tidegate.api import NEVER_NS
 
@@ -43,21 +45,37 @@ class StageGraph:
             remaining[stage] += max((remaining[later] for later in self.successors[stage]), default=0)
         return tuple(remaining)
 
-    def deadlines_ns(self, now_ns: int, deadline_ns: int, expected_ns: Sequence[int]) -> tuple[int, ...]:
+    def path_times(self, expected_ns: Sequence[int]) -> "list[PathTime]":
+        """Return the times of `stage_deadline_ns` for each stage. `expected_ns`: expected time of each stage."""
+        return list(map(PathTime, expected_ns, self.remaining_ns(expected_ns)))
+
+    def deadlines_ns(
+        self, now_ns: int, deadline_ns: int, alone_ns: Sequence[int], batched_ns: Sequence[int]
+    ) -> tuple[int, ...]:
         """Return the deadline of each stage if each starts at the last deadline of its predecessors.
 
-        `now_ns`: start of the first stages; `deadline_ns`: deadline of the whole graph; `expected_ns`: expected time of
-        each stage.
+        Args:
+            now_ns: start of the first stages.
+            deadline_ns: deadline of the whole graph; NEVER_NS: none.
+            alone_ns: expected time of each stage for the request alone.
+            batched_ns: expected time of each stage for the largest batch.
         """
-        remaining = self.remaining_ns(expected_ns)
+        alone, batched = self.path_times(alone_ns), self.path_times(batched_ns)
         deadlines = [deadline_ns] * len(self)
         for stage in self.order:
             start_ns = max((deadlines[before] for before in self.predecessors[stage]), default=now_ns)
-            deadlines[stage] = stage_deadline_ns(start_ns, deadline_ns, expected_ns[stage], remaining[stage])
+            deadlines[stage] = stage_deadline_ns(start_ns, deadline_ns, alone[stage], batched[stage])
         return tuple(deadlines)
 
 
-def stage_deadline_ns(now_ns: int, deadline_ns: int, expected_ns: int, remaining_ns: int) -> int:
+class PathTime(NamedTuple):
+    """Expected time of a stage, and of the longest path that begins with it."""
+
+    stage_ns: int
+    path_ns: int
+
+
+def stage_deadline_ns(now_ns: int, deadline_ns: int, alone: PathTime, batched: PathTime) -> int:
     """Return the deadline of a stage that starts now: its part of the time that is left for its graph.
 
     Never beyond the graph's deadline. A stage has too little time exactly if its longest remaining path has.
@@ -65,9 +83,13 @@ def stage_deadline_ns(now_ns: int, deadline_ns: int, expected_ns: int, remaining
     Args:
         now_ns: start of the stage.
         deadline_ns: deadline of the whole graph; NEVER_NS: none.
-        expected_ns: expected time of the stage.
-        remaining_ns: expected time of the longest path that begins with the stage.
+        alone: times for the request alone, the least that the stage and the stages after it get.
+        batched: times for the largest batches: the time left is split in their proportion.
     """
-    if deadline_ns == NEVER_NS or deadline_ns <= now_ns or expected_ns >= remaining_ns:
+    if deadline_ns == NEVER_NS or deadline_ns <= now_ns:
         return deadline_ns
-    return now_ns + (deadline_ns - now_ns) * expected_ns // remaining_ns
+    left_ns = deadline_ns - now_ns
+    if left_ns < alone.path_ns:
+        return now_ns + left_ns * alone.stage_ns // alone.path_ns
+    latest_ns = left_ns - (alone.path_ns - alone.stage_ns)
+    return now_ns + min(latest_ns, max(alone.stage_ns, left_ns * batched.stage_ns // max(1, batched.path_ns)))

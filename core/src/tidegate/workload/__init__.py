@@ -7,6 +7,7 @@ sizes          the distribution of rows per request, for planners
 arrivals       arrival processes; traces: recorded arrivals
 from_layout    a scenario with the workers, models and network of a planner's layout
 from_profiles  a scenario with measured profiles
+graphs         graphs of models (ensembles) with one SLO
 streaming      streaming models: responses and gaps
 shapes         the shapes of a model's requests, each with its frequency and its profile
 distributions  distributions of rows and the like; streams: one random stream for each purpose

@@ -71,13 +71,13 @@ def draw_requests(scenario: Scenario, seed: int, load: float = 1.0) -> RequestSe
     instants = _instants(scenario, seed, load)
     specs = scenario.models
     # An arrival and its model as one integer: sorting those is what costs the least.
-    count = len(specs)
+    count = len(instants)
     keys = [at_ns * count + which for which, times_ns in enumerate(instants) for at_ns in times_ns]
     keys.sort()
     rows = times = None
     apps: list[str] | None = None
     if not all(_is_plain(model) for model in specs):
-        draws = [_details(model, seed) for model in specs]
+        draws = [*(_details(model, seed) for model in specs), *(_one_row for _ in scenario.graphs)]
         rows, times, apps = array("q"), array("d"), []
         for key in keys:
             own_rows, app, time_ms = draws[key % count]()
@@ -86,8 +86,8 @@ def draw_requests(scenario: Scenario, seed: int, load: float = 1.0) -> RequestSe
             times.append(time_ms)
     responses, rest_ns = _draw_streams(specs, [key % count for key in keys], seed)
     return RequestSequence(
-        models=tuple(model.name for model in specs),
-        slos_ns=tuple(NEVER_NS if model.slo_ms is None else ms_to_ns(model.slo_ms) for model in specs),
+        models=tuple(scenario.request_names),
+        slos_ns=tuple(map(_slo_ns, scenario.slos_ms.values())),
         at_ns=array("q", [key // count for key in keys]),
         model=array("q", [key % count for key in keys]),
         rows=rows,
@@ -101,6 +101,10 @@ def draw_requests(scenario: Scenario, seed: int, load: float = 1.0) -> RequestSe
         rest_ns=rest_ns,
         slos_gap_ns=() if responses is None else tuple(map(_slo_gap_ns, specs)),
     )
+
+
+def _slo_ns(slo_ms: float | None) -> int:
+    return NEVER_NS if slo_ms is None else ms_to_ns(slo_ms)
 
 
 def _slo_gap_ns(model: ModelSpec) -> int:
@@ -155,28 +159,28 @@ def mean_rate_rps(scenario: Scenario, load: float = 1.0) -> float:
 def _instants(scenario: Scenario, seed: int, load: float) -> list[list[int]]:
     """The arrivals of each model, in ns from the start of the warm-up, in order."""
     total_ns = round((scenario.warmup_s + scenario.duration_s) * NS_PER_S)
-    weights = scenario.weights()
+    weights = scenario.all_weights()
     if isinstance(scenario.arrivals, TraceSpec):
         return _from_trace(scenario, scenario.arrivals, seed, load, total_ns)
     process, total = scenario.arrivals, sum(weights)
     return [
         list(
             process.build(load * weight / total, scenario.warmup_s).instants_ns(
-                total_ns, stream(seed, "arrivals", model.name)
+                total_ns, stream(seed, "arrivals", name)
             )
         )
         if weight
         else []
-        for model, weight in zip(scenario.models, weights, strict=True)
+        for name, weight in zip(scenario.request_names, weights, strict=True)
     ]
 
 
 def _from_trace(scenario: Scenario, spec: TraceSpec, seed: int, load: float, total_ns: int) -> list[list[int]]:
     trace = _trace(scenario, spec)
     of_source = _models_of_sources(scenario, spec, trace)
-    choose = choosing_from(scenario.weights(), stream(seed, "models of the trace"))
+    choose = choosing_from(scenario.all_weights(), stream(seed, "models of the trace"))
     ns_per_trace_s = NS_PER_S / (spec.scale * load)
-    instants: list[list[int]] = [[] for _ in scenario.models]
+    instants: list[list[int]] = [[] for _ in scenario.request_names]
     for at_s, source in _repeated(trace, spec.start_s):
         at_ns = int(at_s * ns_per_trace_s)
         if at_ns >= total_ns:
@@ -200,7 +204,7 @@ def _repeated(trace: Trace, start_s: float) -> Iterator[tuple[float, str | None]
 def _models_of_sources(scenario: Scenario, spec: TraceSpec, trace: Trace) -> dict[str, int]:
     """Models by the names in the trace; functions of Azure's go round the models, the most frequent first."""
     sources = trace.sources_by_popularity()
-    names = [model.name for model in scenario.models]
+    names = scenario.request_names
     if spec.format is TraceFormat.azure_functions_2021:
         return {source: rank % len(names) for rank, source in enumerate(sources)}
     if unknown := [source for source in sources if source not in names]:
@@ -213,6 +217,10 @@ def _models_of_sources(scenario: Scenario, spec: TraceSpec, trace: Trace) -> dic
 
 def _trace(scenario: Scenario, spec: TraceSpec) -> Trace:
     return read_trace(scenario.folder / spec.file, spec.format)
+
+
+def _one_row() -> tuple[int, str, float]:
+    return 1, "", 0.0
 
 
 def _is_plain(model: ModelSpec) -> bool:

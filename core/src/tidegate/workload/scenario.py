@@ -18,6 +18,7 @@ from tidegate.workload.arrivals import RateStep as Step
 from tidegate.workload.distributions import AnyDistribution, Constant
 from tidegate.workload.from_layout import sections_of
 from tidegate.workload.from_profiles import models_as_measured
+from tidegate.workload.graphs import GraphSpec
 from tidegate.workload.partitions import PartitionSpec, PipelineSpec, blocks_of
 from tidegate.workload.profiles import ProfileSpec, folder_of, read_table
 from tidegate.workload.section import Name, Positive, ScenarioSection
@@ -276,6 +277,9 @@ class Scenario(ScenarioSection):
     network: LinkSpec | None = Field(default=None, description="Network between nodes; default: transfers take no time")
     models: list[ModelSpec] = Field(default_factory=list)
     models_from: ModelsFrom | None = Field(default=None, description="CSV table of models; becomes `models`")
+    graphs: list[GraphSpec] = Field(
+        default_factory=list, description="Graphs of models (ensembles), whose requests have one SLO for all stages"
+    )
     profiles: str | None = Field(
         default=None,
         min_length=1,
@@ -318,8 +322,9 @@ class Scenario(ScenarioSection):
             raise ValueError("models: none is listed; list some, or name a table with models_from")
         if doubles := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"models: {doubles[0]!r} is listed twice")
-        if not sum(self.weights()) > 0:
+        if not sum(self.all_weights()) > 0:
             raise ValueError("models: every weight is zero")
+        self._check_graphs(names)
         placed: list[tuple[Device, Slice, Sequence[str]]]
         if self.layout is None:
             self._check_workers()
@@ -341,6 +346,21 @@ class Scenario(ScenarioSection):
                     "say so with combine: padded in simulation.service"
                 )
         return self
+
+    def _check_graphs(self, models: "Sequence[str]") -> None:
+        taken = set(models)
+        for graph in self.graphs:
+            if graph.name in taken:
+                raise ValueError(f"graphs: {graph.name!r} is already the name of a model or of another graph")
+            taken.add(graph.name)
+            if unknown := [stage.model for stage in graph.stages if stage.model not in models]:
+                known = did_you_mean(unknown[0], models, "it has")
+                raise ValueError(
+                    f"graphs: {graph.name!r} has a stage of {unknown[0]!r}, no model of the scenario{known}"
+                )
+        for model in self.models if self.graphs else ():
+            if model.apps or model.shapes or model.streaming or model.time_ms != Constant(value=0):
+                raise ValueError(f"graphs: {model.name!r} has apps, shapes, streaming or time_ms: leave these out")
 
     def _check_workers(self) -> None:
         if not self.workers:
@@ -413,6 +433,20 @@ class Scenario(ScenarioSection):
     def model(self, name: str) -> ModelSpec:
         """Return the model with this name. Raises StopIteration if there is none."""
         return next(model for model in self.models if model.name == name)
+
+    @property
+    def request_names(self) -> list[str]:
+        """Names of models, then of graphs: what requests may be for."""
+        return [*(model.name for model in self.models), *(graph.name for graph in self.graphs)]
+
+    @property
+    def slos_ms(self) -> dict[str, float | None]:
+        """SLO of each model, and then of each graph, in ms, by name; None: none."""
+        return {model.name: model.slo_ms for model in self.models} | {each.name: each.slo_ms for each in self.graphs}
+
+    def all_weights(self) -> list[float]:
+        """Return the relative arrival rate of each model, and then of each graph."""
+        return [*self.weights(), *(graph.weight for graph in self.graphs)]
 
     def weights(self) -> list[float]:
         """Return the relative arrival rate of each model, in any unit: its weight times its popularity."""

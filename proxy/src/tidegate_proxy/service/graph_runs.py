@@ -87,8 +87,6 @@ class GraphRuns:
         self.open_stage = open_stage
         self.loop = asyncio.get_running_loop()
         self._states: dict[str, _GraphState] = {}
-        self._classes: tuple[Catalog, dict[str, tuple[str, ...]]] = (directory.catalog, {})
-        """Device classes that have a model, by model."""
         self._groups: tuple[Catalog, dict[str, GraphGroup]] = directory.catalog, groups_of(directory.catalog)
 
     def expands(self, graph: ModelGraph) -> bool:
@@ -166,22 +164,6 @@ class GraphRuns:
                 tuple((name, header.parameters[name].SerializeToString()) for name in sorted(header.parameters)),
                 tuple(output.name for output in header.outputs),
             )
-
-    def expected_ns(self, graph: ModelGraph, rows: int) -> list[int]:
-        """Return the expected time of each stage for `rows` rows, on the fastest device class."""
-        catalog = self.directory.catalog
-        if self._classes[0] is not catalog:
-            self._classes = catalog, {}
-        classes, profiles = self._classes[1], self.driver.engine.expectations.profiles
-        times = []
-        for stage in graph.stages:
-            known = classes.get(stage.model)
-            if known is None:
-                hosting = {worker.device_class for worker in catalog.workers if stage.model in worker.hosts}
-                known = classes[stage.model] = tuple(sorted(hosting))
-            of_classes = [profiles.get((stage.model, device_class, "")) for device_class in known]
-            times.append(min((each.expected_ns(min(rows, each.max_rows)) for each in of_classes if each), default=1))
-        return times
 
 
 class GraphRun:
@@ -285,12 +267,18 @@ class GraphRun:
             return
         now_ns = time.monotonic_ns()
         graph, client = self._state.graph, self._client
-        expected = self._runs.expected_ns(graph, client.envelope.rows)
-        remaining = graph.order.remaining_ns([each if n in self._needed else 0 for n, each in enumerate(expected)])
+        expectations, rows = self._runs.driver.engine.expectations, client.envelope.rows
+        alone, batched = [0] * len(graph.stages), [0] * len(graph.stages)
+        for number in self._needed:
+            model = self._runs.directory.catalog.models.get(graph.stages[number].model)
+            if model is not None:
+                alone[number] = expectations.fastest_ns(model.name, rows)
+                batched[number] = expectations.fastest_ns(model.name, model.merged_rows)
+        times = graph.order.path_times(alone), graph.order.path_times(batched)
         for number in stages:
             if self._is_over:
                 return
-            due_ns = stage_deadline_ns(now_ns, self._due.deadline_ns, expected[number], remaining[number])
+            due_ns = stage_deadline_ns(now_ns, self._due.deadline_ns, *(each[number] for each in times))
             self._start(number, now_ns, ResponseDeadline(due_ns, self._due.late_until_ns))
 
     def _start(self, number: int, now_ns: int, due: ResponseDeadline) -> None:

@@ -69,6 +69,8 @@ class Expectations:
         """The profiles as they stand now."""
         self.version = 0
         """A number that is another one whenever a profile has changed."""
+        self._fastest: dict[tuple[str, int], tuple[int, int]] = {}
+        """Expected time of rows of a partition, with the version of the profiles that it is from."""
         self._learn = learn
         self._quantile = quantile
         self._shapes = ShapeClasses()
@@ -102,6 +104,15 @@ class Expectations:
                         f"no profile of {partition!r} on workers of device class {worker.device_class!r}"
                         + (f" for up to {rows[partition]} rows" if partition in rows else "")
                     )
+
+    def fastest_ns(self, partition: str, rows: int) -> int:
+        """Return the expected time in ns of `rows` rows of a partition on the fastest device class; 1 if unknown."""
+        version, ns = self._fastest.get((partition, rows), (-1, 1))
+        if version != self.version:
+            known = [profile for key, profile in self.profiles.items() if key[0] == partition and not key[2]]
+            ns = min((profile.expected_ns(min(rows, profile.max_rows)) for profile in known), default=1)
+            self._fastest[partition, rows] = self.version, ns
+        return ns
 
     def cover(self, quantile: float) -> None:
         """Set the quantile that upper latencies cover; profiles move with the next stages."""
