@@ -136,10 +136,10 @@ def main() -> None:
 
 
 def _in_a_line(error: Any) -> str:  # noqa: ANN401 - a copy of click's error
-    said, context = plain_message(error.format_message()), error.ctx
-    if asked := re.match(r"No such command '(.+?)'", said):
+    message, context = plain_message(error.format_message()), error.ctx
+    if asked := re.match(r"No such command '(.+?)'", message):
         for extra, commands in COMMANDS_OF.items():
             if asked[1] in commands:
                 return f'the command {asked[1]!r} is not installed: pip install "tidegate[{extra}]"'
-    end = "" if said.endswith(("?", ".")) else "."
-    return f"{said}{end} See `{context.command_path if context else 'tidegate'} --help`"
+    end = "" if message.endswith(("?", ".")) else "."
+    return f"{message}{end} See `{context.command_path if context else 'tidegate'} --help`"

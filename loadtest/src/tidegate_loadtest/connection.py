@@ -88,7 +88,7 @@ class Connection:
             for stub in self.stubs:
                 await stub.ServerLive(pb.ServerLiveRequest(), timeout=ANSWER_WITHIN_S)
         except grpc.aio.AioRpcError as error:
-            why = f"does it run, and is this its gRPC port? ({_said(error)})"
+            why = f"does it run, and is this its gRPC port? ({_error_text(error)})"
             raise LoadTestError(f"{self.target}: no Triton and no Tidegate answers: {why}") from error
 
     async def ready_models(self) -> list[str]:
@@ -112,7 +112,7 @@ class Connection:
         try:
             return await call
         except grpc.aio.AioRpcError as error:
-            raise LoadTestError(f"{self.target}: {_said(error)}") from error
+            raise LoadTestError(f"{self.target}: {_error_text(error)}") from error
 
     async def _ask_about(self, model: str, call: Awaitable[Answer]) -> Answer:
         """Await an answer about a model. Of one that there is not, the error says which there are."""
@@ -133,6 +133,6 @@ class Connection:
             await channel.close()
 
 
-def _said(error: grpc.aio.AioRpcError) -> str:
+def _error_text(error: grpc.aio.AioRpcError) -> str:
     """Return the error text of the server, or of gRPC."""
     return " ".join((error.details() or error.code().name).split())

@@ -74,5 +74,5 @@ def _state(process: "subprocess.Popen[str]", log: Path) -> dict[str, Any]:
 
 def _not_started(process: "subprocess.Popen[str]", name: str, log: Path) -> LoadTestError:
     process.wait()
-    said = " ".join(log.read_text(encoding="utf-8").split()).removeprefix("error: ")
-    return LoadTestError(f"`tidegate {name}` did not start: {said or f'it ended with status {process.returncode}'}")
+    log_text = " ".join(log.read_text(encoding="utf-8").split()).removeprefix("error: ")
+    return LoadTestError(f"`tidegate {name}` did not start: {log_text or f'it ended with status {process.returncode}'}")

@@ -111,21 +111,21 @@ def _target(run: LiveRun) -> Iterator[str]:
 
 def load_verdicts(sweep: RateSweep) -> list[str]:
     """Return sentences, the best first: the rate that each server sustains, and the rate at which it fails."""
-    said = [f"{live.run.name}: not measured: {live.not_measured}." for live in sweep.lives if live.not_measured]
+    sentences = [f"{live.run.name}: not measured: {live.not_measured}." for live in sweep.lives if live.not_measured]
     for curve in sorted(sweep.curves(), key=lambda each: -(each.found_rps or 0)):
         kept = f"{number_format.limit(1 - sweep.limit)} of every model's requests on time"
         measured = sorted({point.rate_rps for point in curve.tried})
         above = [rate_rps for rate_rps in measured if rate_rps > (curve.found_rps or 0) * (1 + 1e-6)]
         if curve.found_rps is None:
-            said.append(f"{curve.name} keeps {kept} not even at {number_format.rate(measured[0])} requests/s.")
+            sentences.append(f"{curve.name} keeps {kept} not even at {number_format.rate(measured[0])} requests/s.")
         elif above:
-            said.append(
+            sentences.append(
                 f"{curve.name} keeps {kept} up to {number_format.rate(curve.found_rps)} requests/s, and not at "
                 f"{number_format.rate(above[0])}."
             )
         else:
-            said.append(
+            sentences.append(
                 f"{curve.name} keeps {kept} at all rates, up to {number_format.rate(curve.found_rps)} requests/s: "
                 f"more was not {'tried' if len(measured) == len(sweep.rates_rps) else 'measured'}."
             )
-    return said
+    return sentences

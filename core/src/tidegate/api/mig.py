@@ -266,8 +266,8 @@ def mig_geometries(product: str, memory_mib: int | None = None) -> tuple[MigGeom
     words = set(re.findall(r"[A-Z0-9]+", product.upper()))
     words |= {_SAME_AS[word] for word in words & _SAME_AS.keys()}
     # The name of a GH200 says the memory of its CPU, unless it says the sort of memory, too: 144G HBM3e.
-    said = re.search(r"(\d+) ?GB?\b" + r" HBM" * ("GH200" in words), product.upper())
-    gigabytes = float(said[1]) if said else memory_mib and memory_mib / 1024
+    memory = re.search(r"(\d+) ?GB?\b" + r" HBM" * ("GH200" in words), product.upper())
+    gigabytes = float(memory[1]) if memory else memory_mib and memory_mib / 1024
     if {"H100", "NVL"} <= words:
         gigabytes = 94.0
     sizes = {

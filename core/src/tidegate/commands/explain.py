@@ -46,22 +46,22 @@ def explain(
     try:
         with log.open("rb") as lines:
             header, entries = read_log(lines)
-            told = _told(header, entries, request)
-        if told is None:
+            timeline = _timeline_of(header, entries, request)
+        if timeline is None:
             with log.open("rb") as lines:
                 raise ExplainError(_unknown(request, read_log(lines)[1]))
     except (OSError, ValueError, PluginError, ExplainError) as error:
         errors.print(f"error: {log}: {error}", style="red")
         raise typer.Exit(1) from error
     if as_json:
-        typer.echo(json.dumps(_document(header.policy, told)))
+        typer.echo(json.dumps(_document(header.policy, timeline)))
         return
-    typer.echo(f"request {request}: {told.outcome or 'not ended'} (policy {header.policy})")
-    for step in told.steps:
-        typer.echo(f"{told.ms(step.at_ns):12.3f} ms  {step.what:<16} {step.text}")
+    typer.echo(f"request {request}: {timeline.outcome or 'not ended'} (policy {header.policy})")
+    for step in timeline.steps:
+        typer.echo(f"{timeline.ms(step.at_ns):12.3f} ms  {step.what:<16} {step.text}")
 
 
-def _told(header: "LogHeader", entries: "Iterable[LogEntry]", request_id: int) -> "RequestTimeline | None":
+def _timeline_of(header: "LogHeader", entries: "Iterable[LogEntry]", request_id: int) -> "RequestTimeline | None":
     """The timeline of a request, from a replay up to its end; None where the log does not know it."""
     from tidegate.host import Plugins
     from tidegate.observation import TimelineRecorder
@@ -72,7 +72,7 @@ def _told(header: "LogHeader", entries: "Iterable[LogEntry]", request_id: int) -
     def until_it_ends() -> "Iterator[LogEntry]":
         for entry in entries:
             yield entry
-            if (told := timelines.of(request_id)) and told.outcome:
+            if (timeline := timelines.of(request_id)) and timeline.outcome:
                 return
 
     policies = Plugins.installed().make_policy
@@ -99,16 +99,18 @@ def _unknown(request_id: int, entries: "Iterable[LogEntry]") -> str:
     if last < 0:
         return "nothing arrived while it was recorded"
     ends: dict[str, list[str]] = {"late": [], "dropped": [], "failed": []}
-    for told in timelines:
-        if told.outcome in ends:
-            ends[told.outcome].append(str(told.request.id))
+    for timeline in timelines:
+        if timeline.outcome in ends:
+            ends[timeline.outcome].append(str(timeline.request.id))
     some = "; ".join(f"{how}: {', '.join(which[:MAX_SHOWN_REQUESTS])}" for how, which in ends.items() if which)
     return f"there is no request {request_id}: they are numbered up to {last}" + (f" ({some})" if some else "")
 
 
-def _document(policy: str, told: "RequestTimeline") -> dict[str, Any]:
+def _document(policy: str, timeline: "RequestTimeline") -> dict[str, Any]:
     import msgspec
 
-    steps = [{"at_ms": round(told.ms(step.at_ns), 6), "what": step.what, "text": step.text} for step in told.steps]
-    request = msgspec.to_builtins(told.request)
-    return {"policy": policy, "request": request, "outcome": told.outcome, "steps": steps}
+    steps = [
+        {"at_ms": round(timeline.ms(step.at_ns), 6), "what": step.what, "text": step.text} for step in timeline.steps
+    ]
+    request = msgspec.to_builtins(timeline.request)
+    return {"policy": policy, "request": request, "outcome": timeline.outcome, "steps": steps}

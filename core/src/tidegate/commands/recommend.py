@@ -128,25 +128,25 @@ def recommend(
                 requests=requests,
             )
             found = find(question, SimulationRuns(jobs, partial(_collect, console)))
-            said = verdicts(found)
-            for sentence in said:
+            sentences = verdicts(found)
+            for sentence in sentences:
                 console.print(sentence, markup=False, highlight=False, soft_wrap=True)
             _print_models(console, found)
             for each in found.unfit:
                 console.print(
                     f"not tried: {', '.join(each.names)}: {each.why}", markup=False, style="dim", soft_wrap=True
                 )
-            document = recommend_document(found, said)
+            document = recommend_document(found, sentences)
             write_results(
                 console,
                 document,
                 output,
                 html_file,
-                lambda: recommend_page(found, said, document, origin()),
+                lambda: recommend_page(found, sentences, document, origin()),
                 as_json=as_json,
             )
             if apply is not None:
-                for path in write_files(found, apply, said):
+                for path in write_files(found, apply, sentences):
                     console.print(f"written: {path}", markup=False, style="dim")
         except (RecommendError, RecordingError, FolderError, DocumentError) as error:
             errors.print(f"error: {error}", style="red")

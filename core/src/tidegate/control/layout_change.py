@@ -93,11 +93,11 @@ class LayoutChange:
             self.workers[worker_id] = "serving" if worker_id in self.after.ids else "draining"
         self.limit_ns = now_ns + self._drain_limit_ns
         self.state = "switched"
-        told: list[Action] = [self._progress(now_ns)]
+        actions: list[Action] = [self._progress(now_ns)]
         if not self.draining:
             self.state = "done"
-            told.append(self._progress(now_ns))
-        return told
+            actions.append(self._progress(now_ns))
+        return actions
 
     def on_switch_failed(self, now_ns: int, why: str) -> list[Action]:
         """Handle the engine's rejection of the new layout (`why`): undo the change."""

@@ -67,7 +67,7 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
         self._reducer = Reducer(self)
         self._timers: dict[TimerKey, tuple[int, int]] = {}
         """When each was set, and for when."""
-        self._told: list[tuple[AnyEvent, Sequence[AnyCommand]]] = []
+        self._policy_events: list[tuple[AnyEvent, Sequence[AnyCommand]]] = []
         """Events that the policy got because of the current stimulus, with its commands."""
         self._why: dict[int, Why] = {}
         """Last event before the policy dispatched or dropped requests, by request id."""
@@ -88,20 +88,20 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
 
     def on_policy_event(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
         """Record an event that the policy got, with its applied commands."""
-        self._told.append((event, commands))
+        self._policy_events.append((event, commands))
 
     def handled(self, event: AnyStimulus, commands: Sequence[AnyCommand], effects: Sequence[AnyEffect]) -> None:
         """Record a stimulus: the event, the policy's decisions, the consequences."""
-        told, self._told = self._told, []
+        policy_events, self._policy_events = self._policy_events, []
         if effects and isinstance(effects[0], EngineRestarted):
-            told = []  # before and after the fault: what holds are the effects
+            policy_events = []  # before and after the fault: what holds are the effects
             self._timers.clear()
         begun = self._begin(event) if isinstance(event, RequestArrived) else None
         after = self._take_in(event)
         self._reducer.handled(event, ())
         for concerned, what, text in after:
             concerned.tell(event.now_ns, what, text)
-        for heard, answer in told:
+        for heard, answer in policy_events:
             self._hear(event, heard, answer)
         if begun and not begun.shown and not any(isinstance(e, Fail) for e in effects):
             begun.tell(event.now_ns, "held", "waits for its turn: others wait for the same workers")

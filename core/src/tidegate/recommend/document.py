@@ -16,14 +16,14 @@ DOCUMENT_VERSION = 1
 Document = dict[str, Any]
 
 
-def recommend_document(found: Recommendation, said: Sequence[str]) -> Document:
-    """Return the recommendation as a JSON document; `said`: its sentences from `verdicts`."""
+def recommend_document(found: Recommendation, sentences: Sequence[str]) -> Document:
+    """Return the recommendation as a JSON document; `sentences`: its sentences from `verdicts`."""
     return {
         "version": DOCUMENT_VERSION,
         "command": "recommend",
         "question": found.question.asked(),
         "verdict": found.verdict,
-        "words": list(said),
+        "words": list(sentences),
         "run": _candidate(found.candidate),
         "max_load": found.max_load,
         "hardware": found.chosen.site.words(found.count),

@@ -26,16 +26,16 @@ class FolderError(Exception):
     """Error: a folder cannot be written; the message says why."""
 
 
-def write_files(found: Recommendation, folder: Path, said: list[str]) -> list[Path]:
+def write_files(found: Recommendation, folder: Path, sentences: list[str]) -> list[Path]:
     """Write the files of a recommendation into a new folder; return their paths.
 
-    `said`: its sentences, for the README. Raises FolderError if the folder is not empty, and OSError if it cannot be
+    `sentences`: for the README. Raises FolderError if the folder is not empty, and OSError if it cannot be
     written.
     """
     check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     scenario = found.scenario
-    texts = {SCENARIO: _yaml(_scenario(found)), README: _readme(found, said)}
+    texts = {SCENARIO: _yaml(_scenario(found)), README: _readme(found, sentences)}
     if found.chosen.triton is not None and found.verdict != "keep":
         texts[TRITON] = dynamic_batching(found.question.scenario, found.chosen.triton)
     if found.verdict == "run":

@@ -30,10 +30,10 @@ MAX_STANDINGS = 12
 TRITON_LABEL = "Triton with its best settings"
 
 
-def recommend_page(found: Recommendation, said: Sequence[str], document: Document, origin: PageOrigin) -> str:
+def recommend_page(found: Recommendation, sentences: Sequence[str], document: Document, origin: PageOrigin) -> str:
     """Return the HTML page of `tidegate recommend`.
 
-    `said`: sentences of the recommendation; `document`: its JSON document, for download.
+    `sentences`: sentences of the recommendation; `document`: its JSON document, for download.
     """
     chosen = found.chosen
     parts: list[Chart | PageSection | None] = [
@@ -50,7 +50,7 @@ def recommend_page(found: Recommendation, said: Sequence[str], document: Documen
     ]
     return Page(
         f"What to run: {found.question.scenario.name}",
-        said,
+        sentences,
         origin,
         {
             "Goal": f"{limit(found.question.goal)} of every model",
@@ -134,7 +134,7 @@ def _standings(chosen: Assessment) -> PageSection:
 def _batchers(found: Recommendation) -> PageSection | None:
     if found.verdict == "keep" or not (tuned := settings_by_model(found)):
         return None
-    lines = [[name, said] for name, said in tuned.items()]
+    lines = [[name, settings_text] for name, settings_text in tuned.items()]
     return PageSection("How is Triton's own batcher tuned?", table(["model", "batching"], lines))
 
 

@@ -42,7 +42,7 @@ class SimulationRuns:
         new = {
             (key, trial.goal): trial
             for key, trial in zip(keys, trials, strict=True)
-            if self._told(key, trial.goal) is None
+            if self._known_outcome(key, trial.goal) is None
         }
         if new:
             found = self.collect(label, run_parallel(simulate_run, [*new.values()], jobs=self.jobs), len(new))
@@ -52,10 +52,10 @@ class SimulationRuns:
                 else:
                     self._known[key] = outcome
             self.count += len(new)
-        told = [self._told(key, trial.goal) for key, trial in zip(keys, trials, strict=True)]
-        return [outcome for outcome in told if outcome is not None]
+        known = [self._known_outcome(key, trial.goal) for key, trial in zip(keys, trials, strict=True)]
+        return [outcome for outcome in known if outcome is not None]
 
-    def _told(self, key: Key, goal: float | None) -> SimulationOutcome | None:
+    def _known_outcome(self, key: Key, goal: float | None) -> SimulationOutcome | None:
         """Return the known outcome of a run; a complete run covers one with any goal."""
         if (known := self._known.get(key)) is not None:
             return known

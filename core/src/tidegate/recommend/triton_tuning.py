@@ -56,7 +56,9 @@ def nearby(choice: PolicyChoice) -> list[PolicyChoice]:
     for name, factor in product(TIME_OPTIONS, (0.6, 1.5)):
         if options.get(name):
             scaled = {
-                model: {**said, name: _rounded(said[name] * factor)} for model, said in own.items() if name in said
+                model: {**own_options, name: _rounded(own_options[name] * factor)}
+                for model, own_options in own.items()
+                if name in own_options
             }
             around.append(_written({**options, name: _rounded(options[name] * factor)}, own | scaled))
     if sizes:
@@ -124,9 +126,9 @@ def _written(options: dict[str, Any], own: Own) -> PolicyChoice:
     common = {name: value for name, value in options.items() if name != "models"}
     for_all: dict[str, Any] = {**dict.fromkeys(TIME_OPTIONS, 0.0), "preferred_batch_size": [], **common}
     models = {
-        model: said
+        model: changed
         for model, changes in sorted(own.items())
-        if (said := {name: value for name, value in changes.items() if value != for_all[name]})
+        if (changed := {name: value for name, value in changes.items() if value != for_all[name]})
     }
     if not models:
         return PolicyChoice(name=TRITON_POLICY, options=common)

@@ -29,8 +29,15 @@ MIN_ATTAINMENT_GAIN = 0.005
 
 def verdicts(found: Recommendation) -> list[str]:
     """Return the recommendation as sentences, the answer first."""
-    said = [_answer(found), _as_recorded(found), _sustained(found), _losers(found), *_others(found), _too_few(found)]
-    return list(filter(None, [*said, _saved(found), _offers(found), _changes(found)]))
+    sentences = [
+        _answer(found),
+        _as_recorded(found),
+        _sustained(found),
+        _losers(found),
+        *_others(found),
+        _too_few(found),
+    ]
+    return list(filter(None, [*sentences, _saved(found), _offers(found), _changes(found)]))
 
 
 def settings(candidate: Candidate) -> str:
@@ -104,13 +111,13 @@ def _capitalized(text: str) -> str:
 
 def _keeps(its: HeldOutResult, goal: float) -> str:
     """Return the attainment of all requests and of the worst model as text, with the models that miss the goal."""
-    said = f"{between(its.attainment)} of the requests on time"
+    text = f"{between(its.attainment)} of the requests on time"
     if len(its.models) <= 1 or its.worst_mean == 1:
-        return said
+        return text
     below = [f"{name} ({share(each.mean)})" for name, each in its.models.items() if each.mean < goal]
     if below:
-        return f"{said}; below {limit(goal)}: {listed(below)}"
-    return f"{said}, and at least {share(its.worst_mean)} of every model"
+        return f"{text}; below {limit(goal)}: {listed(below)}"
+    return f"{text}, and at least {share(its.worst_mean)} of every model"
 
 
 def _as_recorded(found: Recommendation) -> str:
@@ -164,10 +171,10 @@ def _others(found: Recommendation) -> Iterator[str]:
     for _, each in chosen.contenders():
         if each.candidate == best.candidate or (at_best and each not in (chosen.current, chosen.unmodified)):
             continue
-        said = f"{_capitalized(_name(found, each))} answers {_keeps(each.result, found.question.goal)}"
+        text = f"{_capitalized(_name(found, each))} answers {_keeps(each.result, found.question.goal)}"
         if each.candidate == chosen.triton and chosen.is_triton_tuned:
-            said += " (tuned as well as it can be)"
-        yield said + (f", {_gain(each.result, best.result)}." if found.verdict == "keep" else ".")
+            text += " (tuned as well as it can be)"
+        yield text + (f", {_gain(each.result, best.result)}." if found.verdict == "keep" else ".")
 
 
 def _gain(ours: HeldOutResult, theirs: HeldOutResult) -> str:
@@ -240,9 +247,9 @@ def _offer(its: Assessment) -> str:
 
 def _changes(found: Recommendation) -> str:
     """Return a sentence on the assessed changes of traffic, SLOs and hardware."""
-    told = [(change.name, _change(change, found)) for change in found.chosen.changes]
-    parts = [f"with {name}, {said}" for name, said in told if said]
-    same = [name for name, said in told if not said]
+    effects = [(change.name, _change(change, found)) for change in found.chosen.changes]
+    parts = [f"with {name}, {effect}" for name, effect in effects if effect]
+    same = [name for name, effect in effects if not effect]
     if parts:
         return f"What would change it: {'; '.join(parts)}."
     return f"{_capitalized(listed(same))} would not change it." if same else ""
@@ -262,11 +269,11 @@ def _change(change: ChangedAssessment, found: Recommendation) -> str:
     is_other_better = other is not None and other.attainment.mean > mine.attainment.mean + MIN_ATTAINMENT_GAIN
     if not is_other_better and mine.keeps(goal) == kept:
         return ""
-    said = share(mine.attainment.mean)
+    text = share(mine.attainment.mean)
     if len(mine.models) > 1:
-        said += f", {share(mine.worst_mean)} of the worst model"
+        text += f", {share(mine.worst_mean)} of the worst model"
     if kept and not mine.keeps(goal):
-        said += f", below {limit(goal)}"
+        text += f", below {limit(goal)}"
     if other is not None and is_other_better:
-        said += f" ({name} {share(other.attainment.mean)}, so that the answer would be another)"
-    return said
+        text += f" ({name} {share(other.attainment.mean)}, so that the answer would be another)"
+    return text

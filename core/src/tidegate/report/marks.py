@@ -67,8 +67,8 @@ class PointMarks:
         says = self.says or [""] * len(self.points)
         return "".join(
             f'<circle cx="{percent(x.place(at))}" cy="{height * (1 - y.place(value)):.1f}" r="{self.radius:g}" '
-            f'fill="{fill}" fill-opacity=".75" stroke="{css(self.color)}">{titled(said)}</circle>'
-            for (at, value), said in zip(self.points, says, strict=True)
+            f'fill="{fill}" fill-opacity=".75" stroke="{css(self.color)}">{titled(text)}</circle>'
+            for (at, value), text in zip(self.points, says, strict=True)
         )
 
 
@@ -115,11 +115,11 @@ class ColumnMarks:
         """Return a rectangle for each bar over axes `x` and `y`; `height`: of the plot, in pixels."""
         says = self.says or [""] * len(self.bars)
         drawn = []
-        for (start, end, value), said in zip(self.bars, says, strict=True):
+        for (start, end, value), text in zip(self.bars, says, strict=True):
             top = height * (1 - y.place(value))
             drawn.append(
                 f'<rect x="{percent(x.place(start))}" width="{percent(x.place(end) - x.place(start))}" y="{top:.1f}" '
-                f'height="{height - top:.1f}" fill="{css(self.color)}">{titled(said)}</rect>'
+                f'height="{height - top:.1f}" fill="{css(self.color)}">{titled(text)}</rect>'
             )
         return "".join(drawn)
 
@@ -137,6 +137,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.2f}%"
 
 
-def titled(said: str) -> str:
+def titled(text: str) -> str:
     """Return a tooltip as SVG, which screen readers read, too; empty without text."""
-    return f"<title>{escape(said)}</title>" if said else ""
+    return f"<title>{escape(text)}</title>" if text else ""

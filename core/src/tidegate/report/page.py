@@ -80,8 +80,8 @@ class Page:
         """Return the page as HTML."""
         style, script = (files(__package__).joinpath(name).read_text("utf-8") for name in ("style.css", "zoom.js"))
         zoomed = any('class="gantt"' in part.body for part in self.parts)
-        verdicts = "".join(f"<p>{escape(said)}</p>" for said in self.verdicts)
-        warnings = "".join(f'<p class="warning">{escape(said)}</p>' for said in self.warnings)
+        verdicts = "".join(f"<p>{escape(sentence)}</p>" for sentence in self.verdicts)
+        warnings = "".join(f'<p class="warning">{escape(sentence)}</p>' for sentence in self.warnings)
         facts = "".join(
             f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
             for name, value in {**self.origin.facts(), **self.facts}.items()

@@ -33,7 +33,7 @@ def value_problem(error: ErrorDetails) -> ValueProblem:
     kind, given, context = error["type"], error["input"], error.get("ctx", {})
     if given is None and kind in _FIELDS:
         return ValueProblem("is empty")
-    said = _said(given)
+    shown = _shown(given)
     match kind:
         case _ if kind in _TYPES_OF_VALUES:
             wanted = f"must be {_TYPES_OF_VALUES[kind]}"
@@ -47,18 +47,18 @@ def value_problem(error: ErrorDetails) -> ValueProblem:
         case "string_pattern_mismatch":
             wanted = f"must match the pattern {context['pattern']}"
         case "too_short" | "too_long":
-            wanted, said = _counted(kind, context, "entry", "entries"), str(context["actual_length"])
+            wanted, shown = _counted(kind, context, "entry", "entries"), str(context["actual_length"])
         case "union_tag_invalid":
-            wanted, said = f"{_tag(context)} must be one of {context['expected_tags']}", repr(context["tag"])
+            wanted, shown = f"{_tag(context)} must be one of {context['expected_tags']}", repr(context["tag"])
         case "missing" | "union_tag_not_found":
-            wanted, said = f"{_tag(context)} must be given".lstrip(), ""
+            wanted, shown = f"{_tag(context)} must be given".lstrip(), ""
         case "value_error" | "assertion_error":
-            wanted, said = str(context["error"]), ""
+            wanted, shown = str(context["error"]), ""
         case "json_invalid":
-            wanted, said = f"is no JSON: {context['error']}", ""
+            wanted, shown = f"is no JSON: {context['error']}", ""
         case _:
             wanted = plain_message(error["msg"])
-    return ValueProblem(wanted, said)
+    return ValueProblem(wanted, shown)
 
 
 def plain_message(message: str) -> str:
@@ -119,7 +119,7 @@ def _counted(kind: str, context: dict[str, Any], one: str, many: str) -> str:
     return f"must have {word} {count} {one if count == 1 else many}"
 
 
-def _said(given: object) -> str:
+def _shown(given: object) -> str:
     match given:
         case None:
             return "nothing"
@@ -186,7 +186,7 @@ def field_errors(
         if not where and (named := _NAMES_ITS_FIELD.match(what.wanted)):
             where, what = named[1], ValueProblem(named[2])
         wrong.setdefault(where or whole, []).append(what)
-    return tuple(FieldError(where, what) for where, said in wrong.items() for what in _as_one(said))
+    return tuple(FieldError(where, what) for where, problems in wrong.items() for what in _as_one(problems))
 
 
 def format_field_errors(source: str, wrong: Sequence[FieldError], *, most: int = 8) -> str:
@@ -200,14 +200,14 @@ def format_field_errors(source: str, wrong: Sequence[FieldError], *, most: int =
     return "\n  ".join([f"{source}:", *map(str, wrong[:most]), *more])
 
 
-def _as_one(said: Sequence[ValueProblem]) -> Iterator[str]:
+def _as_one(problems: Sequence[ValueProblem]) -> Iterator[str]:
     """Merge the problems that several members of a union report for one value into one sentence."""
-    alike = {what.given for what in said}
-    if len(said) == 1 or len(alike) > 1 or not all(what.wanted.startswith("must be ") for what in said):
-        yield from dict.fromkeys(map(str, said))
+    alike = {what.given for what in problems}
+    if len(problems) == 1 or len(alike) > 1 or not all(what.wanted.startswith("must be ") for what in problems):
+        yield from dict.fromkeys(map(str, problems))
         return
-    wanted = dict.fromkeys(what.wanted.removeprefix("must be ") for what in said)
-    yield str(ValueProblem(f"must be {' or '.join(wanted)}", said[0].given))
+    wanted = dict.fromkeys(what.wanted.removeprefix("must be ") for what in problems)
+    yield str(ValueProblem(f"must be {' or '.join(wanted)}", problems[0].given))
 
 
 def _is_other_than_text(location: Location, places: Sequence[Location], *, deeper: bool = False) -> bool:

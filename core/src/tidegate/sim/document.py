@@ -29,9 +29,9 @@ def simulate_document(scenario: Scenario, results: Sequence[RunResult]) -> Docum
         for change in result.changes
     ]
     advice = [
-        {"policy": result.total.policy, "seed": result.total.seed, **asdict(said)}
+        {"policy": result.total.policy, "seed": result.total.seed, **asdict(each)}
         for result in results
-        for said in result.advice
+        for each in result.advice
     ]
     return {**_head("simulate", scenario), "rows": _rows(results), "advice": advice, "changes": changes}
 

@@ -33,12 +33,12 @@ class ProfileBounds(NamedTuple):
         return self.quick.profiles != self.slow.profiles
 
 
-def profile_bounds(begin: ShadowSetup, told: Mapping[str, TritonBatchStats]) -> ProfileBounds:
-    """Return the setup with profiles for the models without a measured one. `told`: batch statistics by model."""
+def profile_bounds(begin: ShadowSetup, batch_stats: Mapping[str, TritonBatchStats]) -> ProfileBounds:
+    """Return the setup with profiles for the models without a measured one. `batch_stats`: by model."""
     quick, slow = dict[str, dict[int, float]](), dict[str, dict[int, float]]()
     doubts = dict[str, str]()
     for model in begin.setup.models:
-        stats = told.get(model.name)
+        stats = batch_stats.get(model.name)
         if model.name not in begin.guessed or stats is None or not stats.batches:
             continue
         known = _known_ms(stats)

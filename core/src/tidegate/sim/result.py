@@ -300,8 +300,8 @@ class _Books:
     def advice(self) -> list[WorkerAdvice]:
         """Return the recommendations on the number of workers in the window."""
         return [
-            WorkerAdvice((at_ns - self._start_ns) / NS_PER_S, said.workers, said.reason)
-            for at_ns, said in self._record.advice
+            WorkerAdvice((at_ns - self._start_ns) / NS_PER_S, advice.workers, advice.reason)
+            for at_ns, advice in self._record.advice
             if self._start_ns <= at_ns < self._end_ns
         ]
 
@@ -361,7 +361,7 @@ class _Books:
 
 
 def _advice_in_short(advice: list[WorkerAdvice]) -> dict[str, float]:
-    workers = [said.workers for said in advice]
+    workers = [each.workers for each in advice]
     if not workers:
         return {"count": 0}
     return {"count": len(workers), "least": min(workers), "most": max(workers), "last": workers[-1]}

@@ -73,7 +73,7 @@ class ShadowWindow:
         self._seen = [request for request in seen if request.at_ns >= since_ns]
         ended = [*self._ended, *passed.ended][-2 * MAX_REQUESTS :]
         self._ended = [answer for answer in ended if answer.at_ns >= since_ns]
-        self._executed = [said for said in self._executed if said[0] >= since_ns]
+        self._executed = [each for each in self._executed if each[0] >= since_ns]
         if passed.executed:
             of_models: dict[str, dict[str, TritonStatistics]] = {}
             for each in passed.executed:
@@ -91,7 +91,7 @@ class ShadowWindow:
         first_ns = seen[0].at_ns
         ended = [answer for answer in self._ended if first_ns <= answer.at_ns < until_ns]
         headroom = ResponseMargin()
-        of_model = {model.name: self._told(model.name, seen, ended) for model in begin.setup.models}
+        of_model = {model.name: self._batch_stats(model.name, seen, ended) for model in begin.setup.models}
         bounds = profile_bounds(begin, of_model)
         begin = replace(begin, setup=bounds.quick)
         quick = self._under_policy(begin, seen, headroom)
@@ -219,20 +219,22 @@ class ShadowWindow:
 
     def _doubt(self, requested: set[str], bounds: ProfileBounds, others: int) -> str:
         """Return the assumptions of an estimate, as sentences."""
-        said = [bounds.doubts[model] for model in sorted(requested.intersection(bounds.doubts))]
+        doubts = [bounds.doubts[model] for model in sorted(requested.intersection(bounds.doubts))]
         if assumed := sorted(requested.intersection(self._begin.assumed)):
-            said.append(f"As if scheduling: batched were set for {', '.join(assumed)}, as its Triton batches it.")
+            doubts.append(f"As if scheduling: batched were set for {', '.join(assumed)}, as its Triton batches it.")
         if others:
-            said.append(f"{others} requests could not be scheduled in any case.")
-        return " ".join(said)
+            doubts.append(f"{others} requests could not be scheduled in any case.")
+        return " ".join(doubts)
 
-    def _told(self, model: str, seen: Sequence[BypassedRequest], ended: Sequence[BypassedResponse]) -> TritonBatchStats:
+    def _batch_stats(
+        self, model: str, seen: Sequence[BypassedRequest], ended: Sequence[BypassedResponse]
+    ) -> TritonBatchStats:
         """Return the batch statistics of a model in the window; none for a measured model with several shapes."""
         shapes = {request.shape for request in seen if request.model == model}
         if len(shapes) > 1 and model not in self._begin.guessed:
             return NOTHING_TOLD
-        said = [(now_ns, of_models.get(model, {})) for now_ns, of_models in self._executed]
-        return batch_stats_between(said, [answer for answer in ended if answer.model == model])
+        counters = [(now_ns, of_models.get(model, {})) for now_ns, of_models in self._executed]
+        return batch_stats_between(counters, [answer for answer in ended if answer.model == model])
 
 
 def _interval(blocks: list[list[int]], column: int, error: float, measured: float, policy: int) -> tuple[float, float]:

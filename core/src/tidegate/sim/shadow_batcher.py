@@ -38,25 +38,25 @@ class OwnBatcher:
         self,
         begin: ShadowSetup,
         seen: Sequence[BypassedRequest],
-        told: Mapping[str, TritonBatchStats],
+        batch_stats: Mapping[str, TritonBatchStats],
         between_ns: tuple[int, int],
     ) -> list[int | None]:
         """Return the latency of each request in ns, simulated with Triton's batcher; None if it had no response.
 
-        `seen`: requests of the window. `told`: batch statistics by model. `between_ns`: start and end of the period of
+        `seen`: requests of the window. `batch_stats`: by model. `between_ns`: start and end of the period of
         these statistics in ns. Raises PluginError.
         """
-        counted = [each for of_model in told.values() for each in of_model.sizes]
+        counted = [each for of_model in batch_stats.values() for each in of_model.sizes]
         if not counted:
             self.begin_ms = None
-            return self._replay(begin, seen, told, BEGINS_MS[0]).took_ns
+            return self._replay(begin, seen, batch_stats, BEGINS_MS[0]).took_ns
 
         def replay(at: int) -> tuple[float, ShadowReplayResult]:
-            replayed = self._replay(begin, seen, told, BEGINS_MS[at])
+            replayed = self._replay(begin, seen, batch_stats, BEGINS_MS[at])
             simulated = [
                 (rows, 1)
                 for ended_ns, model, rows in replayed.batches
-                if told[model].sizes and between_ns[0] <= ended_ns < between_ns[1]
+                if batch_stats[model].sizes and between_ns[0] <= ended_ns < between_ns[1]
             ]
             return _mean_log(simulated) - _mean_log(counted), replayed
 
@@ -75,16 +75,16 @@ class OwnBatcher:
         self,
         begin: ShadowSetup,
         seen: Sequence[BypassedRequest],
-        told: Mapping[str, TritonBatchStats],
+        batch_stats: Mapping[str, TritonBatchStats],
         begin_ms: float,
     ) -> ShadowReplayResult:
         models = begin.batcher.get("models", {})
         options: dict[str, Any] = {
             **begin.batcher,
             "begin_ms": begin_ms,
-            "models": {name: {**models.get(name, {}), "executed": each.before} for name, each in told.items()},
+            "models": {name: {**models.get(name, {}), "executed": each.before} for name, each in batch_stats.items()},
         }
-        return replay_under_batcher(begin, self._plugins, seen, options, told)
+        return replay_under_batcher(begin, self._plugins, seen, options, batch_stats)
 
 
 class TunedBatcher:
@@ -106,24 +106,24 @@ class TunedBatcher:
         self,
         begin: ShadowSetup,
         seen: Sequence[BypassedRequest],
-        told: Mapping[str, TritonBatchStats],
+        batch_stats: Mapping[str, TritonBatchStats],
         own: tuple[float | None, list[int | None]],
         on_time: Callable[[Sequence[int | None]], int],
     ) -> list[int | None]:
         """Return the latency of each request in ns under the best setting; None if it had no response.
 
-        `seen`: requests of the window. `told`: batch statistics by model. `own`: wake-up time of an idle instance in
+        `seen`: requests of the window. `batch_stats`: by model. `own`: wake-up time of an idle instance in
         ms, and the latencies under the models' own configuration. `on_time` counts the requests with such latencies
         that meet their SLOs. Raises PluginError.
         """
         begin_ms, best = own
         if self.setting:
-            best = max(best, self._replay(begin, seen, told, begin_ms, self.setting), key=on_time)
+            best = max(best, self._replay(begin, seen, batch_stats, begin_ms, self.setting), key=on_time)
             if best is own[1]:
                 self.setting = ""
         other = next(self._others)
         if other != self.setting:
-            tried = self._replay(begin, seen, told, begin_ms, other)
+            tried = self._replay(begin, seen, batch_stats, begin_ms, other)
             if on_time(tried) > on_time(best):
                 self.setting, best = other, tried
         return best
@@ -132,16 +132,17 @@ class TunedBatcher:
         self,
         begin: ShadowSetup,
         seen: Sequence[BypassedRequest],
-        told: Mapping[str, TritonBatchStats],
+        batch_stats: Mapping[str, TritonBatchStats],
         begin_ms: float | None,
         setting: str,
     ) -> list[int | None]:
         own, tuned = begin.batcher.get("models", {}), self._settings[setting]["models"]
         models = {
-            name: {**own.get(name, {}), **tuned.get(name, {}), "executed": each.before} for name, each in told.items()
+            name: {**own.get(name, {}), **tuned.get(name, {}), "executed": each.before}
+            for name, each in batch_stats.items()
         }
         options = {**begin.batcher, "begin_ms": begin_ms or BEGINS_MS[0], "models": models}
-        return replay_under_batcher(begin, self._plugins, seen, options, told).took_ns
+        return replay_under_batcher(begin, self._plugins, seen, options, batch_stats).took_ns
 
 
 def _mean_log(sizes: Sequence[tuple[int, int]]) -> float:

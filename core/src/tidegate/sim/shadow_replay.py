@@ -44,13 +44,13 @@ def replay_under_batcher(
     plugins: Plugins,
     seen: Sequence[BypassedRequest],
     options: dict[str, Any],
-    told: Mapping[str, TritonBatchStats],
+    batch_stats: Mapping[str, TritonBatchStats],
 ) -> ShadowReplayResult:
     """Simulate Triton's own batcher with these options; late responses count, too.
 
-    `seen`: requests of the window. `told`: batch statistics by model, which replace the profiles. Raises PluginError.
+    `seen`: requests of the window. `batch_stats`: by model; they replace the profiles. Raises PluginError.
     """
-    return _replay(begin, plugins, seen, "triton", options, None, told)
+    return _replay(begin, plugins, seen, "triton", options, None, batch_stats)
 
 
 def _replay(
@@ -60,7 +60,7 @@ def _replay(
     policy: str,
     options: dict[str, Any],
     headroom: ResponseMargin | None,
-    told: Mapping[str, TritonBatchStats],
+    batch_stats: Mapping[str, TritonBatchStats],
 ) -> ShadowReplayResult:
     setup, first_ns = begin.setup, seen[0].at_ns
     slos_ns = tuple(NEVER_NS if model.slo_ns is None else model.slo_ns for model in setup.models)
@@ -82,7 +82,9 @@ def _replay(
         ),
     )
     record = RunRecord(sequence)
-    tables = {profile.key: told.get(profile.partition, NOTHING_TOLD).table_ns(profile) for profile in setup.profiles}
+    tables = {
+        profile.key: batch_stats.get(profile.partition, NOTHING_TOLD).table_ns(profile) for profile in setup.profiles
+    }
     cluster = Cluster(
         [SimulatedWorker(worker.id, worker.device_class) for worker in setup.workers],
         TrueLatency(tables, None, {}, shapes),

@@ -203,6 +203,6 @@ def _curves(
         middle = [(at, median([value for value, _ in own])) for at, own in sorted(by_value.items()) if own]
         marks.append(LineMark(middle, color, name, colors.dash_of(name)))
         dots = [(at, value) for at, own in by_value.items() for value, _ in own]
-        marks.append(PointMarks(dots, color, [said for own in by_value.values() for _, said in own], 3.5))
+        marks.append(PointMarks(dots, color, [text for own in by_value.values() for _, text in own], 3.5))
     legend = [LegendEntry(name, colors.of_contender(name), colors.dash_of(name), "line") for name in lines]
     return chart_of(f"{figure.question} {field}?", Plot(marks, x, y), legend=legend if len(lines) > 1 else ())

@@ -95,7 +95,7 @@ def advice_section(result: RunResult) -> PageSection | None:
     if not result.advice:
         return None
     heading = f"Advice on the number of workers: {result.total.policy}, seed {result.total.seed}"
-    lines = [[f"{said.at_s:.3f}", f"{said.workers:+d}", said.reason] for said in result.advice[:MAX_ADVICE]]
+    lines = [[f"{each.at_s:.3f}", f"{each.workers:+d}", each.reason] for each in result.advice[:MAX_ADVICE]]
     left = len(result.advice) - len(lines)
     if left:
         lines.append(["...", "", f"and {left:,} more"])

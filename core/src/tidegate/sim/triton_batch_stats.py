@@ -48,17 +48,17 @@ NOTHING_TOLD: Final = TritonBatchStats()
 
 
 def batch_stats_between(
-    said: Sequence[tuple[int, Mapping[str, TritonStatistics]]], ended: Iterable[BypassedResponse]
+    counters: Sequence[tuple[int, Mapping[str, TritonStatistics]]], ended: Iterable[BypassedResponse]
 ) -> TritonBatchStats:
     """Return the batches of one model that were executed between two times, by its counters, or `NOTHING_TOLD`.
 
-    `said`: statistics with their times in ns; `ended`: responses of the period. Between successive times only counters
+    `counters`: statistics with their times in ns; `ended`: responses of the period. Between two times only counters
     that were read at both count: a Triton that did not answer or restarted contributes nothing.
     """
     answered, answered_ns = 0, 0
     counts, total_ns, before = Counter[int](), Counter[int](), dict[str, int]()
     known_ns = list[tuple[int, int]]()
-    for (since_ns, first), (until_ns, last) in pairwise(said):
+    for (since_ns, first), (until_ns, last) in pairwise(counters):
         grown = [name for name in last if name in first and _went_on(first[name], last[name])]
         if grown:
             known_ns.append((since_ns, until_ns))

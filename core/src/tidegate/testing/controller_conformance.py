@@ -95,22 +95,22 @@ def answers(
     rng = random.Random(seed)
     layout = first or random_layout(rng)
     controller = make_controller(spec, layout, dict(options), seed=seed)
-    said: list[Layout | None] = []
+    layouts: list[Layout | None] = []
     for step in range(1, steps + 1):
         observed = random_observation(rng, step * 10 * NS_PER_S, 10 * NS_PER_S, layout)
         try:
             answer = controller.step(observed)
         except PlanningError:
             answer = None
-        said.append(answer)
+        layouts.append(answer)
         if isinstance(answer, Layout) and rng.random() < 0.8:  # else the governor refused it
             layout = answer
-    return said
+    return layouts
 
 
-def digest(said: list[Layout | None]) -> str:
+def digest(layouts: list[Layout | None]) -> str:
     """Return answers as text, for a comparison byte by byte."""
-    return json.dumps([answer and answer.model_dump(mode="json") for answer in said])
+    return json.dumps([answer and answer.model_dump(mode="json") for answer in layouts])
 
 
 class ControllerConformance:
@@ -133,8 +133,8 @@ class ControllerConformance:
 
     def test_it_answers_with_layouts_that_add_up(self) -> None:
         """Check that each answer is None or a consistent layout. Raises ConformanceError."""
-        for seed, said in self._said().items():
-            for answer in said:
+        for seed, layouts in self._layouts_by_seed().items():
+            for answer in layouts:
                 if answer is None:
                     continue
                 if not isinstance(answer, Layout):
@@ -148,17 +148,17 @@ class ControllerConformance:
 
     def test_it_serves_every_model(self) -> None:
         """Check that no answer omits a served model, which the governor would reject. Raises ConformanceError."""
-        for seed, said in self._said().items():
+        for seed, layouts in self._layouts_by_seed().items():
             first = {model.name for model in (self.layout or random_layout(random.Random(seed))).models}
-            for answer in said:
+            for answer in layouts:
                 lost = first - {model.name for model in answer.models} if answer else set()
                 if lost:
                     raise ConformanceError(f"{self._where(seed)}: its layout does without {sorted(lost)}")
 
     def test_it_is_deterministic(self) -> None:
         """Check that equal seeds and observations give equal layouts. Raises ConformanceError."""
-        for seed, said in self._said().items():
-            if digest(said) != digest(answers(self.spec, self.options, self.layout, seed, self.steps)):
+        for seed, layouts in self._layouts_by_seed().items():
+            if digest(layouts) != digest(answers(self.spec, self.options, self.layout, seed, self.steps)):
                 raise ConformanceError(f"{self._where(seed)}: asked the same again, it answers otherwise")
 
     def test_it_is_deterministic_across_processes(self) -> None:
@@ -172,7 +172,7 @@ class ControllerConformance:
             asked = pickle.dumps((self.spec, dict(self.options), self.layout, list(seeds), self.steps))
         except (AttributeError, pickle.PicklingError) as error:
             raise SkipTest(f"controller {self.spec.name!r} cannot be imported by another process: {error}") from error
-        mine = [digest(self._said()[seed]) for seed in seeds]
+        mine = [digest(self._layouts_by_seed()[seed]) for seed in seeds]
         for hash_seed in ("1", "2"):
             environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
             done = subprocess.run(
@@ -214,17 +214,17 @@ class ControllerConformance:
 
     @classmethod
     @cache
-    def _said(cls) -> dict[int, list[Layout | None]]:
+    def _layouts_by_seed(cls) -> dict[int, list[Layout | None]]:
         """Return its answer in each situation, by seed; exceptions other than PlanningError are failures."""
-        said = {}
+        layouts = {}
         for seed in range(cls.situations):
             try:
-                said[seed] = answers(cls.spec, cls.options, cls.layout, seed, cls.steps)
+                layouts[seed] = answers(cls.spec, cls.options, cls.layout, seed, cls.steps)
             except Exception as error:
                 raise ConformanceError(
                     f"controller {cls.spec.name!r} in situation {seed}: it raised {type(error).__name__}: {error}"
                 ) from error
-        return said
+        return layouts
 
     def _where(self, seed: int) -> str:
         return f"controller {self.spec.name!r} in situation {seed}"

@@ -30,10 +30,10 @@ def _read(given: object, folder: Path) -> Layout:
         raise ValueError(f"layout: {field_errors(error, Layout)[0]}") from error
 
 
-def _models(layout: Layout, said: Sequence[Any]) -> list[Any]:
-    named = {model["name"]: model for model in said if isinstance(model, dict) and "name" in model}
-    if len(named) < len(said):
-        return [*said]  # which is wrong: let that be said
+def _models(layout: Layout, listed: Sequence[Any]) -> list[Any]:
+    named = {model["name"]: model for model in listed if isinstance(model, dict) and "name" in model}
+    if len(named) < len(listed):
+        return [*listed]  # which is wrong: let that be said
     if unknown := sorted(named.keys() - {model.name for model in layout.models}):
         models = did_you_mean(unknown[0], [model.name for model in layout.models], "it has")
         raise ValueError(f"models: {unknown[0]!r} is no model of the layout{models}")

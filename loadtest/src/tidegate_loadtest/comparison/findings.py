@@ -132,7 +132,7 @@ def verdict_of(contrast: TargetContrast, of_target: ConfidenceInterval, of_base:
 def verdicts(comparison: Comparison) -> list[str]:
     """Return the verdicts of every other target against the first."""
     base, *others = comparison.targets
-    said = []
+    sentences = []
     for target in others:
         if reasons := [
             f"{each.name}: {live.not_measured}"
@@ -140,7 +140,7 @@ def verdicts(comparison: Comparison) -> list[str]:
             for live in comparison.of(each)
             if live.not_measured
         ]:
-            said.append(
+            sentences.append(
                 f"{target.name} against {base.name}: not measured in {len(reasons)} of {2 * len(comparison.complete)} "
                 f"runs, first {reasons[0]}."
             )
@@ -148,15 +148,15 @@ def verdicts(comparison: Comparison) -> list[str]:
         contrast = contrast_of(comparison, target, base, ATTAINMENT_FIGURE)
         own, of_base = (interval_of(comparison, each, ATTAINMENT_FIGURE) for each in (target, base))
         if contrast and own and of_base:
-            said.append(verdict_of(contrast, own, of_base))
-    return said
+            sentences.append(verdict_of(contrast, own, of_base))
+    return sentences
 
 
 def warnings(comparison: Comparison) -> list[str]:
     """Return warnings: why the comparison ended early, runs limited by the generator, failed requests."""
-    said = [f"ended early: {comparison.stopped}"] if comparison.stopped else []
+    sentences = [f"ended early: {comparison.stopped}"] if comparison.stopped else []
     if comparison.stopped and (complete := len(comparison.complete)) < len(comparison.seeds):
-        said.append(f"only {complete} of {len(comparison.seeds)} rounds are complete: the figures are of these")
+        sentences.append(f"only {complete} of {len(comparison.seeds)} rounds are complete: the figures are of these")
     failures = []
     for target in comparison.targets:
         lives = [live for live in comparison.lives if live.run.policy.title == target.name]
@@ -164,7 +164,7 @@ def warnings(comparison: Comparison) -> list[str]:
             sent = sum(live.result.total.accepted for live in lives)
             messages = _first_messages([live.seen for live in lives])
             failures.append(f"{target.name}: {failed:,} of {sent:,} requests failed{messages}")
-    return said + failures
+    return sentences + failures
 
 
 def late_p99_ms(comparison: Comparison, target: Target) -> float | None:

@@ -21,7 +21,7 @@ MIN_SOLO = 4
 
 def with_compute(solo: Sequence[SoloRun], compute: Mapping[tuple[str, int, float], float]) -> list[SoloRun]:
     """Return solo runs with their compute time in ms. Raises RunsError if it exceeds the latency."""
-    told = []
+    runs = []
     for run in solo:
         gpu_ms = compute.get((run.model, run.rows, run.percent), run.gpu_ms)
         if gpu_ms is not None and gpu_ms > run.taken_ms:
@@ -29,17 +29,17 @@ def with_compute(solo: Sequence[SoloRun], compute: Mapping[tuple[str, int, float
                 f"{run.model!r}, batch {run.rows} on {run.percent:g} %: computing took {gpu_ms:g} ms of "
                 f"{run.taken_ms:g}: the files are not of the same runs"
             )
-        told.append(replace(run, gpu_ms=gpu_ms))
-    return told
+        runs.append(replace(run, gpu_ms=gpu_ms))
+    return runs
 
 
 def transfers(solo: Iterable[SoloRun]) -> dict[str, NonDecreasingLine]:
     """Return the transfer time over the bus by model and rows, from the runs that measure it."""
-    told: dict[str, list[tuple[float, float]]] = {}
+    points_of: dict[str, list[tuple[float, float]]] = {}
     for run in solo:
         if run.gpu_ms is not None:
-            told.setdefault(run.model, []).append((run.rows, run.taken_ms - run.gpu_ms))
-    return {model: _line(points) for model, points in told.items()}
+            points_of.setdefault(run.model, []).append((run.rows, run.taken_ms - run.gpu_ms))
+    return {model: _line(points) for model, points in points_of.items()}
 
 
 def fit(

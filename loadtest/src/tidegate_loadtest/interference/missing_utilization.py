@@ -55,10 +55,10 @@ def learn_uses(
             mine = victim == number
             minds[number], _ = nnls(terms[mine], height[mine])
         each = minds[victim]
-        told = weight * each[:, 0]
-        stiff = np.sqrt(PRIOR_RUNS * np.mean(told**2)) * np.eye(len(alike))
-        rest = height - told * cache - weight * each[:, 1] * dram
-        used, _ = nnls(np.vstack([felt * told[:, None], stiff]), np.concatenate([rest, stiff @ alike]))
+        cache_weight = weight * each[:, 0]
+        stiff = np.sqrt(PRIOR_RUNS * np.mean(cache_weight**2)) * np.eye(len(alike))
+        rest = height - cache_weight * cache - weight * each[:, 1] * dram
+        used, _ = nnls(np.vstack([felt * cache_weight[:, None], stiff]), np.concatenate([rest, stiff @ alike]))
         if not used.any():
             return {}
         if len(unseen) == len(victims):  # then their unit is arbitrary

@@ -52,8 +52,8 @@ class TritonConnection(ABC):
         """Send a request and wait; return its status and the error message."""
         answer: AsyncResult[tuple[str, str]] = AsyncResult()
         self.send(request, lambda status, message: answer.set((status, message)))
-        said: tuple[str, str] = answer.get()
-        return said
+        outcome: tuple[str, str] = answer.get()
+        return outcome
 
     @abstractmethod
     def check_live(self) -> None:

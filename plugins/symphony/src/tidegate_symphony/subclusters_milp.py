@@ -154,19 +154,19 @@ def _run_cbc(program: _Program, started: bool, time_limit_s: float, progress: Pr
             program.lp.solve(solver)
         except pulp.PulpSolverError:
             return 0.0
-        said = re.search(r"^Lower bound:\s+(\S+)", log.read_text(), re.MULTILINE)
+        lower_bound = re.search(r"^Lower bound:\s+(\S+)", log.read_text(), re.MULTILINE)
     if program.lp.sol_status == pulp.LpSolutionOptimal:
         return float(program.lp.objective.value()) * program.scale
-    return float(said[1]) * program.scale if said else 0.0
+    return float(lower_bound[1]) * program.scale if lower_bound else 0.0
 
 
 def _run_highs(program: _Program, started: bool, time_limit_s: float, progress: Progress) -> float:
     """Run HiGHS; returns the bound. It reports each better assignment."""
     pulp, highspy = _import("pulp"), _import("highspy")
 
-    def improved(kind: object, message: str, said: Any, answer: object, data: object) -> None:  # noqa: ANN401
-        bound = max(said.mip_dual_bound, 0.0)  # minus infinity before the first relaxation is solved
-        progress(objective=said.objective_function_value * program.scale, bound=bound * program.scale)
+    def improved(kind: object, message: str, progress_data: Any, answer: object, data: object) -> None:  # noqa: ANN401
+        bound = max(progress_data.mip_dual_bound, 0.0)  # minus infinity before the first relaxation is solved
+        progress(objective=progress_data.objective_function_value * program.scale, bound=bound * program.scale)
 
     solver = pulp.HiGHS(
         msg=False,

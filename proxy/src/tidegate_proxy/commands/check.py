@@ -71,8 +71,8 @@ def check(
         if online and not problems:
             examination = asyncio.run(examine(read, plugins))
             tritons = examination.tritons
-            problems += _said(examination.findings, "error")
-            notices += _said(examination.findings, "warning")
+            problems += _field_errors(examination.findings, "error")
+            notices += _field_errors(examination.findings, "warning")
     if as_json:
         document = {
             "ok": not problems,
@@ -93,7 +93,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _said(findings: "Sequence[Finding]", severity: "Severity") -> "list[FieldError]":
+def _field_errors(findings: "Sequence[Finding]", severity: "Severity") -> "list[FieldError]":
     """The findings of one severity as what is said of fields."""
     from tidegate.schemas import FieldError
 

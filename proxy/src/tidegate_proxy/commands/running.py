@@ -27,8 +27,8 @@ def tell_tally(proxy: "Proxy") -> None:
     from tidegate_proxy.observability.observability import bypassed_in_words
 
     bypassed = bypassed_in_words(proxy.driver.observability.metrics.bypassed)
-    told = f"{proxy.engine.tally}; bypassed the scheduler: {bypassed or '0'}"
-    Console(soft_wrap=True, highlight=False).print(f"[dim]requests: {escape(told)}[/]")
+    summary = f"{proxy.engine.tally}; bypassed the scheduler: {bypassed or '0'}"
+    Console(soft_wrap=True, highlight=False).print(f"[dim]requests: {escape(summary)}[/]")
 
 
 def say_error(error: Exception | str) -> None:

@@ -31,7 +31,7 @@ def view(
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     try:
-        asyncio.run(show(log, port, told=typer.echo, browser=browser))
+        asyncio.run(show(log, port, notify=typer.echo, browser=browser))
     except KeyboardInterrupt:
         return
     except OSError as error:  # of the file, or of the port

@@ -27,18 +27,18 @@ def environment_of(worker: LayoutWorker | DeployedWorker) -> dict[str, str]:
     if not isinstance(part, Mps):
         return {}
     pipes = Path(os.environ.get(MPS_PIPE_VARIABLE, _DEFAULT_PIPES)) / _domain(worker)
-    told = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(part.percent), "CUDA_MPS_PIPE_DIRECTORY": str(pipes)}
+    variables = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(part.percent), "CUDA_MPS_PIPE_DIRECTORY": str(pipes)}
     if part.memory_mib:
-        told["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={part.memory_mib}M"
+        variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={part.memory_mib}M"
     if isinstance(worker.device.id, str):
-        told["CUDA_VISIBLE_DEVICES"] = worker.device.id
-    if _DRIVER.exists() and not _answers(told):
+        variables["CUDA_VISIBLE_DEVICES"] = worker.device.id
+    if _DRIVER.exists() and not _answers(variables):
         raise DeploymentError(
             f"worker {worker.name!r} has a share of GPU {worker.device.id}, and no MPS daemon answers at {pipes}: "
             f"start one there (nvidia-cuda-mps-control -d with CUDA_MPS_PIPE_DIRECTORY={pipes}, as this user), or say "
             f"with {MPS_PIPE_VARIABLE} where they are"
         )
-    return told
+    return variables
 
 
 def _domain(worker: LayoutWorker | DeployedWorker) -> str:
@@ -50,7 +50,7 @@ def _domain(worker: LayoutWorker | DeployedWorker) -> str:
     return f"{number}{place}".replace("/", "-")
 
 
-def _answers(told: Mapping[str, str]) -> bool:
+def _answers(variables: Mapping[str, str]) -> bool:
     control = which("nvidia-cuda-mps-control")
     if control is None:
         return False
@@ -58,7 +58,7 @@ def _answers(told: Mapping[str, str]) -> bool:
         asked = subprocess.run(
             [control],
             input=b"get_default_active_thread_percentage\n",
-            env={**os.environ, **told},
+            env={**os.environ, **variables},
             capture_output=True,
             timeout=_ASK_S,
             check=False,

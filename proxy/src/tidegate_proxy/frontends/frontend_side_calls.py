@@ -144,7 +144,7 @@ class RelayedExchange:
         self._send = send
         self._number = 0
         self._body: bytes | None = None
-        self._said: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
+        self._incoming: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
         """Frames from the shard that were not handled yet."""
         self._wanted = asyncio.Semaphore(0)
         """Parts of the body that the shard asks for."""
@@ -184,12 +184,12 @@ class RelayedExchange:
 
     def take(self, kind: int, payload: bytes) -> None:
         """Handle a frame from the shard."""
-        self._said.put_nowait((kind, payload))
+        self._incoming.put_nowait((kind, payload))
 
     def fail(self, failure: RequestFailed) -> None:
         """Handle the loss of the shard."""
         self._failure = failure
-        self._said.put_nowait((0, b""))
+        self._incoming.put_nowait((0, b""))
 
     async def _short_body(self) -> bytes | None:
         """The whole body where it is said to be short; None where the shard asks for it part by part."""
@@ -226,7 +226,7 @@ class RelayedExchange:
     def _leave(self) -> None:
         self._client_left = True
         self._tell(FrameType.GONE)
-        self._said.put_nowait((FrameType.GONE, b""))
+        self._incoming.put_nowait((FrameType.GONE, b""))
 
     def _tell(self, kind: FrameType, payload: bytes = b"") -> None:
         if self._shard and self._number:
@@ -234,7 +234,7 @@ class RelayedExchange:
 
     async def _answer(self) -> None:
         while True:
-            kind, payload = await self._said.get()
+            kind, payload = await self._incoming.get()
             if kind == FrameType.WANT:
                 self._wanted.release()
             elif kind == FrameType.START:
@@ -256,8 +256,8 @@ class RelayedExchange:
 
 def scope_of(scope: Scope) -> dict[str, Any]:
     """Return the part of ASGI's scope that a shard gets."""
-    told = {name: scope[name] for name in _PASSED_ON if name in scope}
-    return told | {
+    kept = {name: scope[name] for name in _PASSED_ON if name in scope}
+    return kept | {
         "client": scope.get("client"),
         "headers": scope["headers"],
         NAMES_EXTENSION: scope.get(NAMES_EXTENSION),

@@ -13,7 +13,7 @@ class ShardRoutes:
     """
 
     def __init__(self, shards: int) -> None:
-        self._said: list[ShardModels | None] = [None] * shards
+        self._announced: list[ShardModels | None] = [None] * shards
         """Last announcement of each shard; None: it has never connected."""
         self._linked = [False] * shards
         self._shard_of: dict[str, int] = {}
@@ -27,12 +27,12 @@ class ShardRoutes:
     @property
     def knows_all(self) -> bool:
         """Whether every shard has reported its models at some time."""
-        return None not in self._said
+        return None not in self._announced
 
     def said(self, shard: int, serves: ShardModels) -> None:
         """Apply a report of a shard."""
-        before = self._said[shard]
-        self._said[shard], self._linked[shard] = serves, True
+        before = self._announced[shard]
+        self._announced[shard], self._linked[shard] = serves, True
         self._left[shard] &= serves.leaving
         self._look_at(_all_of(serves) | (_all_of(before) if before else frozenset()))
 
@@ -40,15 +40,15 @@ class ShardRoutes:
         """Handle the loss of a shard. Models that no other has remain assigned to it, and are unavailable."""
         self._linked[shard] = False
         self._left[shard].clear()
-        if said := self._said[shard]:
-            self._look_at(_all_of(said))
+        if announced := self._announced[shard]:
+            self._look_at(_all_of(announced))
 
     def news(self) -> Iterator[tuple[int, list[str]]]:
         """Return the models that each shard gives up and gets no more requests for; each is reported once."""
-        for shard, said in enumerate(self._said):
-            if said is None or not self._linked[shard]:
+        for shard, announced in enumerate(self._announced):
+            if announced is None or not self._linked[shard]:
                 continue
-            left = {name for name in said.leaving - self._left[shard] if self._is_elsewhere(name, shard)}
+            left = {name for name in announced.leaving - self._left[shard] if self._is_elsewhere(name, shard)}
             if left:
                 self._left[shard] |= left
                 yield shard, sorted(left)
@@ -58,8 +58,8 @@ class ShardRoutes:
         return other is not None and other != shard and self._linked[other] and self._has(other, model)
 
     def _has(self, shard: int, model: str) -> bool:
-        said = self._said[shard]
-        return said is not None and model in said.models
+        announced = self._announced[shard]
+        return announced is not None and model in announced.models
 
     def _look_at(self, models: Iterable[str]) -> None:
         for model in models:
@@ -70,13 +70,13 @@ class ShardRoutes:
                 self._shard_of[model] = shard
 
     def _choice(self, model: str) -> int | None:
-        having = [shard for shard in range(len(self._said)) if self._has(shard, model)]
+        having = [shard for shard in range(len(self._announced)) if self._has(shard, model)]
         if linked := [shard for shard in having if self._linked[shard]]:
             return linked[0]
         leaving = [
             shard
-            for shard, said in enumerate(self._said)
-            if said is not None and model in said.leaving and self._linked[shard]
+            for shard, announced in enumerate(self._announced)
+            if announced is not None and model in announced.leaving and self._linked[shard]
         ]
         asked = self._shard_of.get(model)
         if asked in leaving:

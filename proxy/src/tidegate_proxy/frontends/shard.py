@@ -146,15 +146,15 @@ class Shard:
         Frontends that continue hold new requests instead, and keep their clients.
         """
         loop = asyncio.get_running_loop()
-        told = list(self._links)
-        for link in told:
+        links = list(self._links)
+        for link in links:
             link.is_retired = False
             if self._hold_s is None:
                 link.send(FrameType.RETIRE, payload=frames.encode(frames.RetireFrontend(within_s, within_s)))
             else:
                 link.send(FrameType.AWAY, payload=frames.size(round((within_s + self._hold_s) * 1e3)))
         give_up = loop.time() + min(within_s, _HEARD_S)
-        while any(link in self._links and not link.is_retired for link in told) and loop.time() < give_up:
+        while any(link in self._links and not link.is_retired for link in links) and loop.time() < give_up:
             await asyncio.sleep(_POLL_S)
 
     def retire_http(self, cut_s: float, serve_s: float) -> None:

@@ -68,10 +68,10 @@ class ShardRelay(Protocol):
 class ShardConnection:
     """Connection of a frontend to a shard. Call only from the event loop."""
 
-    def __init__(self, number: int, address: ShardAddress, told: "Frontend") -> None:
+    def __init__(self, number: int, address: ShardAddress, frontend: "Frontend") -> None:
         self.number = number
         self._address = address
-        self._told = told
+        self._frontend = frontend
         self.has_stopped = False
         """Whether it has ended because everything shuts down."""
         self._link: Link | None = None
@@ -177,7 +177,7 @@ class ShardConnection:
     async def keep_linked(self) -> None:
         """Run forever: connect to the shard, and reconnect."""
         wait_s, longest_s = _CONNECT_EVERY_S
-        said = ""
+        logged_error = ""
         while True:
             self._lost.clear()
             self._connecting = asyncio.ensure_future(self._address.connect(self._linked, self._refused))
@@ -189,10 +189,11 @@ class ShardConnection:
                     raise
                 continue  # it has moved meanwhile
             except OSError as error:
-                if self._address.is_elsewhere and str(error) != said and wait_s == longest_s:
-                    said = str(error)
+                if self._address.is_elsewhere and str(error) != logged_error and wait_s == longest_s:
+                    logged_error = str(error)
                     log.warning(
-                        "shard unreachable", extra={"shard": self.number, "address": str(self._address), "error": said}
+                        "shard unreachable",
+                        extra={"shard": self.number, "address": str(self._address), "error": logged_error},
                     )
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, longest_s)
@@ -200,7 +201,7 @@ class ShardConnection:
             began_s = asyncio.get_running_loop().time()
             await self._lost.wait()
             if asyncio.get_running_loop().time() - began_s > longest_s:
-                wait_s, said = _CONNECT_EVERY_S[0], ""
+                wait_s, logged_error = _CONNECT_EVERY_S[0], ""
             else:  # it closes the link at once, and may do so again
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, longest_s)
@@ -263,7 +264,7 @@ class ShardConnection:
         if relayed := self._under_way.get(number):
             relayed.take(kind, payload)
         elif not number:
-            self._told.shard_said(self, kind, payload)
+            self._frontend.shard_said(self, kind, payload)
 
     def lost(self) -> None:
         """Handle the loss of the shard."""
@@ -274,7 +275,7 @@ class ShardConnection:
                 one.fail(shutting_down() if self.has_stopped else shard_lost())
             except Exception as error:  # one that breaks keeps no other from hearing of it
                 faults.report("ending a call whose shard is lost", error)
-        self._told.shard_lost(self)
+        self._frontend.shard_lost(self)
         self._lost.set()
 
 

@@ -197,8 +197,8 @@ class HttpShardFanout:
             rows = [{**row, "shard": number} for number, answer in given.items() for row in json.loads(answer.body)]
             return replace(first, body=json.dumps(sorted(rows, key=lambda row: row["name"])).encode())
         if path != b"/metrics":
-            told = {str(number): json.loads(answer.body) for number, answer in given.items()}
-            return replace(first, body=json.dumps({"shards": told}).encode())
+            pages = {str(number): json.loads(answer.body) for number, answer in given.items()}
+            return replace(first, body=json.dumps({"shards": pages}).encode())
         families = [
             replace(family, samples=[sample.labeled("shard", str(number)) for sample in family.samples])
             for number, answer in given.items()

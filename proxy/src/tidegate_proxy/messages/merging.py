@@ -142,18 +142,18 @@ def scatter(
     response's raw outputs, in the order of its header.
     """
     if len(envelopes) == 1 and envelopes[0].heading.padded is None:
-        said = _Said(header, list(header.outputs), range(len(tensors)))
-        return [said.answer(envelopes[0], tensors)]
+        shared = _SharedFields(header, list(header.outputs), range(len(tensors)))
+        return [shared.answer(envelopes[0], tensors)]
     rows = [envelope.rows for envelope in envelopes]
     pieces = [_divide(output, tensor, rows) for output, tensor in zip(header.outputs, tensors, strict=True)]
-    describe_error: dict[tuple[object, ...], _Said] = {}
+    shared_fields: dict[tuple[object, ...], _SharedFields] = {}
     answers = []
     for index, envelope in enumerate(envelopes):
         heading = envelope.heading
         alike = heading.rows, heading.wanted, heading.padded and heading.padded.cuts
-        if alike not in describe_error:
-            describe_error[alike] = _said_to(heading, header)
-        answers.append(describe_error[alike].answer(envelope, [several[index] for several in pieces]))
+        if alike not in shared_fields:
+            shared_fields[alike] = _shared_fields_of(heading, header)
+        answers.append(shared_fields[alike].answer(envelope, [several[index] for several in pieces]))
     return answers
 
 
@@ -162,7 +162,7 @@ def has_strings(answer: bytes) -> bool:
     return answer.find(b"BYTES", 0, _HEADER_BYTES) >= 0
 
 
-class _Said:
+class _SharedFields:
     """Fields that several responses share, without ids and tensors."""
 
     __slots__ = ("_after_id", "_before_id", "_resizes", "kept")
@@ -196,7 +196,7 @@ class _Said:
         return join(header, cut, wire.RESPONSE_RAW_FIELD)
 
 
-def _said_to(heading: ParsedHeader, header: service_pb2.ModelInferResponse) -> _Said:
+def _shared_fields_of(heading: ParsedHeader, header: service_pb2.ModelInferResponse) -> _SharedFields:
     wanted = heading.wanted
     kept = [index for index, output in enumerate(header.outputs) if not wanted or output.name in wanted]
     outputs = []
@@ -214,7 +214,7 @@ def _said_to(heading: ParsedHeader, header: service_pb2.ModelInferResponse) -> _
         if shape != (to := tuple(output.shape)):
             resizes[index] = TensorResize(ELEMENT_BYTES[output.datatype], shape, to)
         outputs.append(output)
-    return _Said(header, outputs, kept, resizes)
+    return _SharedFields(header, outputs, kept, resizes)
 
 
 def _check_cut(cut: OutputCut, output: Output, model: str) -> None:

@@ -160,8 +160,8 @@ class RoleActor(_OnNode):
             raise NotStarted(str(error)) from None
         if self._name == "shard":
             return StartedProcesses(pid=self._role.pid, addresses={"shard": document["shards"][0]["address"]})
-        said = {name.lower(): address.removesuffix("/metrics") for name, address in self._role.announced.items()}
-        addresses = {name: seen_from_elsewhere(address, self._place.host) for name, address in said.items()}
+        addresses = {name.lower(): address.removesuffix("/metrics") for name, address in self._role.announced.items()}
+        addresses = {name: seen_from_elsewhere(address, self._place.host) for name, address in addresses.items()}
         return StartedProcesses(pid=self._role.pid, addresses=addresses)
 
     def follow(self, number: int, document: Document) -> None:

@@ -221,9 +221,9 @@ def describe(policy: str, compared: ModelComparison) -> str:
 
 
 def _words_of(side: TrafficGroup) -> str:
-    said = f"{side.requests} requests"
+    text = f"{side.requests} requests"
     if side.attainment is not None:
-        said += f", {100 * side.attainment:.1f} % in time"
+        text += f", {100 * side.attainment:.1f} % in time"
     if side.p50_ms is not None:
-        said += f", p50 {side.p50_ms:.1f} and p99 {side.p99_ms:.1f} ms"
-    return said
+        text += f", p50 {side.p50_ms:.1f} and p99 {side.p99_ms:.1f} ms"
+    return text

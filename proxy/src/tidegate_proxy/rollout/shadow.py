@@ -353,8 +353,8 @@ def _end_in_words(status: int | None, last_words: Sequence[str]) -> str:
     """How a process ended, to follow "the simulator"."""
     if status is not None and status < 0:
         return f"was ended by signal {signal.Signals(-status).name}"
-    said = f": {last_words[-1]}" if last_words else ""
-    return f"ended with {status}{said}"
+    error_text = f": {last_words[-1]}" if last_words else ""
+    return f"ended with {status}{error_text}"
 
 
 def gauges(estimates: Iterable[dict[str, Any]]) -> Iterator[GaugeMetricFamily]:
@@ -444,13 +444,13 @@ def _batching(way: bytes) -> dict[str, Any]:
 
 
 def _in_words(policy: str, tuned: str, estimate: dict[str, Any]) -> str:
-    said = f"{100 * estimate['measured']:.1f} % in time of {estimate['requests']} requests"
+    text = f"{100 * estimate['measured']:.1f} % in time of {estimate['requests']} requests"
     if estimate["gain"] is None:
-        return f"{said}; what {policy} would gain is not said: {estimate['why']}"
+        return f"{text}; what {policy} would gain is not said: {estimate['why']}"
     low, high = (100 * bound for bound in estimate["gain"])
     tuned_low, tuned_high = (100 * bound for bound in estimate["over_tuned"])
     doubt = f". {estimate['doubt']}" if estimate["doubt"] else ""
     return (
-        f"{said}; with {policy} {low:+.1f} to {high:+.1f} percentage points, {tuned_low:+.1f} to {tuned_high:+.1f} "
+        f"{text}; with {policy} {low:+.1f} to {high:+.1f} percentage points, {tuned_low:+.1f} to {tuned_high:+.1f} "
         f"over Triton tuned ({tuned or 'its own settings'}){doubt}"
     )

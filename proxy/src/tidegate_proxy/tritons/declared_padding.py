@@ -17,14 +17,14 @@ class PaddingError(Exception):
 
 
 def padding_of(
-    config: model_config_pb2.ModelConfig, consent: BatchingDecision, said: Sequence[PaddingConfig]
+    config: model_config_pb2.ModelConfig, consent: BatchingDecision, declared: Sequence[PaddingConfig]
 ) -> tuple[PaddedAxis, ...]:
     """Return the padding that the operator declares for a model.
 
     `consent`: the scheduling decision; unbatched models are not padded. Raises PaddingError if the model's config
     contradicts it.
     """
-    if not said:
+    if not declared:
         return ()
     if consent.scheduling != "batched":
         can_be = consent_of(config, "batched").scheduling == "batched"
@@ -35,11 +35,12 @@ def padding_of(
         )
         raise PaddingError(f"models.{config.name}.merge.pad: its requests share no batches ({consent.why}): {remedy}")
     axes = [
-        _Entry(config, f"models.{config.name}.merge.pad.{number}", entry).axis() for number, entry in enumerate(said)
+        _Entry(config, f"models.{config.name}.merge.pad.{number}", entry).axis()
+        for number, entry in enumerate(declared)
     ]
     _refuse_twice([(each.input, each.axis) for each in axes], config.name, "padded")
     _refuse_twice([(one.output, one.axis) for each in axes for one in each.followers], config.name, "said to follow")
-    spoken_of = {name for entry in said for name in entry.outputs}
+    spoken_of = {name for entry in declared for name in entry.outputs}
     for tensor in config.output:
         if -1 in tensor.dims and tensor.name not in spoken_of:
             raise PaddingError(
@@ -61,10 +62,10 @@ def _refuse_twice(places: Sequence[tuple[str, int]], model: str, what: str) -> N
 class _Entry:
     """One entry of the configuration, held against a model's config."""
 
-    def __init__(self, config: model_config_pb2.ModelConfig, where: str, said: PaddingConfig) -> None:
+    def __init__(self, config: model_config_pb2.ModelConfig, where: str, declared: PaddingConfig) -> None:
         self._config = config
         self._where = where
-        self._said = said
+        self._declared = declared
 
     def axis(self) -> PaddedAxis:
         """Return the index of an axis given by name or number."""
@@ -72,21 +73,21 @@ class _Entry:
         name, datatype = tensor.name, datatype_of(tensor.data_type)
         if datatype not in ELEMENT_BYTES:
             raise self._wrong("input", f"{name!r} is of strings, to which nothing can be added: leave it out")
-        axis = self._axis("axis", tensor, self._said.axis)
-        fill = _bits(datatype, self._said.value)
+        axis = self._axis("axis", tensor, self._declared.axis)
+        fill = _bits(datatype, self._declared.value)
         if fill is None:
-            raise self._wrong("value", f"{self._said.value:g} is no {datatype}, of which {name!r} is")
-        return PaddedAxis(name, axis, self._said.sizes, fill, tuple(self._followers()))
+            raise self._wrong("value", f"{self._declared.value:g} is no {datatype}, of which {name!r} is")
+        return PaddedAxis(name, axis, self._declared.sizes, fill, tuple(self._followers()))
 
     def _input(self) -> model_config_pb2.ModelInput:
         inputs = {tensor.name: tensor for tensor in self._config.input}
-        if self._said.input is not None:
-            if self._said.input not in inputs:
+        if self._declared.input is not None:
+            if self._declared.input not in inputs:
                 raise self._wrong(
                     "input",
-                    f"the model has no input {self._said.input!r}; it has {', '.join(map(repr, sorted(inputs)))}",
+                    f"the model has no input {self._declared.input!r}; it has {', '.join(map(repr, sorted(inputs)))}",
                 )
-            return inputs[self._said.input]
+            return inputs[self._declared.input]
         varying = sorted(name for name, tensor in inputs.items() if -1 in tensor.dims)
         if not varying:
             raise self._wrong(
@@ -98,27 +99,27 @@ class _Entry:
 
     def _followers(self) -> Iterator[FollowingOutputSize]:
         outputs = {tensor.name: tensor for tensor in self._config.output}
-        for name, following in self._said.outputs.items():
+        for name, following in self._declared.outputs.items():
             if name not in outputs:
                 has = ", ".join(map(repr, sorted(outputs)))
                 raise self._wrong("outputs", f"the model has no output {name!r}; it has {has}")
             if following is not None:
                 yield self._follower(outputs[name], following)
 
-    def _follower(self, tensor: model_config_pb2.ModelOutput, said: FollowingSize) -> FollowingOutputSize:
+    def _follower(self, tensor: model_config_pb2.ModelOutput, declared: FollowingSize) -> FollowingOutputSize:
         name = f"outputs.{tensor.name}"
         if datatype_of(tensor.data_type) not in ELEMENT_BYTES:
             raise self._wrong(name, "it is of strings, which cannot be cut: pad no input that it follows")
-        axis = self._axis(f"{name}.axis", tensor, said.axis)
-        return FollowingOutputSize(tensor.name, axis, said.scale, said.offset, said.stride)
+        axis = self._axis(f"{name}.axis", tensor, declared.axis)
+        return FollowingOutputSize(tensor.name, axis, declared.scale, declared.offset, declared.stride)
 
     def _axis(
-        self, field: str, tensor: model_config_pb2.ModelInput | model_config_pb2.ModelOutput, said: int | None
+        self, field: str, tensor: model_config_pb2.ModelInput | model_config_pb2.ModelOutput, declared: int | None
     ) -> int:
         """An axis that is open, as in the shape with the rows."""
         has = f"{tensor.name!r} has {_shape(tensor)}"
         still_open = [axis for axis, size in enumerate(tensor.dims, 1) if size == -1]
-        if said is None:
+        if declared is None:
             if len(still_open) == 1:
                 return still_open[0]
             which = (
@@ -127,9 +128,9 @@ class _Entry:
                 else "none is open: leave it out"
             )
             raise self._wrong(field, f"{has}: {which}")
-        axis = said + len(tensor.dims) + 1 if said < 0 else said
+        axis = declared + len(tensor.dims) + 1 if declared < 0 else declared
         if axis not in still_open:
-            raise self._wrong(field, f"{has}: axis {said} is none that is open, these are: {still_open or 'none'}")
+            raise self._wrong(field, f"{has}: axis {declared} is none that is open, these are: {still_open or 'none'}")
         return axis
 
     def _wrong(self, field: str, what: str) -> PaddingError:

@@ -139,10 +139,10 @@ async def places_of(
     return places
 
 
-def place_of(told: str, models: Iterable[LoadedModel], gpus: Sequence[Gpu]) -> WorkerHardware:
-    """Return the hardware of one Triton's workers. `told`: configured device class; `gpus`: those it may use."""
-    if told:
-        return WorkerHardware(told)
+def place_of(device_class: str, models: Iterable[LoadedModel], gpus: Sequence[Gpu]) -> WorkerHardware:
+    """Return the hardware of one Triton's workers. `device_class`: as configured; `gpus`: those it may use."""
+    if device_class:
+        return WorkerHardware(device_class)
     ordinals = _ordinals(models)
     if not ordinals or max(ordinals) >= len(gpus):
         return WorkerHardware()  # it uses none, or sees more than there are here: then it is elsewhere

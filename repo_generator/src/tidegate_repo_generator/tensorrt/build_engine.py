@@ -68,9 +68,9 @@ def build(spec: Spec, onnx: Path, trt: Any) -> bytes:  # noqa: ANN401
     network = builder.create_network(0 if explicit is None else 1 << int(explicit))
     parser = trt.OnnxParser(network, logger)
     if not parser.parse_from_file(str(onnx)):
-        said = "; ".join(str(parser.get_error(number)) for number in range(parser.num_errors))
+        errors = "; ".join(str(parser.get_error(number)) for number in range(parser.num_errors))
         raise EngineError(
-            f"{onnx}: TensorRT {trt.__version__} cannot take it: {said}. Use --deploy-target triton-tensorrt, "
+            f"{onnx}: TensorRT {trt.__version__} cannot take it: {errors}. Use --deploy-target triton-tensorrt, "
             "which leaves to ONNX Runtime what TensorRT lacks"
         )
     config = builder.create_builder_config()
@@ -197,11 +197,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     for path in options.specs or [Path(__file__).resolve().parent / "engine.json"]:
         try:
-            said = bring_about(path, trt, force=options.force, only_check=options.check)
+            message = bring_about(path, trt, force=options.force, only_check=options.check)
         except (EngineError, OSError) as error:
             sys.stderr.write(f"error: {error}\n")
             return 1
-        sys.stdout.write(f"{said}\n")
+        sys.stdout.write(f"{message}\n")
         sys.stdout.flush()
     return 0
 

@@ -18,9 +18,9 @@ def test_of_what_a_policy_is_told_in_one_moment_the_latest_is_kept(
         moments.on_policy_event(event, [Drop(number, "deadline_unreachable")] if answers else ())
     moments.handled(event, (), ())
     (moment,) = moments.latest
-    asked = [told.request.id for told, _ in moment.told if isinstance(told, RequestArrived)]
+    asked = [told.request.id for told, _ in moment.policy_events if isinstance(told, RequestArrived)]
     assert asked == list(range(150, 250))
     assert moments.answers == (250 if answers else 0), "what is not kept is counted"
     moments.on_policy_event(event, [Drop(1, "deadline_unreachable")])
     moments.handled(event, (), ())
-    assert len(moments.latest[-1].told) == 1
+    assert len(moments.latest[-1].policy_events) == 1

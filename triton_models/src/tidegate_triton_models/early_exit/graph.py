@@ -167,9 +167,9 @@ def _graph(
     constants: Constants | None = None,
 ) -> onnx.GraphProto:
     """A graph whose outputs, all [rows, ...], are known by their types."""
-    told = [helper.make_tensor_value_info(output, kind, ["rows", None]) for output, kind in outputs.items()]
+    infos = [helper.make_tensor_value_info(output, kind, ["rows", None]) for output, kind in outputs.items()]
     values = [numpy_helper.from_array(value, key) for key, value in (constants or {}).items()]
-    return helper.make_graph(nodes, name, inputs, told, values)
+    return helper.make_graph(nodes, name, inputs, infos, values)
 
 
 def _model(graph: onnx.GraphProto) -> onnx.ModelProto:

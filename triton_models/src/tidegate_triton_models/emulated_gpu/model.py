@@ -203,12 +203,12 @@ def neighbors(parameters: dict[str, str]) -> _Neighbors | None:
     if text is None:
         return None
     try:
-        told = json.loads(text)
+        record = json.loads(text)
         uses = {}
-        for rows, (cache, dram, computing) in told["uses"].items():
+        for rows, (cache, dram, computing) in record["uses"].items():
             uses[int(rows)] = float(cache), float(dram), float(computing)
-        minds = [float(value) for value in told["minds"]]
-        board = str(told["board"])
+        minds = [float(value) for value in record["minds"]]
+        board = str(record["board"])
         if not uses or len(minds) != 3 or min(*minds, *(value for mine in uses.values() for value in mine)) < 0:
             raise ValueError("nothing may be negative")
     except (KeyError, TypeError, AttributeError, ValueError) as error:

@@ -309,8 +309,8 @@ class ProfileLearner:
 
         Returns whether they were discarded. `base`: profile to compare with.
         """
-        told = self._published
-        if not any(told.upper_ns(rows) > (1 + TOO_LONG) * base.upper_ns(rows) for rows in base.every_size):
+        published = self._published
+        if not any(published.upper_ns(rows) > (1 + TOO_LONG) * base.upper_ns(rows) for rows in base.every_size):
             return False
         self._first_look = 1
         self._forget()
@@ -367,9 +367,9 @@ class ProfileLearner:
 
     def _is_far_off(self) -> bool:
         """Whether all of the first stages say that what is expected is not even nearly right."""
-        told = self._published
-        return all(took_ns > MAX_SURPRISE_FACTOR * told.upper_ns(rows) for rows, took_ns in self._first) or all(
-            MAX_SURPRISE_FACTOR * took_ns < told.expected_ns(rows) for rows, took_ns in self._first
+        published = self._published
+        return all(took_ns > MAX_SURPRISE_FACTOR * published.upper_ns(rows) for rows, took_ns in self._first) or all(
+            MAX_SURPRISE_FACTOR * took_ns < published.expected_ns(rows) for rows, took_ns in self._first
         )
 
     def _expected_ns(self, rows: int) -> float:

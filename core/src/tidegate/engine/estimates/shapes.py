@@ -42,13 +42,13 @@ class ShapeClasses:
     def __init__(self) -> None:
         self._of_model: dict[str, dict[str, None]] = {}
         """The classes of a model, by its name: the first shapes, each a class of its own, and the further ones."""
-        self._told: set[tuple[str, str]] = set()
+        self._known_shapes: set[tuple[str, str]] = set()
         """Every (model, shape) that is a class of its own whenever it is met."""
 
     def tell_apart(self, model: str, shape: str) -> None:
         """Give a shape that is known before its first request a class of its own, if classes are left."""
         if len(self._of_model.get(model, ())) < MAX_SHAPES:
-            self._told.add((model, shape))
+            self._known_shapes.add((model, shape))
 
     def class_of(self, model: str, shape: str) -> tuple[str, bool]:
         """Return the class of a request's shape, and whether it is new."""
@@ -57,7 +57,7 @@ class ShapeClasses:
         known = self._of_model.setdefault(model, {})
         if shape in known:
             return shape, False
-        if len(known) >= MAX_SHAPES and (model, shape) not in self._told:
+        if len(known) >= MAX_SHAPES and (model, shape) not in self._known_shapes:
             elements = elements_of(shape)
             steps = ceil(CLASSES_PER_DOUBLING * log(elements, 2)) if elements else 0
             shape = f"{FURTHER_SHAPES_PREFIX}{round(2 ** (steps / CLASSES_PER_DOUBLING))}" if elements else "other"

@@ -95,8 +95,8 @@ def _flights(state: EngineState, reducer: Reducer) -> Iterator[str]:
     if sum(len(flight.requests) for flight in flights.values()) != len(state.flights._of_request):
         yield "requests are on their way without a batch"
     running = {batch_id: flight.stage for batch_id, flight in flights.items() if flight.running}
-    if running != (told := {batch_id: sent.effect.stage for batch_id, sent in reducer.sent.items()}):
-        yield f"stages {running} run, and drivers were told of {told}"
+    if running != (recorded := {batch_id: sent.effect.stage for batch_id, sent in reducer.sent.items()}):
+        yield f"stages {running} run, and drivers were told of {recorded}"
     if state.settings.learn and state.expectations._running.keys() != running.keys():
         yield f"expectations follow the stages of {sorted(state.expectations._running)}, of {sorted(running)} they run"
 

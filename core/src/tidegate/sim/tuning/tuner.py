@@ -85,7 +85,7 @@ class PolicyTuner:
         self._remembered: list[tuple[LoadFingerprint, PolicyCandidate]] = []
         self._banned: dict[str, tuple[int, int]] = {}
         """Policies that disappointed, by title: how often, and until when they are no candidates."""
-        self._said: tuple[str, str, str] | None = None
+        self._reported: tuple[str, str, str] | None = None
 
     @property
     def next_wake_ns(self) -> int:
@@ -281,8 +281,8 @@ class PolicyTuner:
     ) -> Events:
         self.present = choice
         self._next_window(now_ns + SETTLING_NS)
-        told = self._tell(now_ns, verdict, "", choice, reason, gain)
-        return [*told, PolicyChanged(now_ns, choice.policy, dict(choice.options))]
+        events = self._tell(now_ns, verdict, "", choice, reason, gain)
+        return [*events, PolicyChanged(now_ns, choice.policy, dict(choice.options))]
 
     def _next_window(self, since_ns: int) -> None:
         self._since_ns, self._due_ns = since_ns, since_ns + self._interval_ns
@@ -302,8 +302,8 @@ class PolicyTuner:
         """Set the verdict; return it unless the latest one said the same with other numbers."""
         bounds = None if gain is None else (round(gain.low, 4), round(gain.high, 4))
         self.verdict = PolicyTuned(now_ns, verdict, choice.title, reason, bounds)
-        before, self._said = self._said, (verdict, word, choice.title)
-        return [] if before == self._said else [self.verdict]
+        before, self._reported = self._reported, (verdict, word, choice.title)
+        return [] if before == self._reported else [self.verdict]
 
 
 def _costs_a_model(present: CandidateOutcome, other: CandidateOutcome) -> bool:

@@ -56,8 +56,8 @@ def train_inss(
             before = training.seconds
             for point in training.run():
                 training.seconds = before + (bar.tasks[task].elapsed or 0.0)
-                said = f"reward {point['reward']:.2f}, late {point['late']:.1%}" if point else None
-                bar.update(task, completed=training.round, description=said)
+                progress_text = f"reward {point['reward']:.2f}, late {point['late']:.1%}" if point else None
+                bar.update(task, completed=training.round, description=progress_text)
                 if training.round % every == 0:
                     training.save(checkpoint)
         training.save(checkpoint)

@@ -143,8 +143,8 @@ class Loads:
         batch = _likely_batch(catalog, model, on)
         cache = catalog.tables.cache_percent[model, on, batch]
         dram = catalog.tables.dram_percent[model, on, batch]
-        told = [need, np.log1p(rate * catalog.slo_ms[model] / 1000) / 4, cache / 50, dram / 50]
-        features = np.concatenate([np.stack(told, axis=1).astype(np.float32), catalog.described[model]], axis=1)
+        features = [need, np.log1p(rate * catalog.slo_ms[model] / 1000) / 4, cache / 50, dram / 50]
+        features = np.concatenate([np.stack(features, axis=1).astype(np.float32), catalog.described[model]], axis=1)
         memory = catalog.memory_mib[model] + catalog.memory_per_row_mib[model]
         return cls(catalog, problem, model, origin, rate, need, memory, cache, dram, features)
 

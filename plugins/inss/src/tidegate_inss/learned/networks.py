@@ -78,9 +78,9 @@ def _session(path: Path, state: int) -> onnxruntime.InferenceSession:
     except Exception as error:  # onnxruntime's exceptions have no common class of their own
         why = "there is no such file" if not path.exists() else str(error)
         raise PlanningError(f"{path}: {why}; tidegate train-inss writes {PLACING} and {SHARING}") from error
-    said = session.get_modelmeta().custom_metadata_map
-    if other := [name for name, size in NETWORK_SIZES.items() if said.get(name) != str(size)]:
-        raise PlanningError(f"{path}: {_other_sizes(said, other)}: train networks for these (tidegate train-inss)")
+    metadata = session.get_modelmeta().custom_metadata_map
+    if other := [name for name, size in NETWORK_SIZES.items() if metadata.get(name) != str(size)]:
+        raise PlanningError(f"{path}: {_other_sizes(metadata, other)}: train networks for these (tidegate train-inss)")
     if (has := session.get_inputs()[0].shape[-1]) != state:
         raise PlanningError(
             f"{path}: its states have {has} numbers, not {state}: it is another network of that name; put back what "
@@ -89,7 +89,7 @@ def _session(path: Path, state: int) -> onnxruntime.InferenceSession:
     return session
 
 
-def _other_sizes(said: dict[str, str], other: Sequence[str]) -> str:
-    if not set(NETWORK_SIZES) & set(said):
+def _other_sizes(metadata: dict[str, str], other: Sequence[str]) -> str:
+    if not set(NETWORK_SIZES) & set(metadata):
         return "it does not say for which sizes it was trained"
-    return "trained for " + ", ".join(f"{name} {said.get(name)}, not {NETWORK_SIZES[name]}" for name in other)
+    return "trained for " + ", ".join(f"{name} {metadata.get(name)}, not {NETWORK_SIZES[name]}" for name in other)

@@ -139,12 +139,12 @@ class _Filled:
         after = sums[..., 0] + loads.need[now, None] / per_gpu
         used, wanted = self._memory[active], np.broadcast_to(loads.memory_mib[now, None], memory.shape)
         there = rooms.gpus[active] > 0
-        told = [
+        features = [
             masks,
             there,
             *(np.divide(part, memory, out=np.ones_like(memory), where=there) for part in (used, wanted)),
         ]
-        children = np.concatenate([np.stack([*told, after], axis=2), sums[..., 1:]], axis=2)
+        children = np.concatenate([np.stack([*features, after], axis=2), sums[..., 1:]], axis=2)
         children = np.take_along_axis(children, ranking[..., None], axis=1)
         states: Floats32 = np.concatenate([own, children.reshape(len(now), -1)], axis=1).astype(np.float32)
         return states

@@ -99,7 +99,7 @@ class Actuator:
         """The starts under way, by worker."""
         self._room = asyncio.Semaphore(AT_A_TIME)
         self._poked = asyncio.Event()
-        self._told: deque[ChangeProgressed] = deque(maxlen=MAX_REPORTED_STEPS)
+        self._reported: deque[ChangeProgressed] = deque(maxlen=MAX_REPORTED_STEPS)
         """Reported steps of changes, the latest last."""
 
     @property
@@ -132,7 +132,7 @@ class Actuator:
                     "gpus": event.gpus,
                     "reason": event.reason,
                 }
-                for event in self._told
+                for event in self._reported
             ],
         }
 
@@ -297,7 +297,7 @@ class Actuator:
         fields |= {"starts": ", ".join(event.starts)} if event.starts else {}
         fields |= {"stops": ", ".join(event.stops)} if event.stops else {}
         level = logging.WARNING if event.state in {"undone", "refused"} else logging.INFO
-        self._told.append(event)
+        self._reported.append(event)
         log.log(level, "layout change", extra=fields)
         self._tritons.tell(event)
 

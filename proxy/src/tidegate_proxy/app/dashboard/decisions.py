@@ -75,13 +75,13 @@ def _latest_decisions(
     for effect in reversed(moment.effects):
         if happened := _of_effect(effect, at_ms):
             yield happened
-    for event, commands in reversed(moment.told):
+    for event, commands in reversed(moment.policy_events):
         why = _WHY.get(type(event).__name__, "")
         for command in reversed(commands):
             if decided := _of_command(command, at_ms, why, names):
                 yield decided
-    if told := _of_stimulus(moment.event, at_ms, names):
-        yield told
+    if decision := _of_stimulus(moment.event, at_ms, names):
+        yield decision
 
 
 def _of_command(command: AnyCommand, at_ms: float, why: str, names: Mapping[int, str]) -> DecisionRow | None:

@@ -24,18 +24,18 @@ class BufferedEvent(msgspec.Struct, frozen=True, gc=False):
 
     event: AnyStimulus
     effects: tuple[AnyEffect, ...] = ()
-    told: tuple[tuple[AnyEvent, tuple[AnyCommand, ...]], ...] = ()
+    policy_events: tuple[tuple[AnyEvent, tuple[AnyCommand, ...]], ...] = ()
     """Events that the policy got because of it, with its commands."""
 
     @property
     def commands(self) -> list[AnyCommand]:
         """All commands of the policy because of it."""
-        return [command for _, answer in self.told for command in answer]
+        return [command for _, answer in self.policy_events for command in answer]
 
     @property
     def answers(self) -> int:
         """Number of notifications to which the policy answered with commands."""
-        return sum(1 for _, answer in self.told if answer)
+        return sum(1 for _, answer in self.policy_events if answer)
 
 
 class EventBuffer(PolicyTraceObserver):
@@ -54,23 +54,23 @@ class EventBuffer(PolicyTraceObserver):
         self.answers = 0
         """Number of notifications so far to which the policy answered with commands."""
         self._longest_ns = longest_ns
-        self._told: deque[tuple[AnyEvent, tuple[AnyCommand, ...]]] = deque(maxlen=MAX_TOLD)
+        self._policy_events: deque[tuple[AnyEvent, tuple[AnyCommand, ...]]] = deque(maxlen=MAX_TOLD)
 
     def on_policy_event(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
         """Record a notification of the policy."""
         if commands:
-            self._told.append((event, tuple(commands)))
+            self._policy_events.append((event, tuple(commands)))
             self.answers += 1
         elif type(event) in _TELLING:
-            self._told.append((event, ()))
+            self._policy_events.append((event, ()))
 
     def handled(self, event: AnyStimulus, commands: Sequence[AnyCommand], effects: Sequence[AnyEffect]) -> None:
         """Record a stimulus that the engine handled."""
-        told = self._told
-        if told or effects or type(event) is not ClockAdvanced:  # else nothing came of it
-            self.latest.append(BufferedEvent(event, tuple(effects), tuple(told)))
+        policy_events = self._policy_events
+        if policy_events or effects or type(event) is not ClockAdvanced:  # else nothing came of it
+            self.latest.append(BufferedEvent(event, tuple(effects), tuple(policy_events)))
             self.count += 1
-            told.clear()
+            policy_events.clear()
 
     def trim(self, now_ns: int) -> None:
         """Drop entries that are too old."""
@@ -83,5 +83,5 @@ def moment_of(entry: LogEntry) -> BufferedEvent:
     """Return the buffered event of an entry of an event log, which lacks most events that the policy got."""
     event = entry.event
     commands = tuple(entry.commands)
-    told = ((event, commands),) if commands else ()
-    return BufferedEvent(event, tuple(entry.effects), told)  # type: ignore[arg-type]  # or of what follows from them
+    policy_events = ((event, commands),) if commands else ()
+    return BufferedEvent(event, tuple(entry.effects), policy_events)  # type: ignore[arg-type]  # or of what follows from them

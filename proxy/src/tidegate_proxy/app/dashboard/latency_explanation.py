@@ -169,51 +169,55 @@ def _verdict(facts: RequestFacts, request: Request, names: Mapping[int, str]) ->
     if facts.outcome == "dropped":
         return _dropped(facts, request, waited_ns) + _woke_late(facts)
     if facts.outcome == "failed":
-        said = f"It failed after {_said(so_far_ns)}: {facts.reason}."
+        sentence = f"It failed after {_duration(so_far_ns)}: {facts.reason}."
     elif facts.outcome == "cancelled":
-        said = f"Its client left after {_said(so_far_ns)}."
+        sentence = f"Its client left after {_duration(so_far_ns)}."
     elif facts.dispatched_ns is None:
-        said = f"It has not ended: it has waited for {_said(so_far_ns)}."
+        sentence = f"It has not ended: it has waited for {_duration(so_far_ns)}."
     else:
-        said = f"It has not ended: its batch was formed after {_said(waited_ns)}, and has not been answered."
-    return said
+        sentence = f"It has not ended: its batch was formed after {_duration(waited_ns)}, and has not been answered."
+    return sentence
 
 
 def _on_time(facts: RequestFacts, request: Request, waited_ns: int) -> str:
     spare = (
         "it had no deadline"
         if request.deadline_ns == NEVER_NS
-        else f"{_said(request.deadline_ns - facts.end_ns)} to spare"
+        else f"{_duration(request.deadline_ns - facts.end_ns)} to spare"
     )
-    return f"In time, with {spare}. It waited {_said(waited_ns)} until its batch was formed{_company(facts)}."
+    return f"In time, with {spare}. It waited {_duration(waited_ns)} until its batch was formed{_company(facts)}."
 
 
 def _late(facts: RequestFacts, request: Request, waited_ns: int, names: Mapping[int, str]) -> str:
-    head = f"Late by {_said(facts.end_ns - request.deadline_ns)}."
+    head = f"Late by {_duration(facts.end_ns - request.deadline_ns)}."
     if facts.planned_end_ns is None:
         return head
     spare_ns = request.deadline_ns - facts.planned_end_ns
     if spare_ns < 0:
-        already = f"It could not be on time any more when its batch was formed, {_said(waited_ns)} after its arrival"
-        return f"{head} {already}: the batch was expected to end {_said(-spare_ns)} too late.{_busy(facts)}"
-    promise = f"When its batch was formed, after {_said(waited_ns)}, it was expected to end {_said(spare_ns)} early"
+        already = (
+            f"It could not be on time any more when its batch was formed, {_duration(waited_ns)} after its arrival"
+        )
+        return f"{head} {already}: the batch was expected to end {_duration(-spare_ns)} too late.{_busy(facts)}"
+    promise = (
+        f"When its batch was formed, after {_duration(waited_ns)}, it was expected to end {_duration(spare_ns)} early"
+    )
     causes = []
     overran_ns = sum(stage.overran_ns for stage in facts.stages)
     if overran_ns > 0:
-        causes.append(f"it ran {_said(overran_ns)} longer than planned")
+        causes.append(f"it ran {_duration(overran_ns)} longer than planned")
     if facts.stages and (delay_ns := facts.stages[0].started_ns - facts.stages[0].planned_start_ns) > 0:
-        causes.append(f"it began {_said(delay_ns)} later than planned{_in_the_way(facts, names)}")
+        causes.append(f"it began {_duration(delay_ns)} later than planned{_in_the_way(facts, names)}")
     if len(facts.stages) > 1:
         causes.append("it passed through several workers")
     return f"{head} {promise}: {', and '.join(causes) or 'its answer came back later'}."
 
 
 def _dropped(facts: RequestFacts, request: Request, waited_ns: int) -> str:
-    head = f"Given up after {_said(waited_ns)} ({facts.reason})"
+    head = f"Given up after {_duration(waited_ns)} ({facts.reason})"
     if request.deadline_ns == NEVER_NS:
         return f"{head}.{_busy(facts)}"
     left_ns = request.deadline_ns - facts.end_ns
-    left = f"{_said(left_ns)} were left until its deadline, in which it could not be answered"
+    left = f"{_duration(left_ns)} were left until its deadline, in which it could not be answered"
     return f"{head}: {left if left_ns > 0 else 'its deadline had passed'}.{_busy(facts)}"
 
 
@@ -230,7 +234,7 @@ def _busy(facts: RequestFacts) -> str:
 def _woke_late(facts: RequestFacts) -> str:
     if facts.woke_late_ns < OVERSLEPT_NS:
         return ""
-    return f" Meanwhile Tidegate woke up {_said(facts.woke_late_ns)} late: its machine was busy, or stood still."
+    return f" Meanwhile Tidegate woke up {_duration(facts.woke_late_ns)} late: its machine was busy, or stood still."
 
 
 def _company(facts: RequestFacts) -> str:
@@ -243,7 +247,9 @@ def _in_the_way(facts: RequestFacts, names: Mapping[int, str]) -> str:
     if before is None or before.overran_ns <= 0:
         return ""
     where = cut(names.get(before.worker_id, str(before.worker_id)))
-    return f", as batch {facts.before_batch} before it on {where} ran {_said(before.overran_ns)} longer than planned"
+    return (
+        f", as batch {facts.before_batch} before it on {where} ran {_duration(before.overran_ns)} longer than planned"
+    )
 
 
 def _wrong(facts: RequestFacts, names: Mapping[int, str]) -> str:
@@ -259,12 +265,12 @@ def _wrong(facts: RequestFacts, names: Mapping[int, str]) -> str:
     where = cut(names.get(stage.worker_id, str(stage.worker_id)))
     more = stage.overran_ns / stage.upper_ns
     return (
-        f"{cut(stage.partition)} with {rows} on {where} ({whose}): planned {_said(stage.upper_ns)}, took "
-        f"{_said(stage.took_ns)}, {more:.0%} more"
+        f"{cut(stage.partition)} with {rows} on {where} ({whose}): planned {_duration(stage.upper_ns)}, took "
+        f"{_duration(stage.took_ns)}, {more:.0%} more"
     )
 
 
-def _said(ns: int) -> str:
+def _duration(ns: int) -> str:
     """A duration, for people."""
     milliseconds = abs(ns) / NS_PER_MS
     if milliseconds >= 1000:

@@ -97,7 +97,7 @@ class RequestFacts(OutcomeListener):
         for moment in moments:
             event = moment.event
             self.now_ns = event.now_ns
-            for heard, answer in moment.told:
+            for heard, answer in moment.policy_events:
                 self._timelines.on_policy_event(heard, answer)
                 if type(heard) is TimerFired and self.request is not None and not self.outcome:
                     self.woke_late_ns = max(self.woke_late_ns, event.now_ns - heard.now_ns)

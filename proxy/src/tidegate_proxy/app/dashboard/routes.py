@@ -111,22 +111,22 @@ class LivePage:
         try:
             match path:
                 case b"/dashboard/hello":
-                    told: object = self._shown.hello()
+                    data: object = self._shown.hello()
                 case b"/dashboard/at":
-                    told = await asyncio.to_thread(self._shown.at, _number(query, b"ms"))
+                    data = await asyncio.to_thread(self._shown.at, _number(query, b"ms"))
                 case b"/dashboard/history":
-                    told = self._shown.history(_number(query, b"since") if b"since=" in query else 0)
+                    data = self._shown.history(_number(query, b"since") if b"since=" in query else 0)
                 case b"/dashboard/what-if":
-                    told = await self._what_if(_number(query, b"ms") if b"ms=" in query else None)
+                    data = await self._what_if(_number(query, b"ms") if b"ms=" in query else None)
                 case _:
-                    told = await self._timeline(query)
+                    data = await self._timeline(query)
         except _NotKnown as unknown:
             return error(404, str(unknown))
         except _Busy as busy:
             return error(429, str(busy))
         except ValueError as wrong:
             return error(400, str(wrong))
-        return HttpAnswer(200, list(_JSON), self._encoder.encode(told))
+        return HttpAnswer(200, list(_JSON), self._encoder.encode(data))
 
     async def _timeline(self, query: bytes) -> LatencyExplanation:
         request_id = _number(query, b"request")

@@ -18,7 +18,7 @@ from tidegate_proxy.servers.http.server import start_server
 from tidegate_proxy.transport.ports import bind
 
 
-async def show(log: Path, port: int, *, told: Callable[[str], None], browser: bool) -> None:
+async def show(log: Path, port: int, *, notify: Callable[[str], None], browser: bool) -> None:
     """Serve the dashboard for an event log until cancelled; `told` is called with its address.
 
     `port`: 0 picks a free one; `browser`: whether to open one. Raises OSError, and ValueError for a file that is no
@@ -47,7 +47,7 @@ async def show(log: Path, port: int, *, told: Callable[[str], None], browser: bo
         server = await start_server(answer, bind(f"127.0.0.1:{port}"), served="metrics")
         try:
             address = f"http://127.0.0.1:{server.port}{DASHBOARD_PATH.decode()}#token={token}"
-            told(address)
+            notify(address)
             if browser:
                 await asyncio.to_thread(webbrowser.open, address)
             await asyncio.Event().wait()

@@ -22,7 +22,7 @@ WITHIN_S: Final = 45.0
 def main() -> None:
     """Read each question, simulate, write the results."""
     step_aside()
-    told, sys.stdout = sys.stdout.buffer, sys.stderr  # what a policy prints is no answer
+    answers_out, sys.stdout = sys.stdout.buffer, sys.stderr  # what a policy prints is no answer
     lines = iter(sys.stdin.buffer)
     plugins = Plugins.installed()
     for line in lines:
@@ -31,7 +31,7 @@ def main() -> None:
         question = replace(question, requests=simulation_process.requests_of(lines))
         alternatives = usual_alternatives(question, plugins)
         found = answers(question, alternatives, plugins, enough=lambda: time.monotonic() > give_up)  # noqa: B023
-        simulation_process.answer(told, found)
+        simulation_process.answer(answers_out, found)
 
 
 if __name__ == "__main__":

@@ -87,8 +87,8 @@ def unreachable_slos(facts: DoctorFacts) -> Iterator[Finding]:
     for service in facts.services.values():
         if service.model is not None:
             continue
-        said = facts.config_of(service.name)
-        settings = {"slo_ms": said.slo_ms, "on_deadline_miss": said.on_deadline_miss}
+        model_config = facts.config_of(service.name)
+        settings = {"slo_ms": model_config.slo_ms, "on_deadline_miss": model_config.on_deadline_miss}
         fields = [f"models.{service.name}.{field}" for field, given in settings.items() if given]
         parameters = [name for name in (SLO_PARAMETER, DEADLINE_MISS_PARAMETER) if name in service.config.parameters]
         if service.name in facts.judged:

@@ -54,15 +54,15 @@ def models_that_do_not_load(facts: DoctorFacts) -> Iterator[Finding]:
 def models_that_nobody_has(facts: DoctorFacts) -> Iterator[Finding]:
     """Find configured models that no Triton has; `serve` refuses to start for settings that must apply."""
     failed = {each.model for each in facts.not_ready}
-    for name, said in facts.config.models.items():
-        if name in facts.services or said.load == "on-demand":
+    for name, model_config in facts.config.models.items():
+        if name in facts.services or model_config.load == "on-demand":
             continue
         what = "a Triton has it, but not ready" if name in failed else "no Triton has a model of this name"
         yield Finding(
-            "error" if _must_be_followed(said) else "warning",
+            "error" if _must_be_followed(model_config) else "warning",
             "unknown-model",
             f"models.{name}",
-            what + ", so that `serve` does not start" * _must_be_followed(said),
+            what + ", so that `serve` does not start" * _must_be_followed(model_config),
             "mend the model, or take it out" if name in failed else remedy_for(name, facts.services),
         )
 
@@ -126,8 +126,10 @@ def _alike_but_for_case(name: str, known: Collection[str]) -> list[str]:
     return [other for other in known if other.casefold() == name.casefold()]
 
 
-def _must_be_followed(said: ModelConfig) -> bool:
-    return bool(said.slo_ms or said.scheduling or said.on_deadline_miss or said.merge.pad)
+def _must_be_followed(model_config: ModelConfig) -> bool:
+    return bool(
+        model_config.slo_ms or model_config.scheduling or model_config.on_deadline_miss or model_config.merge.pad
+    )
 
 
 def why_refused(config: ServeConfig, plugins: Plugins, catalog: Catalog, measured: ProfileFile) -> str:

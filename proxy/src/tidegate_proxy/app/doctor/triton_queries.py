@@ -97,8 +97,8 @@ def _executions(answer: service_pb2.ModelStatisticsResponse) -> dict[str, Execut
 class AsLoaded(Backend):
     """Triton that is only queried for the scheduling of its models."""
 
-    def __init__(self, triton: TritonAddress, told: Mapping[str, ModelConfig]) -> None:
-        """Prepare the queries. `told`: configuration of models. Raises TlsError, RestrictionError."""
+    def __init__(self, triton: TritonAddress, model_configs: Mapping[str, ModelConfig]) -> None:
+        """Prepare the queries. `model_configs`: configuration of models. Raises TlsError, RestrictionError."""
         super().__init__(
             triton.grpc,
             http=triton.http,
@@ -110,7 +110,7 @@ class AsLoaded(Backend):
             is_local=triton.is_local,
             headers=headers_of(triton),
         )
-        self._without_delay = {name for name, said in told.items() if said.strip_queue_delay}
+        self._without_delay = {name for name, model_config in model_configs.items() if model_config.strip_queue_delay}
         self._known: list[LoadedModel] | None = None
 
     async def models(self, known: Sequence[LoadedModel] = (), suspects: Collection[str] = ()) -> list[LoadedModel]:

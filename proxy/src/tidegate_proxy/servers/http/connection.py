@@ -234,7 +234,7 @@ class HttpConnections:
                 del book[connection]
                 book[connection] = now
             else:
-                self._end(connection, name, told=True)
+                self._end(connection, name, notify=True)
 
     def _make_room(self, host: str) -> bool:
         """End the slowest of those that may make room. False where none owes anything: all wait for Tidegate."""
@@ -251,14 +251,14 @@ class HttpConnections:
                 max(self._unread, key=lambda connection: self._unread[connection][1]), "max_response_buffer_bytes"
             )
 
-    def _end(self, connection: "HttpConnection", limit: str = "", *, told: bool = False) -> None:
+    def _end(self, connection: "HttpConnection", limit: str = "", *, notify: bool = False) -> None:
         if limit:
             self._bounds.count(self._served, limit)
-        if told and connection.close_after_answers():
+        if notify and connection.close_after_answers():
             self._remove_from_books(connection)
             return
         self.closed(connection)
-        if told:
+        if notify:
             connection.turn_away()
         else:
             connection.abort()

@@ -102,10 +102,10 @@ class NvmlMig:
         return MigGpu(number, device, mode, geometry, self._instances(handle, geometry) if on else ())
 
     def _mode(self, handle: Any) -> MigMode:  # noqa: ANN401
-        told = self._unless_refused(lambda: tuple(self._nvml.nvmlDeviceGetMigMode(handle)))
-        if told is None:
+        modes = self._unless_refused(lambda: tuple(self._nvml.nvmlDeviceGetMigMode(handle)))
+        if modes is None:
             return MigMode.NONE
-        now, then = (each == self._nvml.NVML_DEVICE_MIG_ENABLE for each in told)
+        now, then = (each == self._nvml.NVML_DEVICE_MIG_ENABLE for each in modes)
         return {
             (False, False): MigMode.OFF,
             (True, True): MigMode.ON,
@@ -197,8 +197,8 @@ class NvmlMig:
     def _processes(self, handle: Any) -> tuple[int, ...]:  # noqa: ANN401
         nvml = self._nvml
         asked = (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetMPSComputeRunningProcesses)
-        told = [self._unless_refused(partial(ask, handle)) for ask in asked]
-        return tuple(each.pid for some in told for each in some or ())
+        answers = [self._unless_refused(partial(ask, handle)) for ask in asked]
+        return tuple(each.pid for some in answers for each in some or ())
 
     def _fill(self, made: Any, slices: int) -> None:  # noqa: ANN401
         """Give a new GPU instance the compute instance that is all of it."""
