@@ -117,6 +117,27 @@ def test_sizes_may_have_units() -> None:
         ({"listen": "127.0.0.1:8001"}, "listen.grpc: 127.0.0.1:8001 is the address of a Triton"),
         ({"policy": {"nam": "x"}}, "policy.nam: there is no such field; did you mean name?"),
         ({"models": {"m": {"slo_ms": 0}}}, "models.m.slo_ms: must be more than 0"),
+        (
+            {"models": {"m": {"load": "on-demand"}}},
+            "models.m.load: no Triton has memory for it: set tritons.N.model_memory",
+        ),
+        ({"models": {"m": {"memory": "1GiB"}}}, "models.m.memory: only with load: on-demand it has an effect"),
+        (
+            {
+                "tritons": [{"grpc": "a:1", "model_memory": "1GiB"}],
+                "models": {"m": {"load": "on-demand", "memory": "2GiB"}},
+            },
+            "models.m.memory: 2147483648 bytes are more than the model_memory of any Triton (1073741824)",
+        ),
+        (
+            {
+                "tritons": [{"grpc": "a:1", "model_memory": 1}],
+                "models": {"m": {"load": "on-demand"}},
+                "shadow": True,
+            },
+            "models.m.load: with shadow nothing is loaded on demand",
+        ),
+        ({"rollouts": {"max_unavailable": -1}}, "rollouts.max_unavailable: must be at least 0"),
         ({"models": {"m": 5}}, "models.m: must be fields with values, not 5"),
         *(
             ({"models": {"m": {"merge": {"pad": pad}}}}, f"models.m.merge.pad{said}")

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -45,9 +46,9 @@ def _gated(gate: Path) -> str:
     return f'max_batch_size: 4\nparameters {{ key: "gate" value: {{ string_value: "{gate}" }} }}'
 
 
-def _serve(serve_here: Make, tritons: list[Any]) -> Any:  # noqa: ANN401
+def _serve(serve_here: Make, tritons: list[Any], **fields: Any) -> Any:  # noqa: ANN401
     addresses = [{"grpc": triton.grpc_address, "http": triton.http_address} for triton in tritons]
-    return serve_here([], tritons=addresses, listen={"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"})
+    return serve_here([], tritons=addresses, listen={"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}, **fields)
 
 
 def _schedules(proxy: Any, model: str) -> bool:  # noqa: ANN401
@@ -249,6 +250,53 @@ def test_what_one_triton_has_loaded_is_served_while_the_next_one_loads(
     assert call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is OK
     gate.touch()
     assert ends()
+    assert len(proxy.serving._directory.catalog.hosts["echo"]) == 2
+
+
+def test_a_triton_that_loads_gets_no_requests_where_that_is_wanted_and_none_is_lost(
+    add_model: Make,
+    start_triton: Make,
+    serve_here: Make,
+    call: Make,
+    request_of: Make,
+    eventually: Make,
+    change: Make,
+    tmp_path: Path,
+) -> None:
+    gates, tritons = [tmp_path / name / "gate" for name in ("first", "second")], []
+    for gate in gates:
+        gate.parent.mkdir()
+        repository = tmp_path / f"models_{gate.parent.name}"
+        version = add_model(repository, "echo", "max_batch_size: 4")
+        (version / "model.py").write_text(SLOW_TO_LOAD.format(gate=gate))
+        add_model(repository, "steady", "max_batch_size: 4")
+        tritons.append(start_triton([repository], options=[*EXPLICIT, "--load-model=steady"]))
+    proxy = _serve(serve_here, tritons, rollouts={"max_unavailable": 1})
+
+    def used() -> set[str]:
+        return {worker.name.partition("/")[0] for worker in proxy.serving._directory.catalog.workers}
+
+    with ThreadPoolExecutor(4) as pool:
+        stop = Event()
+
+        def ask() -> set[grpc.StatusCode]:
+            found = set()
+            while not stop.is_set():
+                found.add(call(proxy, "ModelInfer", request_of("steady", {"X": ROW}), timeout=60)[0])
+            return found
+
+        asking = [pool.submit(ask) for _ in range(4)]
+        ends = change(proxy, "Load", "echo")
+        for gate, other in zip(gates, reversed(tritons), strict=True):
+            eventually(gate.with_name("entered").exists, "it to load")
+            assert used() == {other.grpc_address}
+            so_far = proxy.engine.tally.answered
+            eventually(lambda seen=so_far: proxy.engine.tally.answered > seen + 50, "the other to answer")
+            gate.touch()
+        assert ends()
+        stop.set()
+        assert set().union(*(each.result(60) for each in asking)) == {OK}
+    assert used() == {triton.grpc_address for triton in tritons}
     assert len(proxy.serving._directory.catalog.hosts["echo"]) == 2
 
 

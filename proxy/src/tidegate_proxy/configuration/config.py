@@ -219,6 +219,17 @@ class OutlierDetection(ConfigSection):
     )
 
 
+class RolloutsConfig(ConfigSection):
+    """Changes of models on several Tritons, one Triton after the other."""
+
+    max_unavailable: int = Field(
+        default=0,
+        ge=0,
+        description="Largest number of Tritons that get no requests while they load or unload a model for a client; "
+        "0: each is used meanwhile",
+    )
+
+
 class BatchVerification(ConfigSection):
     """Verification that batching does not change responses: runs one request of some batches again alone."""
 
@@ -327,6 +338,9 @@ class ServeConfig(ConfigSection):
     batch_verification: BatchVerification = Field(
         default=BatchVerification(), description="Verification that responses in a batch equal those of a request alone"
     )
+    rollouts: RolloutsConfig = Field(
+        default=RolloutsConfig(), description="Loads and unloads by clients, on one Triton after the other"
+    )
     drain_timeout_s: float = Field(
         default=20.0, ge=0, le=1e6, description="Time for requests in flight to end when Tidegate is stopped"
     )
@@ -397,6 +411,9 @@ class ServeConfig(ConfigSection):
         for section in ("layout", "shards", "shadow"):
             if getattr(self, section):
                 raise ValueError(f"models.{first}.load: with {section} nothing is loaded on demand: leave it out")
+        for graph, said in self.graphs.items():
+            if step := next((step.model for step in said.steps if step.model in on_demand), None):
+                raise ValueError(f"graphs.{graph}.steps: model {step!r} is loaded on demand: leave its `load` out")
         budgets = [each.model_memory for each in (*self.tritons, *self.discovery) if each.model_memory]
         files = [source for source in self.discovery if source.file]
         if not budgets and not files:

@@ -83,6 +83,7 @@ RELOADABLE_FIELDS: Final = frozenset(
         "retries",
         "outlier_detection",
         "batch_verification",
+        "rollouts",
         "drain_timeout_s",
         "authentication",
         "restricted",

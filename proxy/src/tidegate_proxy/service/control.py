@@ -162,7 +162,9 @@ class ControlPlaneCalls:
         self.liveness = liveness
         self._draining = False
         """Not ready for more: the proxy is about to stop."""
-        self._fan_out = FanOut(backends, GrpcCodec(routing), self._whole_index, self._changing)
+        self._fan_out = FanOut(
+            backends, GrpcCodec(routing), self._whole_index, self._changing, lambda: discovery.change_width
+        )
         self.shared_memory = ClientRegions(routing, self._fan_out)
         """Regions that clients registered."""
         self._answers: dict[str, Responder] = {

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -66,6 +66,8 @@ class Discovery:
         """Current layout of the Tritons."""
         self._turns_changed = False
         """Whether other models take turns than the catalog says."""
+        self._aside: dict[Backend, frozenset[str]] = {}
+        """Tritons that get no requests while they load or unload, each with its models before."""
         self._suspects: set[str] = set()
         """Models whose configs may have changed since they were asked for."""
         self._refreshes_asked = self._refreshes_done = 0
@@ -106,6 +108,68 @@ class Discovery:
         within `limit_s` and `DRAIN_S`; 0: they fail. An unload that the Triton rejects changes nothing. `repository`:
         repository that the call names; empty: none.
         """
+        async with self._set_aside(backend), self._taken_up(verb, model, repository, backend, limit_s):
+            yield
+
+    @property
+    def change_width(self) -> int:
+        """Number of Tritons that may load or unload a model at a time."""
+        return max(1, self._config.rollouts.max_unavailable)
+
+    @asynccontextmanager
+    async def _set_aside(self, backend: Backend) -> AsyncIterator[None]:
+        """Send a Triton nothing during the block, if the configuration wants that and the others can do without it."""
+        limit = self._config.rollouts.max_unavailable
+        while limit and len(self._aside) >= limit:
+            await asyncio.sleep(DRAIN_POLL_S)
+        loaded = frozenset(_known(self._directory.whole, backend))
+        if not limit or not self._can_spare(backend, loaded):
+            yield
+            return
+        self._aside[backend] = loaded
+        try:
+            await self.refresh()
+            log.info("triton set aside", extra={"triton": backend.address})
+            await self._drain_triton(backend)
+            yield
+        finally:
+            self._aside.pop(backend, None)
+            await self.refresh()
+            log.info("triton used again", extra={"triton": backend.address})
+
+    def _can_spare(self, backend: Backend, models: Collection[str]) -> bool:
+        """Whether other Tritons have all models of one, of which none has sequences: these keep their Triton."""
+        catalog = self._directory.whole
+        others = {
+            name
+            for other, loaded in catalog.loaded.items()
+            if other.alive and other is not backend and other not in self._aside
+            for name in (model.config.name for model in loaded)
+        }
+        return self.layout is None and others.issuperset(models) and catalog.sequential.isdisjoint(models)
+
+    async def _drain_triton(self, backend: Backend) -> None:
+        """Wait until what is in flight on a Triton has ended."""
+        mine = [worker_id for worker_id, other in self._directory.whole.backend_of.items() if other is backend]
+        give_up = time.monotonic() + DRAIN_S
+        while time.monotonic() < give_up and backend in self._aside:
+            if not backend.in_flight and not any(map(self._driver.engine.has_work, mine)):
+                return
+            await asyncio.sleep(DRAIN_POLL_S)
+
+    async def _end_scarcity(self) -> None:
+        """Use the Tritons that are set aside again where the others have been lost meanwhile."""
+        scarce = [backend for backend, models in self._aside.items() if not self._can_spare(backend, models)]
+        if scarce:
+            for backend in scarce:
+                self._aside.pop(backend)
+            await self.refresh()
+
+    @asynccontextmanager
+    async def _taken_up(
+        self, verb: ControlVerb, model: str, repository: str, backend: Backend, limit_s: float
+    ) -> AsyncIterator[None]:
+        """Apply afterwards what a call has changed; before an unload, let requests end: see `changing`."""
         has_model = backend in self._directory.whole.hosts.get(model, ())
         if verb.method == "RepositoryModelUnload" and limit_s and has_model:
             if not await backend.may_unload(repository):
@@ -122,6 +186,9 @@ class Discovery:
             yield
         finally:
             await self.refresh((model,))
+
+    def _in_use(self, backends: Sequence[Backend]) -> list[Backend]:
+        return [backend for backend in backends if backend not in self._aside]
 
     async def _drain(self, model: str, backend: Backend, limit_s: float) -> None:
         """Wait until the scheduled requests of a model have ended, and its sequences at a Triton."""
@@ -155,7 +222,7 @@ class Discovery:
             await of_tritons.log_restrictions(living, config, over_http=self._over_http)
             await drop_delays(living, told)
             catalog = await discover(
-                backends,
+                self._in_use(backends),
                 told,
                 before,
                 layout=layout,
@@ -247,9 +314,13 @@ class Discovery:
                     await self._take_turns()
                 except Exception as error:  # there is a next time
                     faults.report("looking for models that should take turns", error)
+                try:
+                    await self._end_scarcity()
+                except Exception as error:
+                    faults.report("looking for Tritons that were lost during a load", error)
                 living = [backend for backend in self.backends if backend.alive]
                 await asyncio.gather(*(self._guarded(self._compare_configs, backend) for backend in living))
-            for backend in [backend for backend in self.backends if backend.alive]:
+            for backend in [backend for backend in self._in_use(self.backends) if backend.alive]:
                 if backend.apis.unknown:
                     await self._guarded(self._ask_again, backend)
                 await self.look_at(backend)
@@ -309,7 +380,7 @@ class Discovery:
         try:
             await drop_delays([each for each in self.backends if each.alive or each is returning], self.told)
             catalog = await discover(
-                self.backends,
+                self._in_use(self.backends),
                 self.told,
                 before,
                 returning,

@@ -142,8 +142,14 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
         codec: ProtocolCodec[AnyTriton, Question, Answer],
         whole: Callable[[Iterable[Iterable[IndexRow]]], list[IndexRow]] | None = None,
         changing: Changing[Question, AnyTriton] = no_change_tracking,
+        width: Callable[[], int] = lambda: 1,
     ) -> None:
-        """Create the fan-out. `whole`: merges the repository indexes of several Tritons; default `whole_index`."""
+        """Create the fan-out.
+
+        `whole`: merges the repository indexes of several Tritons; default `whole_index`. `width`: number of Tritons
+        that change models at a time.
+        """
+        self._width = width
         self._changing = changing
         self._tritons = tritons
         self._codec = codec
@@ -171,7 +177,10 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
         `ask`: sends the question to one Triton; None: the codec does.
         """
         if verb.changes_models:  # of one after the other, so that the others serve
-            answers = [await self._change(verb, question, triton, ask) for triton in self._asked()]
+            room = asyncio.Semaphore(self._width())
+            answers = await asyncio.gather(
+                *(self._change(room, verb, question, triton, ask) for triton in self._asked())
+            )
         else:
             answers = await self.all_of(question, ask)
         codec, first = self._codec, answers[0]
@@ -217,12 +226,13 @@ class FanOut(Generic[AnyTriton, Question, Answer]):
 
     async def _change(
         self,
+        room: asyncio.Semaphore,
         verb: ControlVerb,
         question: Question,
         triton: AnyTriton,
         ask: Callable[[AnyTriton, Question], Awaitable[Answer]] | None,
     ) -> Answer:
-        async with self._changing(verb, question, triton):
+        async with room, self._changing(verb, question, triton):
             return await (ask or self._codec.ask)(triton, question)
 
 
