@@ -99,13 +99,13 @@ COMMAND_GROUPS: Final = {
         *("fit-interference", "train-inss", "plugins"),
     ),
     "Plan": ("recommend", "plan", "batch-histogram"),
-    "Observe": ("doctor", "view", "explain", "replay"),
+    "Observe": ("doctor", "view", "explain", "replay", "accounts"),
     "Simulate and test": ("simulate", "sweep", "goodput", "loadtest", "compare", "check-policy", "new-policy"),
 }
 """Commands by what they are for, in the order of `tidegate --help`."""
 OTHER_GROUP: Final = "Other plugins"
 COMMANDS_OF: Final = {
-    "proxy": ("check", "doctor", "down", "init", "mig", "serve", "triton", "up", "view"),
+    "proxy": ("accounts", "check", "doctor", "down", "init", "mig", "serve", "triton", "up", "view"),
     "loadtest": ("compare", "fit-interference", "loadtest", "profile", "profile-shares"),
     "generate": ("generate", "profile-blocks", "split"),
 }

@@ -1,6 +1,7 @@
 """Registration of the proxy's subcommands."""
 
 from tidegate.api import CommandSpec, hookimpl
+from tidegate_proxy.commands.accounts import accounts
 from tidegate_proxy.commands.check import check
 from tidegate_proxy.commands.doctor import doctor
 from tidegate_proxy.commands.down import down
@@ -14,7 +15,7 @@ from tidegate_proxy.commands.view import view
 
 @hookimpl
 def tidegate_commands() -> list[CommandSpec]:
-    """Offer `serve`, `check`, `doctor`, `init`, `view`, `triton`, `up`, `down` and `mig`."""
+    """Offer `serve`, `check`, `doctor`, `init`, `view`, `triton`, `up`, `down`, `mig` and `accounts`."""
     return [
         CommandSpec("serve", serve),
         CommandSpec("check", check),
@@ -25,4 +26,5 @@ def tidegate_commands() -> list[CommandSpec]:
         CommandSpec("up", up),
         CommandSpec("down", down),
         CommandSpec("mig", mig),
+        CommandSpec("accounts", accounts),
     ]

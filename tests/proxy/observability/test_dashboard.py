@@ -52,6 +52,7 @@ def _exported() -> dict[str, set[str]]:
     metrics.handled(ChangeProgressed(1, 1, "starting", gpus=1), [], 1)
     metrics.handled(ChangeProgressed(1, 1, "undone", gpus=1), [], 1)
     metrics.verified["m", "same"] = 1
+    metrics.account({"default": 1.0}, lambda: {"tenant": 1})
     metrics.passed_through("m", ok=True)
     registry = registry_of(metrics.snapshot(), "fifs", 0, ejections, bounds, {"w": 1}, [("h:1", "grpc", "trace")])
     own = generate_latest(registry).decode() + _liveness() + _trial()

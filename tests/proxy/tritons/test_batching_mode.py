@@ -63,9 +63,7 @@ def test_where_the_request_is_the_unit_triton_batches_unless_somebody_says_so(te
     assert consents(text, "batched") == BatchingDecision("batched", "the configuration says so")
 
 
-@pytest.mark.parametrize(
-    "asked", ["default_queue_policy { max_queue_size: 8 }", "priority_levels: 2", "preserve_ordering: true"]
-)
+@pytest.mark.parametrize("asked", ["default_queue_policy { max_queue_size: 8 }", "preserve_ordering: true"])
 def test_what_only_tritons_batcher_does_is_left_to_it_unless_there_is_an_slo(asked: str) -> None:
     text = f"{ONNX} dynamic_batching {{ {asked} }}"
     name = asked.removeprefix("default_queue_policy { ").partition(":")[0]

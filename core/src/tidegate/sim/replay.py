@@ -62,6 +62,7 @@ def replay(
         learn=settings.learn,
         max_tries=settings.max_tries,
         first_lead_ns=settings.first_lead_ns,
+        priority_floors=settings.priority_floors,
         observers=[last, *observers],
         timelines=timelines,
         policies=policies,

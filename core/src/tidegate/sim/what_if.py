@@ -199,6 +199,7 @@ def outcomes(
             learn=settings.learn,
             max_tries=settings.max_tries,
             first_lead_ns=FIRST_LEAD_NS if settings.first_lead_ns else 0,
+            priority_floors=settings.priority_floors,
         )
         ends = _Ends(len(requests))
         engine.reducer.add_listener(ends)

@@ -17,7 +17,9 @@ from typing import Final, NamedTuple
 import grpc
 
 from tidegate_proxy.access.passthrough_apis import GRPC_PREFIX, same
+from tidegate_proxy.access.tenants import Tenant, Tenants, why_rejected
 from tidegate_proxy.base.labels import MAX_LABEL_CHARACTERS, digest, may_be_secret
+from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.configuration.access import ApiRestriction, AuthenticationConfig, HeaderKey
 from tidegate_proxy.configuration.addresses import is_local, names_this_machine
 from tidegate_proxy.configuration.apis import METHOD_API, Api, Protocol
@@ -259,8 +261,12 @@ _DIGITS: Final = 16
 class ClientIdentity:
     """Identification of clients by the configured rule. Immutable."""
 
-    def __init__(self, config: ServeConfig, authenticator: Authenticator | None = None) -> None:
+    def __init__(
+        self, config: ServeConfig, authenticator: Authenticator | None = None, tenants: Tenants | None = None
+    ) -> None:
         """Prepare the rule. `authenticator`: checks credentials; None: they were checked elsewhere."""
+        self._tenants = tenants if tenants and tenants.by != "application" else None
+        self._api_key_header = config.authentication.header if config.authentication else "x-api-key"
         self._by = config.clients.by
         self._key = config.clients.key or ""
         self._is_secret = may_be_secret(self._key)
@@ -270,8 +276,19 @@ class ClientIdentity:
         """Return the client of a call. `find`: returns metadata or a header by lower-case name; `peer`: the address.
 
         Calls that do not identify themselves belong to one common client. Secrets are replaced by digests, because
-        event logs contain clients.
+        event logs contain clients. Tenants, if any, precede their clients.
         """
+        client = self._client_of(find, peer)
+        return client if self._tenants is None else f"{self._tenant_of(find, self._tenants)}/{client}"
+
+    def _tenant_of(self, find: Find, tenants: Tenants) -> str:
+        if tenants.by == "metadata":
+            return tenants.name_of(_text(find(tenants.key)))
+        authorization, key = _text(find("authorization")), _text(find(self._api_key_header))
+        token = authorization[len(_SCHEME) :].strip() if authorization[: len(_SCHEME)].lower() == _SCHEME else ""
+        return tenants.name_of_digest(tuple(_digest(each.strip()) for each in (key, token) if each))
+
+    def _client_of(self, find: Find, peer: Callable[[], str]) -> str:
         if self._by == "connection":
             return peer()
         if self._by == "metadata":
@@ -333,19 +350,41 @@ class AccessControl:
 
     def __init__(self, config: ServeConfig) -> None:
         """Create the access control. Raises CredentialFileError or RestrictionError if a file cannot be used."""
+        self.tenants: Tenants | None = None
+        """Tenants of the current configuration; None: it has none."""
         self.replace(config)
 
     def replace(self, config: ServeConfig) -> None:
         """Replace the rules, also with those of changed files. Raises as the constructor, and then changes nothing."""
         authenticator = Authenticator(config.authentication) if config.authentication else None
         onlookers = DashboardAuth(config)
+        tenants = Tenants(config.tenants, _credentials_in) if config.tenants else None
         self._rules = (authenticator, Restrictions(config.restricted))
+        if tenants and self.tenants:
+            tenants.follow(self.tenants)
         self._onlookers = onlookers
-        self._owners = ClientIdentity(config, authenticator)
+        self._owners = ClientIdentity(config, authenticator, tenants)
+        self.tenants = tenants
 
     def follow(self, other: "AccessControl") -> None:
         """Take over the rules of another gate, which has already read its files."""
         self._rules, self._owners, self._onlookers = other._rules, other._owners, other._onlookers
+        if other.tenants and self.tenants:
+            other.tenants.follow(self.tenants)
+        self.tenants = other.tenants
+
+    def tenant_of(self, owner: str, app: str = "") -> Tenant | None:
+        """Return the tenant of a client with this identity and of this application, or None without tenants."""
+        return self.tenants.of(owner, app) if self.tenants else None
+
+    def rejections(self) -> dict[str, int]:
+        """Return the number of requests that rate limits rejected, by tenant with one."""
+        tenants = self.tenants.of_name.values() if self.tenants else ()
+        return {tenant.name: tenant.rejections for tenant in tenants if tenant.limit}
+
+    def why_over_limit(self, owner: str) -> RequestFailed | None:
+        """Count an inference that is not scheduled with its client's tenant; return why it is rejected, or None."""
+        return why_rejected(self.tenants.of(owner, ""), 1) if self.tenants else None
 
     def credential_headers(self) -> frozenset[str]:
         """Lower-case names of headers that are meant for this gate; they are not forwarded to a Triton."""

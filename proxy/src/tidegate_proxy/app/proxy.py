@@ -185,6 +185,7 @@ class Proxy:
         self.driver.observability.replace_watchers(self.trial.watchers())
         self.driver.settings_changed()
         self._on_demand.follow(wanted)
+        self.driver.observability.metrics.account(wanted.prices, self._gate.rejections)
         if self.actuator and wanted.controller:
             (self.actuator.resume if wanted.controller.enabled else self.actuator.halt)()
         logging.getLogger().setLevel(wanted.log.level.upper())

@@ -109,11 +109,13 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             observers=observers,
             max_tries=in_force.settings.max_tries,
             first_lead_ns=FIRST_LEAD_NS,
+            priority_floors=config.priority_floors,
             policies=plugins.make_policy,
         )
         trial = RolloutMode(config, in_force, directory, measured, engine)
         gpus = gpus_of(controller[1]) if controller else None
         observability = Observability(setup, engine.reducer, tracing, trial.watchers(), gpus)
+        observability.metrics.account(config.prices, gate.rejections)
         stack.callback(observability.close)
 
         # What is done: requests go to the engine, its batches to Tritons.
@@ -136,6 +138,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             on_batch=verifier.answered,
             pass_on=pass_on,
             look_again=look_again,
+            tenant_of=gate.tenant_of,
         )
 
         # Triton's API over all Tritons.

@@ -39,6 +39,11 @@ class RequestFailed(Exception):
         self.refusal = refusal
         self.retry_after_s = retry_after_s
 
+    @property
+    def grpc_reason(self) -> str:
+        """The `tidegate-reason` for the end of a gRPC call, with the time after which to try again."""
+        return refusal.with_retry_after(self.refusal, self.retry_after_s)
+
 
 def own_fault(words: str = "Tidegate failed; its log says more") -> RequestFailed:
     """Return the error for a request that failed because of an internal error of Tidegate."""

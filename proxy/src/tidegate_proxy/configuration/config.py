@@ -6,7 +6,7 @@
 from collections import Counter
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, ByteSize, Field, GetJsonSchemaHandler, model_validator
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
 from tidegate.api.model import DeadlineMissAction
@@ -19,6 +19,7 @@ from tidegate_proxy.configuration.limits import LimitsConfig
 from tidegate_proxy.configuration.links import LinksConfig
 from tidegate_proxy.configuration.padding import MergeConfig
 from tidegate_proxy.configuration.section import ConfigSection, InputFile, Name, OutputFile, SchedulingMode, Seconds
+from tidegate_proxy.configuration.tenants import TenantsConfig, floors_checked
 from tidegate_proxy.configuration.triton_sources import TritonSource
 from tidegate_proxy.configuration.tritons import TritonAddress, check_workers
 
@@ -135,6 +136,16 @@ class ModelConfig(ConfigSection):
         lt=1e12,
         description="SLO of the first response (time to first token) in milliseconds, with max_concurrency",
     )
+    priority_levels: int | None = Field(
+        default=None,
+        ge=0,
+        description="Number of priorities that requests may ask for. Overrides that of its config.pbtxt; 0: none",
+    )
+    default_priority_level: int | None = Field(
+        default=None,
+        ge=1,
+        description="Priority of requests that ask for none. Overrides that of its config.pbtxt",
+    )
     merge: MergeConfig = Field(default=MergeConfig(), description="Batching of the model's requests")
     load: Literal["always", "on-demand"] = Field(
         default="always",
@@ -165,6 +176,15 @@ class ModelConfig(ConfigSection):
         if self.max_concurrency is not None and self.scheduling not in (None, "bypass"):
             raise ValueError(
                 f"max_concurrency: scheduling is {self.scheduling!r}, which is limited by instances: leave one out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _default_is_level(self) -> Self:
+        levels, default = self.priority_levels, self.default_priority_level
+        if levels and default and default > levels:
+            raise ValueError(
+                f"default_priority_level: {default} is none of {levels} priority_levels: lower it, or raise the levels"
             )
         return self
 
@@ -328,6 +348,18 @@ class ServeConfig(ConfigSection):
         default=10.0, description="Time to wait at start for the Tritons to become ready"
     )
     clients: ClientsConfig = Field(default=ClientsConfig(), description="Identification of clients")
+    tenants: TenantsConfig | None = Field(
+        default=None, description="Tenants, with weights, priorities and rate limits; default: none"
+    )
+    priority_floors: Annotated[dict[int, float], AfterValidator(floors_checked)] = Field(
+        default_factory=dict,
+        description="Fraction of worker time that a priority class keeps, by priority; default: 0.05 for the least "
+        "urgent class that waits",
+    )
+    prices: dict[Name, Annotated[float, Field(ge=0, le=1e9)]] = Field(
+        default_factory=dict,
+        description="Price of one hour of a worker by device class, for `tidegate_gpu_cost_total`; default: no costs",
+    )
     app: AppConfig = Field(default=AppConfig(), description="Source of a request's application; default: none")
     limits: LimitsConfig = Field(default=LimitsConfig(), description="Limits on clients")
     shedding: SheddingConfig = Field(default=SheddingConfig(), description="Rejection of requests")

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 from tritonclient.grpc import model_config_pb2
 
+from tidegate.api.model import DEFAULT_PRIORITY
 from tidegate_proxy.messages.forwarded_metadata import may_read_headers
 from tidegate_proxy.messages.padding import PaddedAxis
 from tidegate_proxy.messages.wire import Buffer
@@ -53,11 +54,26 @@ class ModelSignature:
     """Whether a request may have any number of responses."""
     heeds_timeout: bool = False
     """Whether its Triton drops requests after their parameter `timeout`, because the model's config says so."""
+    priority_levels: int = 0
+    """Number of priorities that requests may ask for; 0: none, as in its config."""
+    default_priority: int = DEFAULT_PRIORITY
+    """Priority of requests that ask for none, or for one that is none of its levels."""
+
+    def priority_of(self, asked: int) -> int:
+        """Return the priority of a request that asks for one, as Triton's `InferenceRequest::SetPriority`; 0: none."""
+        return asked if 0 < asked <= self.priority_levels else self.default_priority
 
     @property
     def tensors(self) -> "ModelSignature":
         """Signature without what does not concern the tensors of requests."""
-        return replace(self, max_rows=0, reads_headers=False, heeds_timeout=False)
+        return replace(
+            self,
+            max_rows=0,
+            reads_headers=False,
+            heeds_timeout=False,
+            priority_levels=0,
+            default_priority=DEFAULT_PRIORITY,
+        )
 
     @property
     def has_strings(self) -> bool:
@@ -77,6 +93,8 @@ def signature_of(config: model_config_pb2.ModelConfig) -> ModelSignature:
         max_rows=config.max_batch_size,
         reads_headers=may_read_headers(config),
         heeds_timeout=config.dynamic_batching.default_queue_policy.allow_timeout_override,
+        priority_levels=config.dynamic_batching.priority_levels,
+        default_priority=config.dynamic_batching.default_priority_level or DEFAULT_PRIORITY,
     )
 
 

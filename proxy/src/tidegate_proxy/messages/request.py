@@ -51,6 +51,14 @@ def times_in(header: service_pb2.ModelInferRequest) -> RequestTimes:
     )
 
 
+def priority_in(header: service_pb2.ModelInferRequest) -> int:
+    """Read the parameter `priority`; 0 if it is missing."""
+    if "priority" not in header.parameters:
+        return 0
+    parameter = header.parameters["priority"]
+    return int(parameter.uint64_param or parameter.int64_param)
+
+
 class ResponseDeadline(NamedTuple):
     """Deadline of a response, and the limit for a late one."""
 
@@ -323,6 +331,8 @@ class ParsedHeader:
     """Requested outputs; empty: all of them."""
     times: RequestTimes
     """Deadline parameters of the request."""
+    priority: int
+    """Its parameter `priority`; 0: it names none."""
     merged: dict[tuple[int, tuple[str, ...]], bytes] = field(default_factory=dict, compare=False, repr=False)
     """Headers of batches that begin with such a request, by rows and requested outputs."""
 
@@ -440,6 +450,7 @@ def _read(
         tuple(sorted(range(len(names)), key=names.__getitem__)),
         tuple(output.name for output in header.outputs),
         times_in(header),
+        priority_in(header),
     )
 
 

@@ -9,7 +9,7 @@ from tidegate.schemas import format_shape
 from tidegate_proxy.base.labels import label
 from tidegate_proxy.messages.forwarded_metadata import may_read_headers
 from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec, datatype_of
-from tidegate_proxy.messages.request import InferenceRequest, ParsedHeader, PassedThrough, times_in
+from tidegate_proxy.messages.request import InferenceRequest, ParsedHeader, PassedThrough, priority_in, times_in
 
 
 def slot_signature_of(config: model_config_pb2.ModelConfig) -> ModelSignature:
@@ -49,6 +49,7 @@ def slot_request_of(message: bytes, request: PassedThrough, signature: ModelSign
         order=(),
         wanted=(),
         times=times_in(header),
+        priority=priority_in(header),
     )
     return InferenceRequest(message, heading, b"", request.id, [], signature, signature.model, 1, "")
 

@@ -103,6 +103,7 @@ class _EngineCollector(Collector):
         snapshot = self._snapshot
         yield from _about_requests(snapshot)
         yield from _about_workers(snapshot, self._now_ns)
+        yield from _about_tenants(snapshot)
         decisions = HistogramMetricFamily(
             "tidegate_scheduling_duration_seconds", "Time the engine and its policy took for one event."
         )
@@ -214,6 +215,36 @@ class _LeftApisCollector(Collector):
         for labels in sorted(self._left_apis):
             restricted.add_metric(labels, 1)
         return (restricted,)
+
+
+def _about_tenants(snapshot: MetricsSnapshot) -> Iterable[Metric]:
+    """Return the accounts of models and tenants; costs only with prices, rejections only with tenants."""
+    gpu = CounterMetricFamily(
+        "tidegate_gpu_seconds",
+        "Time for which workers ran batches of a model, divided among tenants by rows.",
+        labels=("model", "tenant", "device_class"),
+    )
+    for labels, duration_ns in sorted(snapshot.gpu_ns.items()):
+        gpu.add_metric(labels, duration_ns * _PER_NS)
+    yield gpu
+    if snapshot.costs:
+        costs = CounterMetricFamily(
+            "tidegate_gpu_cost",
+            "Cost of that time by the configured prices, in their currency.",
+            labels=("model", "tenant"),
+        )
+        for of_costs, cost in sorted(snapshot.costs.items()):
+            costs.add_metric(of_costs, cost)
+        yield costs
+    if snapshot.rejections:
+        rejected = CounterMetricFamily(
+            "tidegate_rate_limit_rejections",
+            "Requests that the rate limit of their tenant rejected.",
+            labels=("tenant",),
+        )
+        for tenant, count in sorted(snapshot.rejections.items()):
+            rejected.add_metric((tenant,), count)
+        yield rejected
 
 
 def _about_changes(snapshot: MetricsSnapshot) -> Iterable[Metric]:

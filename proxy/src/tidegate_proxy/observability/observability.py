@@ -32,6 +32,7 @@ from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.messages.padding import PaddingPlan
 from tidegate_proxy.messages.request import PendingRequest
+from tidegate_proxy.observability.accounts import GpuTime, TenantAccounts, costs_of
 from tidegate_proxy.observability.tracing import BatchSpan, RequestTracer
 
 P = ParamSpec("P")
@@ -354,6 +355,11 @@ class MetricsSnapshot:
     """Durations of layout changes, by outcome: done or undone."""
     layout_gpus: float | None
     """Number of GPUs in the current layout; None if unknown."""
+    gpu_ns: GpuTime
+    costs: Mapping[tuple[str, str], float]
+    """Cost of worker time by model and tenant; empty without prices."""
+    rejections: Mapping[str, int]
+    """Number of requests that rate limits rejected, by tenant."""
 
 
 class Metrics(OutcomeListener):
@@ -388,6 +394,11 @@ class Metrics(OutcomeListener):
         """Batches that had their first response, and are not over."""
         self.layout_gpus = layout_gpus
         """Number of GPUs in the current layout; None if unknown."""
+        self.accounts = TenantAccounts(setup.workers)
+        self.prices: Mapping[str, float] = {}
+        """Price of a worker's hour, by device class."""
+        self.rejections: Callable[[], Mapping[str, int]] = dict
+        """Returns the number of requests that rate limits rejected, by tenant."""
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect], decision_ns: int) -> None:
         """Count a stimulus and its effects; `decision_ns`: duration of `Engine.handle`."""
@@ -397,6 +408,14 @@ class Metrics(OutcomeListener):
         for effect in effects:
             if type(effect) is not StartStage:
                 self._take_in_effect(effect)
+
+    def account(self, prices: Mapping[str, float], rejections: Callable[[], Mapping[str, int]]) -> None:
+        """Set prices and the source of rejections.
+
+        `prices`: price of a worker's hour by device class. `rejections()` returns the number of requests that rate
+        limits rejected, by tenant.
+        """
+        self.prices, self.rejections = prices, rejections
 
     def padded(self, model: str, rows: int, padded: PaddingPlan) -> None:
         """Count a request that starts padded."""
@@ -456,6 +475,9 @@ class Metrics(OutcomeListener):
             changes=self._changes.copy(),
             change_times={state: ChangeTimes(each.count, each.sum_ns) for state, each in self._change_times.items()},
             layout_gpus=self.layout_gpus,
+            gpu_ns=dict(self.accounts.gpu_ns),
+            costs=costs_of(self.accounts.gpu_ns, self.prices) if self.prices else {},
+            rejections=self.rejections(),
         )
 
     # Requests and stages, as the reducer tells of them ---------------------------------------------------------------
@@ -472,6 +494,7 @@ class Metrics(OutcomeListener):
             first_ns = min(first_ns, request.deadline_ns)
         if first_ns != NEVER_NS:
             model.slack.add(first_ns - effect.batch.stages[-1].end_ns)
+        self.accounts.joined(effect.batch.id, requests)
 
     @isolated
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
@@ -483,6 +506,7 @@ class Metrics(OutcomeListener):
             self._streaming.discard(effect.batch.id)
         else:
             self._of(effect.batch.model).stage_ran(effect.shape, stage.duration_ns, ended_ns - started_ns)
+        self.accounts.ran(effect, ended_ns - started_ns)
 
     @isolated
     def first_response(self, effect: StartStage, started_ns: int, now_ns: int) -> None:
@@ -601,6 +625,7 @@ class Metrics(OutcomeListener):
     def _join(self, worker: Worker) -> None:
         known = self._workers.setdefault(worker.id, WorkerCounts(worker.name))
         known.name, known.up = worker.name, True
+        self.accounts.add_worker(worker)
 
     def _take_in_effect(self, effect: AnyEffect) -> None:
         match effect:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Container, Sequence
 
 import grpc
+import msgspec
 
 from tidegate.api import Advise, BatchFailed, Drop, Request, RequestArrived, RequestCancelled
 from tidegate.engine import (
@@ -26,6 +27,7 @@ from tidegate.engine import (
     StartStage,
 )
 from tidegate.observation import ChangeProgressed, PolicyTuned
+from tidegate_proxy.access.tenants import Tenant
 from tidegate_proxy.base import refusal
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, TIMEOUT_EXPIRED, Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.config import PolicyChoice
@@ -86,6 +88,15 @@ def refuse_stray(client: PendingRequest) -> None:
     client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.REASON_UNAVAILABLE))
 
 
+TenantOf = Callable[[str, str], Tenant | None]
+"""Function that returns the tenant of a client's identity and application; None: there are no tenants."""
+
+
+def no_tenant(owner: str, app: str) -> Tenant | None:
+    """Return None, for a configuration without tenants."""
+    return None
+
+
 class Driver:
     """Driver of one engine. Use it only in one event loop."""
 
@@ -100,13 +111,15 @@ class Driver:
         on_batch: Callable[[StageRun, Sequence[Outcome]], None] | None = None,
         pass_on: Callable[[PendingRequest], None] = refuse_stray,
         look_again: LookAgain = skip_health_check,
+        tenant_of: TenantOf = no_tenant,
     ) -> None:
         """Create the driver. `regions`: shared memory with local Tritons; None: tensors are sent.
 
         `hidden`: names of metadata that are not forwarded to a Triton. `on_batch`: called when the clients of a batch
         of several requests have their responses; must not raise. `pass_on`: bypasses a request whose model has changed.
-        `look_again`: refreshes the models of a Triton.
+        `look_again`: refreshes the models of a Triton. `tenant_of(owner, app)`: returns the tenant of a client.
         """
+        self.tenant_of = tenant_of
         self.engine = engine
         self._advice = StableAdvice()
         self._in_force = in_force
@@ -171,7 +184,15 @@ class Driver:
             client=client.owner,
             deferrable=not client.runs_apart,
             late_until_ns=self._headroom.before(due.late_until_ns, arrival_ns),
+            priority=envelope.signature.priority_of(envelope.heading.priority),
         )
+        if tenant := self.tenant_of(client.owner, app):
+            request = msgspec.structs.replace(
+                request,
+                priority=max(request.priority, tenant.config.priority),
+                tenant=tenant.name,
+                weight=tenant.config.weight,
+            )
         catalog = self._directory.catalog
         if not catalog.schedules(envelope) and envelope.model in catalog.hosts:
             self._pass_on(client)
@@ -181,6 +202,13 @@ class Driver:
             words = f"[request id: {envelope.id or '<id_unknown>'}] {QUEUE_FULL}"
             self.clients.tell(client, _rejected(settings, words, refusal.QUEUE_FULL, queued=False))
         return None
+
+    def refuse(self, client: PendingRequest, arrival_ns: int, failure: RequestFailed) -> None:
+        """Notify the client of a request that is rejected on arrival."""
+        client.arrival_ns = client.due_ns = client.until_ns = arrival_ns
+        if self.observability.traces:
+            self.observability.arrived(client)
+        self.clients.tell(client, failure)
 
     def schedule(self, request: Request) -> None:
         """Let the engine handle an admitted request, and execute its decisions."""

@@ -172,9 +172,11 @@ class GrpcService:
         if message is None:
             call.end(grpc.StatusCode.INTERNAL, "no message was received")
             return
-        work: BypassedInference | SlotInference | asyncio.Task[None]
+        work: BypassedInference | SlotInference | asyncio.Task[None] | None
         if call.method == INFER_METHOD:
             work = self._infer_unscheduled(call, message)
+            if work is None:
+                return
         else:
             work = self._spawn(call, self._answer(call, message))
 
@@ -183,8 +185,8 @@ class GrpcService:
 
         call.add_disconnect_callback(cancel)
 
-    def _infer_unscheduled(self, call: RpcCall, message: bytes) -> BypassedInference | SlotInference:
-        """Have an inference wait for a slot of its model, or bypass scheduling where that has none."""
+    def _infer_unscheduled(self, call: RpcCall, message: bytes) -> BypassedInference | SlotInference | None:
+        """Have an inference wait for a slot of its model, or bypass scheduling where that has none; None: rejected."""
 
         def answered(outcome: Outcome) -> None:
             _answer(call, outcome)
@@ -194,6 +196,9 @@ class GrpcService:
             waiting = SlotInference(self._driver, message, answered)
             if waiting.begin(self._inference, self._routing, call.metadata, remaining_s, call.owner):
                 return waiting
+        if rejected := self._gate.why_over_limit(call.owner):
+            answered(rejected)
+            return None
         return self._passages.begin(message, call.metadata, remaining_s, call.owner, answered)
 
     async def _answer(self, call: RpcCall, message: bytes) -> None:
@@ -262,6 +267,6 @@ def _break(call: RpcCall, error: Exception) -> None:
 
 def _answer(call: RpcCall, outcome: Outcome) -> None:
     if isinstance(outcome, RequestFailed):
-        call.end(outcome.code, outcome.details, outcome.refusal)
+        call.end(outcome.code, outcome.details, outcome.grpc_reason)
     else:
         call.answer(outcome)

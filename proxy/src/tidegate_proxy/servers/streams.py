@@ -220,6 +220,8 @@ class InferStream:
                 self._routing.check_inference(message, request)
                 self._wait_for_slot(envelope, replace(request, header=None))
                 return
+            if client is None and (rejected := self._routing.why_over_limit(self._owner)):
+                raise rejected
             backend = self._routing.route_inference(message, request)
         except RequestFailed as failure:
             self._refuse_in_turn(message, request, failure, client)
@@ -421,9 +423,9 @@ class InferStream:
             self._sending = True
             self._call.send(self._outbox.popleft(), self._sent)
         elif self._error:
-            self._call.end(self._error.code, self._error.details, self._error.refusal)
+            self._call.end(self._error.code, self._error.details, self._error.grpc_reason)
         elif self._client_done and not self._due and not self._relays and not self._slots:
-            self._call.end(*(self._end.code, self._end.details, self._end.refusal) if self._end else ())
+            self._call.end(*(self._end.code, self._end.details, self._end.grpc_reason) if self._end else ())
 
     def _break(self, error: Exception) -> None:
         """A fault of Tidegate's own ends the stream."""
@@ -431,7 +433,7 @@ class InferStream:
         self._error = self._error or own_fault()
         self._outbox.clear()
         self._abandon()
-        self._call.end(self._error.code, self._error.details, self._error.refusal)
+        self._call.end(self._error.code, self._error.details, self._error.grpc_reason)
 
     def _leave(self) -> None:
         """The client is gone."""

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
+from tidegate_proxy.access.tenants import why_rejected
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.configuration.apis import Protocol
 from tidegate_proxy.messages.forwarded_metadata import fits, keys_of
@@ -221,7 +222,10 @@ class Inference:
         )
         app = self._applications.of(heading, client.metadata)
         try:
-            if graph and graph.signature is envelope.signature:
+            tenant = self._driver.tenant_of(client.owner, app)
+            if tenant and (rejected := why_rejected(tenant, envelope.rows, envelope.id)):
+                self._driver.refuse(client, arrival_ns, rejected)
+            elif graph and graph.signature is envelope.signature:
                 self._graphs.begin(graph, client, arrival_ns, wanted, end_of_call_ns(arrival_ns, remaining_s), app)
             elif request := self._driver.admit(client, arrival_ns, wanted, app):
                 self._driver.schedule(request)

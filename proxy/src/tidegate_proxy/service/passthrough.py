@@ -119,6 +119,10 @@ class Routing:
         if words := guards.shape_problem((tensor.name, tensor.shape) for tensor in inputs):
             raise RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words, queued=False)
 
+    def why_over_limit(self, owner: str) -> RequestFailed | None:
+        """Count an inference that is not scheduled with its client's tenant; return why it is rejected, or None."""
+        return self._gate.why_over_limit(owner)
+
     def looks_inside(self, model: str) -> bool:
         """Return whether the contents of an unscheduled inference of this model matter for routing."""
         catalog = self._directory.catalog

@@ -36,6 +36,7 @@ def credential_files(config: ServeConfig) -> list[Path | None]:
     if authentication:
         files += [authentication.tokens_file, authentication.api_keys_file]
     files.append(config.dashboard.token_file)
+    files += [tenant.credentials_file for tenant in config.tenants.named.values()] if config.tenants else []
     return files
 
 

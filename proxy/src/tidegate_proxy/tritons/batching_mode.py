@@ -137,7 +137,7 @@ def asked_of_tritons_batcher(config: model_config_pb2.ModelConfig) -> list[str]:
     batching = config.dynamic_batching
     queue = batching.default_queue_policy
     asked = {
-        "priority_levels": batching.priority_levels,
+        "priority_queue_policy": batching.priority_queue_policy,
         "preserve_ordering": batching.preserve_ordering,
         "max_queue_size": queue.max_queue_size,
         "default_timeout_microseconds": queue.default_timeout_microseconds,

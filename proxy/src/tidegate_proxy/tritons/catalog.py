@@ -26,7 +26,13 @@ from tidegate_proxy.tritons.gpus import Gpu
 from tidegate_proxy.tritons.model_graphs import ModelGraph, graph_of, why_not_expandable
 from tidegate_proxy.tritons.operator_graphs import GRAPH_CONSENT, GRAPH_VERSION, ensemble_config_of
 from tidegate_proxy.tritons.split_models import SPLIT_MODEL_VERSION, SplitModel, WorkerKey, find_layout
-from tidegate_proxy.tritons.variants import LoadedConfig, ModelConfigVariant, VariantAgreement, agree
+from tidegate_proxy.tritons.variants import (
+    LoadedConfig,
+    ModelConfigVariant,
+    VariantAgreement,
+    agree,
+    with_priorities,
+)
 from tidegate_proxy.tritons.workers import SERIALIZED_SUFFIX, WorkerHardware, lanes_of, places_of
 
 SLO_PARAMETER = "slo_ms"
@@ -463,7 +469,7 @@ def _forms(
             known = unbatched.get(config.name)
             if known and consent.scheduling == "batched" and model in known.loaded:
                 consent = BatchingDecision("unbatched", known.why, 1)
-            forms.setdefault(config.name, []).append(LoadedConfig.of(backend, config, consent))
+            forms.setdefault(config.name, []).append(LoadedConfig.of(backend, config, consent, said))
     return forms
 
 
@@ -503,7 +509,7 @@ def _add_model(catalog: Catalog, name: str, agreement: VariantAgreement, said: M
     slo_ns = None if slo_ms is None else ms_to_ns(slo_ms)
     late = said.on_deadline_miss or _late_of(config, agreement.leading.backend)
     if signature is None:
-        catalog.slots[name] = slot_signature_of(config)
+        catalog.slots[name] = with_priorities(slot_signature_of(config), said)
         catalog.models[name] = Model(name, 1, slo_ns, merge_limit=1, on_deadline_miss=late, streams=True)
         return
     signature = dataclasses.replace(signature, padding=padding)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 from tritonclient.grpc import model_config_pb2, service_pb2
 
+from tidegate.api.model import DEFAULT_PRIORITY
+from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.messages.model_signature import ModelSignature, datatype_of, signature_of
 from tidegate_proxy.tritons.backend import Backend
 from tidegate_proxy.tritons.batching_mode import BatchingDecision, most_careful
@@ -28,9 +30,15 @@ class LoadedConfig:
     """Signature, also for a model whose requests are not scheduled."""
 
     @classmethod
-    def of(cls, backend: Backend, config: model_config_pb2.ModelConfig, consent: BatchingDecision) -> "LoadedConfig":
-        """Return the loaded configuration from a Triton's model config."""
-        return cls(backend, config, consent, signature_of(config))
+    def of(
+        cls,
+        backend: Backend,
+        config: model_config_pb2.ModelConfig,
+        consent: BatchingDecision,
+        said: ModelConfig,
+    ) -> "LoadedConfig":
+        """Return the loaded configuration of a model. `said`: the operator's settings."""
+        return cls(backend, config, consent, with_priorities(signature_of(config), said))
 
     @property
     def passes(self) -> bool:
@@ -87,6 +95,15 @@ class ModelConfigVariant:
         return complete and all(output.name in outputs for output in header.outputs)
 
 
+def with_priorities(signature: ModelSignature, said: ModelConfig) -> ModelSignature:
+    """Return a signature with the operator's priorities of its model."""
+    if said.priority_levels is None and said.default_priority_level is None:
+        return signature
+    levels = signature.priority_levels if said.priority_levels is None else said.priority_levels
+    default = said.default_priority_level or (signature.default_priority if levels else DEFAULT_PRIORITY)
+    return replace(signature, priority_levels=levels, default_priority=default)
+
+
 def agree(forms: Sequence[LoadedConfig], voters: Container[Backend]) -> VariantAgreement:
     """Return the agreement of the Tritons that have a model; the configuration of most of them leads, of equals the
     newest.
@@ -103,6 +120,7 @@ def agree(forms: Sequence[LoadedConfig], voters: Container[Backend]) -> VariantA
         min(signatures, key=lambda each: each.max_rows),
         reads_headers=any(each.reads_headers for each in signatures),
         heeds_timeout=any(each.heeds_timeout for each in signatures),
+        priority_levels=max(each.priority_levels for each in signatures),
     )
     return VariantAgreement(
         leading,

@@ -1,6 +1,7 @@
 """Dashboard source for a running Tidegate; it collects data only while a viewer is connected."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import islice
@@ -17,13 +18,14 @@ from tidegate_proxy.app.dashboard.figures import RollingFigures
 from tidegate_proxy.app.dashboard.history import History, HistoryRing
 from tidegate_proxy.app.dashboard.latency_explanation import LatencyExplanation
 from tidegate_proxy.app.dashboard.rollout_section import section_of
-from tidegate_proxy.app.dashboard.snapshot import DashboardSnapshot
+from tidegate_proxy.app.dashboard.snapshot import DashboardSnapshot, TenantRow, cut
 from tidegate_proxy.app.dashboard.source import PageHello
 from tidegate_proxy.app.dashboard.tick_buffer import TickBuffer
 from tidegate_proxy.app.dashboard.timeline_builder import build_timeline, build_timeline_steps
 from tidegate_proxy.app.dashboard.what_if import what_if
 from tidegate_proxy.app.tuning.policy_tuning import PolicyTuning
-from tidegate_proxy.observability.observability import bypassed_in_words
+from tidegate_proxy.observability.accounts import costs_of
+from tidegate_proxy.observability.observability import Metrics, bypassed_in_words
 from tidegate_proxy.rollout.mode import RolloutMode
 from tidegate_proxy.rollout.shadow import own_batching
 from tidegate_proxy.scheduling.driver import Driver
@@ -34,6 +36,8 @@ from tidegate_proxy.tritons.restrictions import restriction_warnings
 MAX_MOMENTS: Final = 100_000
 """Number of buffered stimuli: some 40 MB; at 1,000 requests per second about the last 40 s."""
 MAX_NS: Final = 60_000_000_000
+MAX_TENANT_ROWS: Final = 50
+"""Number of tenants that the page shows, the most worker time first."""
 MAX_AT_A_TICK: Final = 2_000
 """Number of stimuli searched for decisions per tick, the latest."""
 
@@ -127,6 +131,7 @@ class LiveView:
             self._driver.engine.decides,
             [*self._bypassed(), *self._restrictions()],
             self._tuning.sentence,
+            tenant_rows(self._driver.observability.metrics),
         )
         self._cost_ns += time.thread_time_ns() - began_ns
         return snapshot
@@ -155,7 +160,12 @@ class LiveView:
             setup=self._setup(),
             policy="fifs" if type(engine.policy) is FirstComeFirstServed else engine.name,  # which broke
             options=engine.policy.options.model_dump(mode="json"),
-            settings=EngineSettings(learn=True, max_tries=engine.max_tries, first_lead_ns=FIRST_LEAD_NS),
+            settings=EngineSettings(
+                learn=True,
+                max_tries=engine.max_tries,
+                first_lead_ns=FIRST_LEAD_NS,
+                priority_floors=engine.settings.priority_floors,
+            ),
             requests=(),
             batcher=own_batching(self._directory.catalog),
         )
@@ -193,6 +203,29 @@ class LiveView:
             is_out = ejections.get(backend.address, (0, False))[1]
             found.append((worker, "away" if not backend.alive else "ejected" if is_out else "up"))
         return found
+
+
+def tenant_rows(metrics: Metrics) -> list[TenantRow]:
+    """Return the accounts of the tenants, the most worker time first; empty without tenants."""
+    gpu_ns, rejections = metrics.accounts.gpu_ns, metrics.rejections()
+    of_tenant, costs = Counter[str](), dict[str, float]()
+    for (_, tenant, _), duration_ns in gpu_ns.items():
+        of_tenant[tenant] += duration_ns
+    for (_, tenant), cost in costs_of(gpu_ns, metrics.prices).items():
+        costs[tenant] = costs.get(tenant, 0.0) + cost
+    names = {*of_tenant, *rejections} - {""}
+    total = sum(of_tenant.values()) or 1
+    rows = [
+        TenantRow(
+            cut(name),
+            of_tenant[name] / 1e9,
+            of_tenant[name] / total,
+            costs.get(name, 0.0) if metrics.prices else None,
+            rejections.get(name, 0),
+        )
+        for name in names
+    ]
+    return sorted(rows, key=lambda row: (-row.gpu_s, row.name))[:MAX_TENANT_ROWS]
 
 
 def _in_ms(ns: int | None) -> float | None:

@@ -28,6 +28,7 @@ function show(snapshot, afresh = false) {
   showModels(snapshot)
   showTrial(snapshot.trial)
   by("tuning").textContent = snapshot.tuning
+  showTenants(snapshot.tenants)
   by("restrictions").textContent = snapshot.restrictions.map((words) => `${words}.`).join(" ")
   takeStages(snapshot, afresh)
   showWorkers(snapshot)

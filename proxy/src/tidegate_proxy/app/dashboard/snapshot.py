@@ -148,6 +148,20 @@ class RolloutSection(msgspec.Struct, frozen=True):
     """Note for readers of the section."""
 
 
+class TenantRow(msgspec.Struct, frozen=True):
+    """Account of one tenant since Tidegate started."""
+
+    name: str
+    gpu_s: float
+    """Worker time in seconds."""
+    fraction: float
+    """Fraction of the worker time of all tenants."""
+    cost: float | None
+    """Cost by the configured prices; None without prices."""
+    rejections: int
+    """Number of requests that its rate limit rejected."""
+
+
 class DashboardSnapshot(msgspec.Struct, frozen=True):
     """State of the dashboard at one tick."""
 
@@ -180,6 +194,8 @@ class DashboardSnapshot(msgspec.Struct, frozen=True):
     """Sentences about bypassed requests, APIs that Tritons restrict, and what Tidegate cannot see of these Tritons."""
     tuning: str = ""
     """Latest verdict of the policy's tuner, as a sentence; "" if the policy is not tuned."""
+    tenants: list[TenantRow] = []
+    """Accounts of the tenants, the most worker time first; empty without tenants, and in a recorded run."""
 
 
 def cut(name: str) -> str:

@@ -92,6 +92,19 @@ function showModels(snapshot) {
     : "No requests at present"
 }
 
+function showTenants(tenants) {
+  by("accounts").hidden = !tenants.length
+  by("tenants").tBodies[0].replaceChildren(...tenants.map((tenant) => {
+    const row = element("tr"), name = cell("tenant", undefined, "word")
+    name.append(named(tenant.name))
+    row.append(
+      name, cell("GPU s", shown(tenant.gpu_s)), cell("of all", percent(tenant.fraction)),
+      cell("cost", shown(tenant.cost, 2)), cell("rejected", shown(tenant.rejections, 0)),
+    )
+    return row
+  }))
+}
+
 const isOverSlo = (model) => model.slo_ms !== null && model.p99_ms !== null && model.p99_ms > model.slo_ms
 
 // The figures at a glance: a name, a value, and where or what it is.

@@ -255,6 +255,9 @@ class HttpApplication:
         if is_inference and (envelope := self._envelope_for_slot(route, exchange)):
             await self._slots.forward(exchange, call, body, envelope)
             return
+        if is_inference and (rejected := self._routing.why_over_limit(exchange.owner)):
+            await exchange.reply(infer_response.failure(rejected))
+            return
         sent_ns = tried_ns = time.monotonic_ns()
         while True:
             routing = self._routing

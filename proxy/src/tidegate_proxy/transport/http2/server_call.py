@@ -37,6 +37,8 @@ INFLATED_ASIDE: Final = 1 << 22
 """Size in bytes from which a message is decompressed in a thread at once."""
 _DEADLINE: Final = "Deadline Exceeded"
 _REASON: Final = refusal.REASON_HEADER.encode()
+_PUSHBACK: Final = b"grpc-retry-pushback-ms"
+"""Trailer of gRPC's retry design (A6): the time after which a client's library retries."""
 Received = Callable[[bytes | None], None]
 
 
@@ -212,7 +214,10 @@ class Http2Call(RpcCall):
             (b"grpc-message", quoted(details, self._connection.most_details)),
         )
         if reason:
-            status += ((_REASON, reason.encode()),)
+            word, retry_ms = refusal.split(reason)
+            status += ((_REASON, word.encode()),)
+            if retry_ms is not None:
+                status += ((_PUSHBACK, b"%d" % retry_ms),)
         try:
             self._connection.end(
                 self, status if self._began else (*RESPONSE_HEADERS, *status), is_first=not self._began
