@@ -214,7 +214,7 @@ def simulated(
     tritons: int, load: float, requests: Sequence[StreamRequest], seconds: float, work: Path
 ) -> StreamFigures:
     """Simulate slots over the arrivals of the live run."""
-    trace = work / "arrivals.txt"
+    trace = work / f"arrivals-{tritons}-{load}.txt"  # traces are cached by their paths
     trace.write_text("".join(f"{request.at_s:.6f}\n" for request in requests))
     prefill_ms = PREFILL_MS + PREFILL_PER_TOKEN_MS * sum(PROMPT_TOKENS) / 2
     document = {

@@ -20,7 +20,7 @@ INPUTS = {
 }
 PLAIN = [("X", "FP32", [-1, 4])]
 CROWD = 20
-MODELS = {*INPUTS, "echo", "crowd", "failing", "expiring", "silent"}
+MODELS = {*INPUTS, "echo", "crowd", "failing", "expiring", "silent", "tokens"}
 
 
 class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
@@ -71,6 +71,20 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         self, request: pb.ModelStatisticsRequest, context: grpc.ServicerContext
     ) -> pb.ModelStatisticsResponse:
         return self.statistics
+
+    def ModelStreamInfer(
+        self, requests: Iterator[pb.ModelInferRequest], context: grpc.ServicerContext
+    ) -> Iterator[pb.ModelStreamInferResponse]:
+        for request in requests:
+            with self._lock:
+                self.requests.append(request)
+                number = len(self.requests)
+            if request.model_name == "expiring" or number % 4 == 0:
+                yield pb.ModelStreamInferResponse(error_message="Request timeout expired")
+                continue
+            for _ in range(3):
+                yield pb.ModelStreamInferResponse()
+                self.closing.wait(timeout=0.01)
 
     def ModelInfer(self, request: pb.ModelInferRequest, context: grpc.ServicerContext) -> pb.ModelInferResponse:
         with self._lock:

@@ -1,6 +1,7 @@
 """A live run in the columns of a simulated one."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -10,11 +11,15 @@ from tidegate.engine import StartStage
 from tidegate.observation import EngineSettings, Recorder
 from tidegate.sim.build import setup_of
 from tidegate.sim.result import RunResult as Figures
-from tidegate.workload import Scenario, draw_requests
-from tidegate_loadtest.live import LiveObservations
+from tidegate.workload import PolicyChoice, Scenario, draw_requests
+from tidegate_loadtest.live import LiveObservations, SendingOptions
 from tidegate_loadtest.result import RunResult
+from tidegate_loadtest.scenario_run import LiveRun, run_live
 from tidegate_loadtest.server_stats import ServerUsage
 from tidegate_loadtest.slo_evaluation import judge
+
+if TYPE_CHECKING:
+    from tests.loadtest.conftest import FakeTriton
 
 MS = 1_000_000
 SCENARIO = Scenario.model_validate(
@@ -120,3 +125,33 @@ def test_a_server_without_statistics_leaves_batches_open() -> None:
     row = judged(seen()).total
     assert (row.batches, row.median_batch_rows, row.busy_shares) == (0, None, {})
     assert row.goodput_rps == pytest.approx(20)
+
+
+def test_streams_are_judged_by_their_first_response(triton: "FakeTriton") -> None:
+    """Of four streams one is rejected; the others have three responses, ten milliseconds apart."""
+    document = {
+        "warmup_s": 0.2,
+        "duration_s": 1,
+        "workers": [{"count": 1, "slots": 8}],
+        "models": [
+            {
+                "name": "tokens",
+                "slo_ms": 10_000,
+                "profile": {"points_ms": {1: 1}, "max_batch": 1},
+                "streaming": {"responses": 40, "gap_ms": 1, "slo_gap_ms": 5},
+            }
+        ],
+        "arrivals": {"process": "uniform", "rate_rps": 40},
+    }
+    run = LiveRun(Scenario.model_validate(document), PolicyChoice(name="fake"), 1, SendingOptions({}), triton.target)
+    live = run_live(run)
+    total = live.result.total
+    assert total.accepted == 40
+    assert total.dropped == {"timeout": 10}
+    assert total.answered == 30
+    assert total.late == 0
+    assert total.gap_p50_ms is not None
+    assert total.gap_p50_ms >= 10
+    assert total.gap_attainment == 0
+    assert total.p50_ms is not None
+    assert {count for _, count in live.seen.run.streams.values()} == {3}

@@ -96,6 +96,10 @@ def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -
             "factor: name such a file, or leave it out",
         ),
         (scenario.graphs, "graphs: emulated Tritons run no ensembles: leave them out"),
+        (
+            any(model.streaming for model in scenario.models),
+            "models: emulated GPUs answer a request once, without `streaming`: name a server with --target",
+        ),
         (simulation.failures, "simulation.failures: emulated GPUs do not fail: leave it out"),
         (simulation.events, "simulation.events: emulated GPUs neither go nor come: leave it out"),
         (

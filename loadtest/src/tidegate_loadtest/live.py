@@ -65,6 +65,7 @@ async def send_scenario(
         request_of = await ScenarioRequests.drawn(
             connection, requests, shapes=sending.shapes, seed=seed, inputs=sending.inputs
         )
+        streaming = [scenario.model(name).streaming is not None for name in requests.models]
         usage = asyncio.create_task(_usage(connection, scenario))
         try:
             run = await run_open_loop(
@@ -76,6 +77,7 @@ async def send_scenario(
                 timeout_s=sending.timeout_s,
                 lateness_limit_ms=sending.lateness_limit_ms,
                 progress=progress,
+                is_stream=lambda index: streaming[requests.model[index]],
             )
             return LiveObservations(run, bisect_left(requests.at_ns, warmup_ns), await usage)
         finally:

@@ -44,12 +44,14 @@ async def run_open_loop(
     timeout_s: float = 30.0,
     lateness_limit_ms: float = 5.0,
     progress: Callable[[Progress], None] | None = None,
+    is_stream: Callable[[int], bool] = lambda _index: False,
 ) -> RunResult:
     """Send the i-th request `arrivals_ns[i]` nanoseconds from now; return when the last is answered or has failed.
 
     The arrivals, in order, span `warmup_ns + window_ns`; those of the warm-up are sent but leave no row in the result.
     A request is abandoned `timeout_s` after it was sent. Raises LoadTestError if no arrival falls into the window.
-    `lateness_limit_ms`: see `RunResult`; `progress`: progress callback.
+    `lateness_limit_ms`: see `RunResult`; `progress`: progress callback. `is_stream(i)`: whether the i-th request has
+    many responses, over ModelStreamInfer.
     """
     stubs = connection.stubs
     # What is imported and drawn stays: a collection that walked it would make whoever is due late by tens of ms.
@@ -64,8 +66,13 @@ async def run_open_loop(
             # uvloop rounds a sleep to whole milliseconds: it may wake early, and then spins for the last half.
             while (early_ns := due_ns - recorder.now_ns()) > 0:
                 await asyncio.sleep(early_ns * 1e-9)
-            sending.create_task(recorder.send(stubs[index % len(stubs)], request_of(index), index, due_ns))
+            send = recorder.send_stream if is_stream(index) else recorder.send
+            sending.create_task(send(stubs[index % len(stubs)], request_of(index), index, due_ns))
     return recorder.result(window_ns, lateness_limit_ms=lateness_limit_ms)
+
+
+async def _only(request: pb.ModelInferRequest) -> AsyncIterator[pb.ModelInferRequest]:
+    yield request
 
 
 class Recorder:
@@ -79,6 +86,7 @@ class Recorder:
         self._rows: list[tuple[int, int, int, int, str]] = []
         self._answered = 0
         self._messages: dict[str, str] = {}
+        self._streams: dict[int, tuple[int, int]] = {}
 
     def now_ns(self) -> int:
         """Return the nanoseconds since the measured window began; negative during the warm-up."""
@@ -104,6 +112,35 @@ class Recorder:
             message = error.details() or ""
             status = status_of(message, error.code().name)
         self._rows.append((index, scheduled_ns, issued_ns, self.now_ns(), status))
+        if message:
+            self._messages.setdefault(status, message)
+
+    async def send_stream(
+        self, stub: GRPCInferenceServiceStub, request: pb.ModelInferRequest, index: int, scheduled_ns: int
+    ) -> None:
+        """Send request number `index` in a stream of its own, like `send`; it is answered with its first response."""
+        issued_ns = self.now_ns()
+        first_ns, last_ns, count, message, status = 0, 0, 0, "", OK_STATUS
+        call = stub.ModelStreamInfer(_only(request))
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                async for answer in call:
+                    if answer.error_message:
+                        message = answer.error_message
+                        status = status_of(message, "UNAVAILABLE")
+                        continue
+                    last_ns = self.now_ns()
+                    first_ns, count = first_ns or last_ns, count + 1
+        except TimeoutError:
+            call.cancel()
+            status, message = CLIENT_TIMEOUT, f"the stream did not end within {self._timeout_s:g} s"
+        except grpc.aio.AioRpcError as error:
+            message = error.details() or ""
+            status = status_of(message, error.code().name)
+        if status == OK_STATUS:
+            self._answered += 1
+            self._streams[index] = last_ns, count
+        self._rows.append((index, scheduled_ns, issued_ns, first_ns or self.now_ns(), status))
         if message:
             self._messages.setdefault(status, message)
 
@@ -135,6 +172,7 @@ class Recorder:
             status=np.array(status),
             messages=self._messages,
             lateness_limit_ms=lateness_limit_ms,
+            streams=self._streams,
         )
 
     def _progress(self) -> Progress:

@@ -89,6 +89,8 @@ class RunResult:
     """First message of each status."""
     lateness_limit_ms: float = 5.0
     """Limit in ms of the 99th percentile of lateness; above it the generator fell behind."""
+    streams: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """Instant of the last response to each stream, whose `finished_ns` is the first, and their number, by request."""
 
     @property
     def ok(self) -> NDArray[np.bool_]:

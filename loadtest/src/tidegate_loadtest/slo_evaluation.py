@@ -1,5 +1,6 @@
 """SLO evaluation of a live run, in the columns of a simulated one and summarized by the same code."""
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,11 @@ def judge(
     its label in results.
     """
     warmup_ns = round(scenario.warmup_s * NS_PER_S)
+    if requests.responses is not None:
+        counts = array("q", requests.responses)
+        for request_id, (_, count) in seen.run.streams.items():
+            counts[request_id] = count
+        requests = replace(requests, responses=counts)
     record = RunRecord(requests, measured_from_ns=warmup_ns)
     origin_ns = seen.run.began_ns - warmup_ns
     _note_ends(record, requests, seen, warmup_ns)
@@ -76,6 +82,9 @@ def _note_ends(record: RunRecord, requests: RequestSequence, seen: LiveObservati
             on_time = latency_ns <= requests.slos_ns[requests.model[request_id]]
             record.ended_ns[request_id] = ended_ns
             record.outcome[request_id] = ANSWERED if on_time else LATE
+            if record.last_ns is not None:
+                last_ns, _ = run.streams.get(request_id, (finished_ns, 1))
+                record.last_ns[request_id] = last_ns + warmup_ns
         elif status in DROP_STATUSES.values():
             record.drop(request_id, ended_ns, status)
         elif status != CLIENT_TIMEOUT:

@@ -20,6 +20,8 @@ SERVERS_OWN: Final = "the server's own"
 """GPU of the placeholder for workers of a server."""
 _PLACEHOLDER_PROFILE: Final = {"alpha_ms": 1e-3, "beta_ms": 1e-3, "max_batch": 4096}
 """Profile of a model of a server, which takes as long as it takes and checks the rows itself."""
+_PLACEHOLDER_OF_STREAMS: Final = {**_PLACEHOLDER_PROFILE, "max_batch": 1}
+_PLACEHOLDERS: Final = (_PLACEHOLDER_PROFILE, _PLACEHOLDER_OF_STREAMS)
 
 
 def read_scenario(path: Path, changes: dict[str, Any] | None = None, *, for_server: bool = False) -> Scenario:
@@ -64,13 +66,13 @@ def _add_placeholders(data: Any) -> None:  # noqa: ANN401 - whatever YAML can sa
     models = data.get("models")
     for model in models if isinstance(models, list) and data.get("profiles") is None else []:
         if isinstance(model, dict) and not model.keys() & {"profile", "profiles", "pipelines"}:
-            model["profile"] = dict(_PLACEHOLDER_PROFILE)
+            model["profile"] = dict(_PLACEHOLDER_OF_STREAMS if model.get("streaming") else _PLACEHOLDER_PROFILE)
 
 
 def without_placeholders(document: dict[str, Any]) -> dict[str, Any]:
     """Return a scenario as JSON types without what `read_scenario(..., for_server=True)` added."""
     models = [
-        {key: value for key, value in model.items() if (key, value) != ("profile", _PLACEHOLDER_PROFILE)}
+        {key: value for key, value in model.items() if key != "profile" or value not in _PLACEHOLDERS}
         for model in document["models"]
     ]
     workers = [pool for pool in document.get("workers", ()) if pool.get("gpu") != SERVERS_OWN]

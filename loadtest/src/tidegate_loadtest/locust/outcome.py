@@ -61,7 +61,9 @@ def outcome(conductor: Coordinator) -> tuple[RequestSequence, RunResult, int]:
     run = RunResult(
         window_ns=window_ns,
         began_ns=0,
-        **{name: rows[name][first:] for name in ("scheduled_ns", "issued_ns", "finished_ns")},
+        scheduled_ns=rows["scheduled_ns"][first:],
+        issued_ns=rows["issued_ns"][first:],
+        finished_ns=rows["finished_ns"][first:],
         status=names[rows["status"][first:]],
         messages=messages,
         lateness_limit_ms=load.options.lateness_limit_ms,
