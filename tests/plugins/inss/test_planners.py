@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from itertools import product
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import few
 from tests.plugins.inss.problems import problem, tenant
 from tidegate.api import PlanningError
 from tidegate_inss.gpu_partition import GpuPartitioner, ModelPiece
 from tidegate_inss.layout import layout_of
+from tidegate_inss.learned.planner import plan_inss
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.planners import plan_by_gpulet, plan_by_gslice, plan_by_igniter, plan_shares
 from tidegate_inss.prediction import Predictor
@@ -75,6 +78,17 @@ def test_plans_keep_to_what_there_is(planner: Callable[..., SharePlan], asked: S
     if len(placed) == len(models):
         layout = layout_of(asked, plan)
         assert {name for worker in layout.workers for name in worker.hosts} == placed
+
+
+@pytest.mark.parametrize("seed", few(range(8), 3))
+def test_the_search_is_never_below_the_networks_from_which_it_starts_too(seed: int) -> None:
+    rng = Random(seed)
+    tenants = (tenant(name, rng.uniform(50, 2500), rng.uniform(10, 300)) for name in NAMES)
+    asked = problem(*tenants, gpus=rng.randint(1, 3))
+    theirs = plan_inss(asked, time_limit_s=1, progress=steps(30))
+    for limit_s in (0, 1):
+        plan = plan_shares(asked, time_limit_s=limit_s, progress=steps(30))
+        assert plan.objective >= theirs.objective * (1 - 1e-9)
 
 
 def test_the_search_uses_all_of_every_gpu_and_bears_more_than_others() -> None:

@@ -57,6 +57,9 @@ class ShareReplanningOptions(ShareControllerOptions):
         default="shares",
         description=f"Planner: {', '.join(PLANNER_ENTRIES)}; only `shares` starts from the current placement",
     )
+    min_gain: float = Field(
+        default=0.05, ge=0, lt=10, description="Minimum gain of a change in predicted load, as a fraction"
+    )
 
 
 class ShareReplanning(ShareController):
@@ -68,7 +71,7 @@ class ShareReplanning(ShareController):
         super().__init__(layout, options, seed=seed)
         if options.planner not in PLANNER_ENTRIES:
             raise ValueError(f"planner: {options.planner!r} plans no shares: give one of {', '.join(PLANNER_ENTRIES)}")
-        self._planner = options.planner
+        self._planner, self._min_gain = options.planner, options.min_gain
         self._planned: _Planned | None = None
 
     def step(self, observation: Observation) -> Layout | None:
@@ -77,7 +80,7 @@ class ShareReplanning(ShareController):
         rates_rps = {model.name: model.rate_rps for model in problem.models}
         if self._planned is None or not self._planned.is_for(observation.layout, rates_rps):
             replanned = imported_late("tidegate_inss.replanning:replanned", PLANNER_EXTRA)
-            layout = replanned(problem, observation.layout, self._planner)
+            layout = replanned(problem, observation.layout, self._planner, min_gain=self._min_gain)
             self._planned = _Planned(observation.layout, rates_rps, layout)
         return self._planned.layout
 

@@ -4,37 +4,43 @@ Models stay on their GPUs if other shares there suffice, because a model that mo
 again. Only otherwise the search, starting from the current placement, moves models.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
+from tidegate.api import PlanningError
 from tidegate.schemas import Layout
-from tidegate_inss.build_plan import borne_by, build_plan
+from tidegate_inss.build_plan import build_plan
 from tidegate_inss.current_state import shares_of, steady_batches
-from tidegate_inss.gpu_partition import ModelPiece
 from tidegate_inss.layout import layout_of
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.planner_registry import share_planner
 from tidegate_inss.prediction import AssignedShare, Predictor, by_gpu, why_not
 from tidegate_inss.problem import ShareProblem
-from tidegate_inss.search import Placement, PlacementSearch
+from tidegate_inss.search import Placement, PlacementSearch, placement_of
 
 
-def replanned(problem: ShareProblem, layout: Layout, planner: str) -> Layout | None:
-    """Return a layout that sustains the problem's rates, or more of them; None if the current one does or none is
-    better.
+def replanned(problem: ShareProblem, layout: Layout, planner: str, *, min_gain: float) -> Layout | None:
+    """Return a layout that sustains more of the problem's rates; None if the current one sustains them, or if the gain
+    is below `min_gain`.
 
-    `planner`: name of the planner; `shares` starts from the current placement. Raises PlanningError if there is no
-    plan.
+    `planner`: name of the planner; `shares` starts from the current placement. `min_gain`: relative; a smaller one may
+    be chance, and the next plan would change it back. Raises PlanningError if there is no plan, or if a GPU has no
+    memory for its current and its new processes at once, which a change needs.
     """
     present = shares_of(problem, layout)
     predictor = Predictor(problem)
-    placement, bears = _placement(predictor, present)
+    placement, bears = placement_of(predictor, present)
     if bears >= 1:
         return None
     if planner == "shares":
         plan = _searched(predictor, placement, present)
     else:
         plan = share_planner(planner)(problem, time_limit_s=1.0, progress=_Steps())
-    return layout_of(problem, plan) if plan.bears > bears else None
+    if plan.bears < bears * (1 + min_gain):
+        return None
+    wanted = layout_of(problem, plan)
+    _check_memory(predictor, present, shares_of(problem, wanted))
+    return wanted
 
 
 def _searched(predictor: Predictor, placement: Placement, present: Sequence[AssignedShare]) -> SharePlan:
@@ -62,25 +68,6 @@ class _Steps:
         return self._asked / 150
 
 
-def _placement(predictor: Predictor, present: Sequence[AssignedShare]) -> tuple[Placement, float]:
-    """Return the placement of models with parts of their requests, and the factor of the rates that is served."""
-    problem = predictor.problem
-    gpus = by_gpu(present, len(problem.devices))
-    bears = [borne_by(predictor, mine) for mine in gpus]
-    of_model = [0.0] * len(problem.models)
-    for mine, rates in zip(gpus, bears, strict=True):
-        for share, rate in zip(mine, rates, strict=True):
-            of_model[share.model] += rate
-    placement = []
-    for mine, rates in zip(gpus, bears, strict=True):
-        pieces: dict[int, float] = {}
-        for share, rate in zip(mine, rates, strict=True):
-            part = rate / of_model[share.model] if of_model[share.model] else 1.0
-            pieces[share.model] = pieces.get(share.model, 0.0) + part * problem.models[share.model].rate_rps
-        placement.append([ModelPiece(model, max(rate, 1e-6)) for model, rate in pieces.items()])
-    return placement, min(rate / model.rate_rps for rate, model in zip(of_model, problem.models, strict=True))
-
-
 def _fits(predictor: Predictor, shares: list[AssignedShare]) -> bool:
     """Whether every GPU's memory holds its processes."""
     problem = predictor.problem
@@ -88,3 +75,16 @@ def _fits(predictor: Predictor, shares: list[AssignedShare]) -> bool:
         why_not(mine, problem.units_per_gpu, device.memory_mib, [predictor.takes_mib(share) for share in mine]) is None
         for mine, device in zip(by_gpu(shares, len(problem.devices)), problem.devices, strict=True)
     )
+
+
+def _check_memory(predictor: Predictor, present: Sequence[AssignedShare], wanted: Sequence[AssignedShare]) -> None:
+    """Check that every GPU has memory for the current processes and those that start beside them."""
+    started = list((Counter(wanted) - Counter(present)).elements())
+    devices = predictor.problem.devices
+    for device, old, new in zip(devices, by_gpu(present, len(devices)), by_gpu(started, len(devices)), strict=True):
+        taken_mib = sum(predictor.takes_mib(share) for share in (*old, *new))
+        if new and device.memory_mib is not None and taken_mib > device.memory_mib:
+            raise PlanningError(
+                f"{device.node}/{device.id}: the current and the new processes take {taken_mib:.0f} MiB, and it has "
+                f"{device.memory_mib}: leave memory for a change, with smaller batches or fewer models on a GPU"
+            )

@@ -1,8 +1,9 @@
 """The planner `shares`: a local search over the placement of models, with each GPU divided max-min fairly.
 
-It starts by placing the largest models first, each on the GPU with the least load. Then the GPU with the least capacity
-moves a model away, exchanges one, or splits one with another GPU, while that helps. Then the models of some GPUs are
-placed again at random (a kick) and the search is repeated, until the time is over or kicks no longer help.
+It starts by placing the largest models first, each on the GPU with the least load, and from another placement if one
+is given. Then the GPU with the least capacity moves a model away, exchanges one, or splits one with another GPU, while
+that helps. Then the models of some GPUs are placed again at random, some of them split (a kick), and the search is
+repeated, until the time is over or kicks no longer help.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,8 +11,9 @@ from math import ceil
 from random import Random
 
 from tidegate.api import Progress
+from tidegate_inss.build_plan import borne_by
 from tidegate_inss.gpu_partition import GpuPartition, GpuPartitioner, ModelPiece
-from tidegate_inss.prediction import AssignedShare, Predictor
+from tidegate_inss.prediction import AssignedShare, Predictor, by_gpu
 
 EXCHANGE_PARTNERS = 8
 """Number of GPUs with which the one with the least capacity tries to exchange: those with the most capacity."""
@@ -23,6 +25,8 @@ KICKED_GPUS = 3
 """Number of GPUs whose models a kick places again."""
 KICK_SIZE_FACTORS = (0.6, 1.6)
 """Range of random factors on the sizes of models in a kick, which change their order."""
+KICK_SPLIT_FRACTION = 0.2
+"""Fraction of the models of a kick that are split over two GPUs."""
 MAX_KICK_LOSS = 0.02
 """Maximum relative distance from the best plan for a plan from which kicks continue."""
 BOUND_TOLERANCE = 0.005
@@ -52,14 +56,25 @@ class PlacementSearch:
         """No plan bears more times the rates than this; not known for throughput."""
 
     def run(
-        self, *, time_limit_s: float, progress: Progress, start: Placement | None = None
+        self,
+        *,
+        time_limit_s: float,
+        progress: Progress,
+        start: Placement | None = None,
+        proposed: Placement | None = None,
     ) -> tuple[list[AssignedShare], dict[int, str]]:
         """Return the shares, and by model number why it has none.
 
-        `time_limit_s`: seconds to search. `start`: initial placement; None: the largest models first.
+        `time_limit_s`: seconds to search. `start`: initial placement; None: the largest models first. `proposed`:
+        another initial placement, of all models; the better of the two is improved first.
         """
         placement, missing = self._begin() if start is None else (start, {})
-        best = base = self._improve(placement, time_limit_s, progress)
+        starts = [placement]
+        if proposed is not None and all(self._divide(gpu, mine) for gpu, mine in enumerate(proposed)):
+            starts = [proposed] if missing else sorted([placement, proposed], key=self._worth, reverse=True)
+            missing = {}
+        improved = [self._improve(each, time_limit_s, progress) for each in starts]
+        best = base = max(improved, key=lambda each: each[0])
         idle = 0
         while idle < MAX_FRUITLESS_KICKS and progress(objective=best[0], bound=self.bound) < time_limit_s:
             if len(placement) == 1 or best[0] >= (1 - BOUND_TOLERANCE) * self.bound:
@@ -207,13 +222,15 @@ class PlacementSearch:
             return part * self._rng.uniform(*KICK_SIZE_FACTORS)
 
         for model in sorted(rates, key=size, reverse=True):
-            piece = ModelPiece(model, rates[model])
-            before = {gpu: self._cost(gpu, kicked[gpu]) for gpu in chosen}
-            after = {gpu: self._cost(gpu, [*kicked[gpu], piece]) for gpu in chosen}
-            gpu = min(chosen, key=lambda each: after[each] - before[each])
-            if after[gpu] >= UNSERVED:
-                return placement
-            kicked[gpu].append(piece)
+            part = self._rng.choice(PARTS) if self._rng.random() < KICK_SPLIT_FRACTION else 1.0
+            for piece in (ModelPiece(model, rates[model] * each) for each in (part, 1 - part) if each):
+                costs = [self._cost(gpu, kicked[gpu]) for gpu in chosen]
+                wider = [_with(kicked[gpu], piece) for gpu in chosen]
+                after = [self._cost(gpu, pieces) for gpu, pieces in zip(chosen, wider, strict=True)]
+                place = min(range(len(chosen)), key=lambda each: after[each] - costs[each])
+                if after[place] >= UNSERVED:
+                    return placement
+                kicked[chosen[place]] = wider[place]
         return kicked
 
     def shares(self, placement: Placement) -> list[AssignedShare]:
@@ -225,3 +242,28 @@ class PlacementSearch:
             for piece, units, batch in zip(pieces, division.units, division.batches, strict=True):
                 shares.append(AssignedShare(piece.model, gpu, units, batch))
         return shares
+
+
+def _with(pieces: Sequence[ModelPiece], added: ModelPiece) -> list[ModelPiece]:
+    """Return the pieces of a GPU with one more; two of one model become one."""
+    rate = added.rate_rps + sum(piece.rate_rps for piece in pieces if piece.model == added.model)
+    return [*(piece for piece in pieces if piece.model != added.model), ModelPiece(added.model, rate)]
+
+
+def placement_of(predictor: Predictor, shares: Sequence[AssignedShare]) -> tuple[Placement, float]:
+    """Return the placement of shares, with parts of the models' rates, and the factor of the rates that they serve."""
+    problem = predictor.problem
+    gpus = by_gpu(shares, len(problem.devices))
+    bears = [borne_by(predictor, mine) for mine in gpus]
+    of_model = [0.0] * len(problem.models)
+    for mine, rates in zip(gpus, bears, strict=True):
+        for share, rate in zip(mine, rates, strict=True):
+            of_model[share.model] += rate
+    placement = []
+    for mine, rates in zip(gpus, bears, strict=True):
+        pieces: dict[int, float] = {}
+        for share, rate in zip(mine, rates, strict=True):
+            part = rate / of_model[share.model] if of_model[share.model] else 1.0
+            pieces[share.model] = pieces.get(share.model, 0.0) + part * problem.models[share.model].rate_rps
+        placement.append([ModelPiece(model, max(rate, 1e-6)) for model, rate in pieces.items()])
+    return placement, min(rate / model.rate_rps for rate, model in zip(of_model, problem.models, strict=True))

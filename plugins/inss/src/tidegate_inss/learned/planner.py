@@ -46,7 +46,30 @@ def plan_by(
     `interference`: False for InSS-ni, which ignores neighbors. Raises PlanningError if no model has a share or the GPU
     has too few units.
     """
+    _check(problem)
     predictor = Predictor(problem)
+    tried = max(1, min(tried, MAX_GPUS // len(problem.devices)))
+    shares, unplaced = best_of(networks, problem, predictor, interference=interference, tried=tried)
+    missing = dict.fromkeys(unplaced, "no GPU has memory for it, and for those before it")
+    plan = build_plan(predictor, shares, missing, None)
+    progress(objective=plan.objective)
+    return plan
+
+
+def propose(problem: ShareProblem, predictor: Predictor) -> list[AssignedShare]:
+    """Return the shares that the shipped networks decide for, as a start for other planners.
+
+    Raises PlanningError if a model has none, or if the problem is not what the networks were made for.
+    """
+    _check(problem)
+    tried = max(1, min(MAX_DECISIONS, MAX_GPUS // len(problem.devices)))
+    shares, unplaced = best_of(_shipped("inss"), problem, predictor, interference=True, tried=tried)
+    if unplaced:
+        raise PlanningError(f"no GPU has memory for {problem.models[unplaced[0]].name!r}, and for those before it")
+    return shares
+
+
+def _check(problem: ShareProblem) -> None:
     gpus = len(problem.devices)
     if problem.units_per_gpu < MAX_MODELS_PER_GPU:
         raise PlanningError(
@@ -58,12 +81,6 @@ def plan_by(
             f"models: the networks were trained for up to {MAX_MODELS_PER_GPU} models on a GPU, "
             f"and these are {len(problem.models)} on {gpus}: give more GPUs, or take another planner"
         )
-    tried = max(1, min(tried, MAX_GPUS // gpus))
-    shares, unplaced = best_of(networks, problem, predictor, interference=interference, tried=tried)
-    missing = dict.fromkeys(unplaced, "no GPU has memory for it, and for those before it")
-    plan = build_plan(predictor, shares, missing, None)
-    progress(objective=plan.objective)
-    return plan
 
 
 def best_of(

@@ -134,6 +134,7 @@ def _within_memory(loads: Loads, slots: GpuSlots, batch: Ints, memory_mib: Float
     per_row = np.where(slots.taken, loads.catalog.memory_per_row_mib[loads.model[slots.load]], 0.0)
     least = np.where(slots.taken, loads.memory_mib[slots.load], 0.0).sum(axis=1)
     more = (per_row * (batch - 1)).sum(axis=1)
-    part = np.divide(memory_mib - least, more, out=np.ones_like(more), where=more > 0)
+    spare = memory_mib - least
+    part = np.divide(spare, more, out=np.ones_like(more), where=more > spare)
     cut: Ints = 1 + np.floor((batch - 1) * np.clip(part, 0.0, 1.0)[:, None]).astype(np.int64)
     return cut
