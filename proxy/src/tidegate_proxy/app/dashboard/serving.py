@@ -19,9 +19,9 @@ from tidegate_proxy.transport.ports import bind
 
 
 async def show(log: Path, port: int, *, notify: Callable[[str], None], browser: bool) -> None:
-    """Serve the dashboard for an event log until cancelled; `told` is called with its address.
+    """Serve the dashboard for an event log until cancelled.
 
-    `port`: 0 picks a free one; `browser`: whether to open one. Raises OSError, and ValueError for a file that is no
+    `port`: 0 picks a free one; `notify`: called with its address; `browser`: whether to open one. Raises OSError, and ValueError for a file that is no
     event log.
     """
     token = secrets.token_urlsafe(16)
