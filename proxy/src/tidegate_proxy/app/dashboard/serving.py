@@ -21,8 +21,8 @@ from tidegate_proxy.transport.ports import bind
 async def show(log: Path, port: int, *, notify: Callable[[str], None], browser: bool) -> None:
     """Serve the dashboard for an event log until cancelled.
 
-    `port`: 0 picks a free one; `notify`: called with its address; `browser`: whether to open one. Raises OSError, and ValueError for a file that is no
-    event log.
+    `port`: 0 picks a free one; `notify`: called with its address; `browser`: whether to open one. Raises OSError, and
+    ValueError for a file that is no event log.
     """
     token = secrets.token_urlsafe(16)
     expected = f"Bearer {token}".encode()
