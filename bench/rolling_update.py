@@ -1,13 +1,15 @@
 """Rolling update under load: Tritons are restarted one after the other with another `max_batch_size`.
 
-    python -m bench.rolling_update [--requests N] [--killed]
+    python -m bench.rolling_update [--requests N] [--killed] [--listed]
 
 Each Triton is terminated, or killed, and its successor serves the new model on the same port; the next follows when
-Tidegate uses the successor. Fails if a request was not answered.
+Tidegate uses the successor. With `--listed` the successor has another address, as a new pod has: a file lists the
+Tritons, and the old one ends as soon as the list has the new one. Fails if a request was not answered.
 """
 
 import argparse
 import asyncio
+import json
 import sys
 import tempfile
 import time
@@ -38,7 +40,7 @@ GRACE_S = 10.0
 class Update:
     """Tritons of the old model that are updated one after the other."""
 
-    def __init__(self, work: Path, running: ExitStack, *, killed: bool) -> None:
+    def __init__(self, work: Path, running: ExitStack, *, killed: bool, listed: bool) -> None:
         self._running = running
         self._grace_s = 0.0 if killed else GRACE_S
         self._log = work / "tidegate.log"
@@ -53,7 +55,14 @@ class Update:
         ]
         profiles = work / "profiles.json"
         write_profile(profiles, ModelProfile(model=MODEL, alpha_ms=ALPHA_MS, beta_ms=BETA_MS, points=points))
-        self._proxy = Proxy([triton.grpc_address for triton in self._tritons], profiles, self._log)
+        self._list = work / "tritons.json" if listed else None
+        if self._list:
+            self._write_list()
+            config = work / "tidegate.yaml"
+            config.write_text(json.dumps({"tritons": {"file": self._list.name}}))
+            self._proxy = Proxy([], profiles, self._log, config)
+        else:
+            self._proxy = Proxy([triton.grpc_address for triton in self._tritons], profiles, self._log)
         running.callback(self._proxy.kill)
 
     async def run(self, requests: int) -> tuple[Counter[str], float]:
@@ -74,6 +83,13 @@ class Update:
         began_s = time.monotonic()
         for number, triton in enumerate(self._tritons):
             await asyncio.sleep(2.0)
+            if self._list:
+                self._tritons[number] = await asyncio.to_thread(self._start, self._new)
+                self._write_list()
+                await asyncio.to_thread(triton.stop)
+                while self._log.read_text().count("triton left") <= number:
+                    await asyncio.sleep(0.1)
+                continue
             port = int(triton.grpc_address.rpartition(":")[2])
             await asyncio.to_thread(triton.stop)
             self._tritons[number] = await asyncio.to_thread(self._start, self._new, port)
@@ -81,21 +97,28 @@ class Update:
                 await asyncio.sleep(0.1)
         return time.monotonic() - began_s
 
+    def _write_list(self) -> None:
+        assert self._list
+        fresh = self._list.with_suffix(".new")
+        fresh.write_text(json.dumps([triton.grpc_address for triton in self._tritons]))
+        fresh.replace(self._list)
+
     def _start(self, repository: Path, port: int = 0) -> EmbeddedTriton:
         triton = EmbeddedTriton([repository], grpc_port=port, grace_s=self._grace_s)
         self._running.callback(triton.stop)
         return triton.start()
 
 
-def rolling_update(requests: int, *, killed: bool) -> tuple[Counter[str], float]:
+def rolling_update(requests: int, *, killed: bool, listed: bool = False) -> tuple[Counter[str], float]:
     """Run an update; return the outcomes of the requests and its length in seconds.
 
     Args:
         requests: number of requests.
         killed: whether Tritons are killed instead of terminated.
+        listed: whether successors have other addresses, which a file lists.
     """
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as running:
-        return asyncio.run(Update(Path(folder), running, killed=killed).run(requests))
+        return asyncio.run(Update(Path(folder), running, killed=killed, listed=listed).run(requests))
 
 
 def main() -> None:
@@ -103,8 +126,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.rolling_update", description=__doc__)
     parser.add_argument("--requests", type=int, default=10_000, metavar="N", help="under load (default: %(default)s)")
     parser.add_argument("--killed", action="store_true", help="kill the Tritons instead of asking them to end")
+    parser.add_argument("--listed", action="store_true", help="give successors other addresses, which a file lists")
     arguments = parser.parse_args()
-    outcomes, took_s = rolling_update(arguments.requests, killed=arguments.killed)
+    outcomes, took_s = rolling_update(arguments.requests, killed=arguments.killed, listed=arguments.listed)
     lost = outcomes["sent"] - outcomes["answered"]
     Console().print(
         f"{TRITONS} Tritons updated in {took_s:.0f} s, max_batch_size {BATCHES[0]} to {BATCHES[1]}: "

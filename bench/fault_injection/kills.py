@@ -74,9 +74,11 @@ class Kill:
 class Proxy:
     """`tidegate serve` in a process of its own."""
 
-    def __init__(self, tritons: list[str], profiles: Path, log: Path) -> None:
+    def __init__(self, tritons: list[str], profiles: Path, log: Path, config: Path | None = None) -> None:
+        """Start one, and wait until it serves. `config`: its configuration file, if it has one."""
         addresses = [word for address in tritons for word in ("--triton", address)]
-        command = [TIDEGATE, "serve", "--listen", "127.0.0.1:0", "--profiles", str(profiles), *addresses]
+        file = [str(config)] if config else []
+        command = [TIDEGATE, "serve", *file, "--listen", "127.0.0.1:0", "--profiles", str(profiles), *addresses]
         with log.open("w") as errors:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         assert self._process.stdout is not None

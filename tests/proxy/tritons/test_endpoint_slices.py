@@ -209,6 +209,10 @@ def test_what_goes_wrong_is_said_with_its_remedy(monkeypatch: pytest.MonkeyPatch
             server.refuses = {"/endpointslices": 403}
             with pytest.raises(SourceError, match=r"answers 403 .*list and watch endpointslices.discovery.k8s.io"):
                 await list_tritons(_source(port))
+            del server.refuses["/endpointslices"]
+            server.slices = {"a": {"metadata": {"name": "a"}, "endpoints": [{"addresses": []}]}}
+            with pytest.raises(SourceError, match="slices make no sense: IndexError"):
+                await list_tritons(_source(port))
             server.refuses = {"/endpointslices": 503}
             answers = watch_tritons(_source(port))
             assert "answers 503" in str(await anext(answers))

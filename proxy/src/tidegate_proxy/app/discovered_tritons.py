@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 RETRY_JOIN_S: Final = 0.5
 """Interval in seconds at which listed Tritons that are not ready are asked again."""
 START_POLL_S: Final = 0.2
+RETRY_SOURCE_S: Final = 5.0
+"""Delay in seconds after an internal error until a source is followed again."""
 READY_TIMEOUT_S: Final = 2.0
 """Time limit in seconds for a listed Triton to say that it is ready; it is asked again."""
 _UNUSABLE: Final = (BackendError, RestrictionError, TlsError, ValueError, OSError)
@@ -92,6 +94,14 @@ class DiscoveredTritons:
         await asyncio.gather(*self._watches, return_exceptions=True)
 
     async def _watch(self, place: int, source: TritonSource) -> None:
+        while True:
+            try:
+                await self._follow_source(place, source)
+            except Exception as error:  # there is a next time
+                faults.report(f"following the {source.label}", error)
+            await asyncio.sleep(RETRY_SOURCE_S)
+
+    async def _follow_source(self, place: int, source: TritonSource) -> None:
         async for answer in watch_tritons(source):
             if isinstance(answer, SourceError):
                 self._complain(source.label, str(answer))
@@ -106,6 +116,10 @@ class DiscoveredTritons:
     async def _take_up(self) -> bool:
         """Let Tritons join and leave; whether they are as listed then."""
         wanted = unique([*self._static, *(each for found in self._listed.values() for each in found)])
+        known = {each.grpc for each in (*wanted, *self._tritons.config.tritons)} | {
+            each.label for each in self._sources
+        }
+        self._complaints = {about: words for about, words in self._complaints.items() if about in known}
         ready = await self._ready([each for each in wanted if each not in self._tritons.config.tritons])
         async with self._reconfiguring:
             current = self._tritons.config.tritons
@@ -150,9 +164,15 @@ class DiscoveredTritons:
 
     async def _ready(self, joining: Sequence[TritonAddress]) -> list[TritonAddress]:
         """Return the Tritons that are ready; log why the others do not join."""
+        config = self._tritons.config
+        needs_http = config.listen.http is not None and all(triton.http for triton in config.tritons)
 
         async def ask(triton: TritonAddress) -> bool:
             why = "it is not ready"
+            if needs_http and not triton.http:
+                why = "its HTTP port is not known, and clients are served over HTTP; give it"
+                self._complain(triton.grpc, f"Triton at {triton.grpc} is listed and does not join: {why}")
+                return False
             try:
                 async with asyncio.timeout(READY_TIMEOUT_S):
                     if await self._tritons.is_ready(triton):

@@ -234,7 +234,7 @@ class OnDemandModels(Collector):
                     await self._load_on(backend, model)
             self._failures.pop(model, None)
         except (BackendError, BudgetTooSmallError, TimeoutError) as error:
-            self._fail(model, str(error) or f"it took longer than {LOAD_TIMEOUT_S:g} s")
+            self._fail(model, str(error) or f"no room, or no end of the load, within {LOAD_TIMEOUT_S:g} s")
         except Exception as error:
             faults.report(f"loading {model!r}", error)
             self._fail(model, "Tidegate failed; its log says more")

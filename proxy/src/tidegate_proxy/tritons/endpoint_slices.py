@@ -110,6 +110,12 @@ class EndpointSlices:
         return event_type in ("ADDED", "MODIFIED")
 
     async def _tritons(self) -> tuple[TritonAddress, ...]:
+        try:
+            return await self._tritons_in_slices()
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
+            raise SourceError(f"{self._source.label}: the API server's slices make no sense: {error!r}") from error
+
+    async def _tritons_in_slices(self) -> tuple[TritonAddress, ...]:
         found: dict[str, TritonAddress] = {}
         before, self._device_classes = self._device_classes, {}
         for host, endpoint in self._ready_endpoints():
