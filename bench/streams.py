@@ -5,7 +5,8 @@
 The model runs up to `SLOTS` streams at a time and queues the others without end, as a generative engine does. A stream
 takes a prefill by the length of its prompt, then a time per token; each further stream slows all. Its clients are an
 open loop. Compared: clients that go round the Tritons, Tidegate that bypasses to the least busy Triton, and Tidegate
-with slots; the latter is simulated as well, over the same arrivals. Keep the machine otherwise idle.
+with slots; the latter is simulated as well, over the same arrivals, with times stretched by how much slower than told
+the live model's tokens came: a busy machine wakes it up late. Keep the machine otherwise idle.
 """
 
 import argparse
@@ -115,6 +116,7 @@ class StreamFigures:
     goodput_rps: float
     first_p50_ms: float
     first_p99_ms: float
+    gap_p50_ms: float
     gap_p99_ms: float
     errors: dict[str, int] = field(default_factory=dict)
 
@@ -195,7 +197,7 @@ def figures_of(
     on_time = sum(first <= SLO_FIRST_MS for first in firsts)
     window_s = max(request.at_s for request in requests) - WARMUP_S
     p50, p99 = np.percentile(firsts, [50, 99]) if firsts else (float("nan"), float("nan"))
-    gap_p99 = float(np.percentile(gaps, 99)) if gaps else float("nan")
+    gap_p50, gap_p99 = np.percentile(gaps, [50, 99]) if gaps else (float("nan"), float("nan"))
     return StreamFigures(
         tritons,
         load,
@@ -205,18 +207,36 @@ def figures_of(
         on_time / window_s,
         float(p50),
         float(p99),
-        gap_p99,
+        float(gap_p50),
+        float(gap_p99),
         errors,
     )
 
 
 def simulated(
-    tritons: int, load: float, requests: Sequence[StreamRequest], seconds: float, work: Path
+    tritons: int,
+    load: float,
+    requests: Sequence[StreamRequest],
+    seconds: float,
+    work: Path,
+    live_gap_ms: float | None = None,
 ) -> StreamFigures:
-    """Simulate slots over the arrivals of the live run."""
+    """Simulate slots over the arrivals of the live run.
+
+    Args:
+        tritons: number of Tritons.
+        load: rate as a fraction of `capacity_rps`.
+        requests: the workload.
+        seconds: measured window.
+        work: folder for files.
+        live_gap_ms: median gap of the live run, to which times are stretched; None: as told.
+    """
+    stretch = 1.0
+    if live_gap_ms is not None:
+        stretch = live_gap_ms / simulated(tritons, load, requests, seconds, work).gap_p50_ms
     trace = work / f"arrivals-{tritons}-{load}.txt"  # traces are cached by their paths
     trace.write_text("".join(f"{request.at_s:.6f}\n" for request in requests))
-    prefill_ms = PREFILL_MS + PREFILL_PER_TOKEN_MS * sum(PROMPT_TOKENS) / 2
+    prefill_ms = stretch * (PREFILL_MS + PREFILL_PER_TOKEN_MS * sum(PROMPT_TOKENS) / 2)
     document = {
         "warmup_s": WARMUP_S,
         "duration_s": seconds,
@@ -229,7 +249,7 @@ def simulated(
                 "streaming": {
                     "responses": {"distribution": "table", "values": sorted({r.tokens for r in requests})}
                     | {"weights": [sum(r.tokens == n for r in requests) for n in sorted({r.tokens for r in requests})]},
-                    "gap_ms": GAP_MS,
+                    "gap_ms": stretch * GAP_MS,
                 },
             }
         ],
@@ -246,6 +266,7 @@ def simulated(
         total.goodput_rps,
         total.p50_ms or float("nan"),
         total.p99_ms or float("nan"),
+        total.gap_p50_ms or float("nan"),
         total.gap_p99_ms or float("nan"),
         total.dropped,
     )
@@ -279,7 +300,7 @@ def bench_streams(
                 for way, models in ((ROUND_ROBIN, None), (BYPASS, {}), (WITH_SLOTS, limits)):
                     outcomes = _run(addresses, requests, models, work)
                     found.append(figures_of(count, load, way, requests, outcomes))
-                found.append(simulated(count, load, requests, seconds, work))
+                found.append(simulated(count, load, requests, seconds, work, found[-1].gap_p50_ms))
     print_figures(console, found)
     return found
 
