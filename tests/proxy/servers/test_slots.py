@@ -96,6 +96,8 @@ def test_streams_beyond_the_slots_wait_in_tidegate(
     under_way = streams(proxy, STREAMS)
     eventually(lambda: proxy.engine.queued == STREAMS - SLOTS, "the others to wait in Tidegate")
     assert proxy.engine.in_flight == SLOTS
+    consent = proxy.serving._directory.catalog.consents["tokens"]
+    assert (consent.scheduling, consent.why.split(";")[0]) == ("slots", f"max_concurrency: {SLOTS} at each Triton")
     gate_file.touch()
     ended = [rest_of(stream) for stream in under_way]
     assert [code for _, code, _ in ended] == [grpc.StatusCode.OK] * STREAMS

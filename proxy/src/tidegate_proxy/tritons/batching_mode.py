@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import model_config_pb2
@@ -47,10 +47,10 @@ CUSTOM_BATCHING: Final = "TRITON_BATCH_STRATEGY_PATH"
 class BatchingDecision:
     """Decision on the scheduling of one model."""
 
-    scheduling: SchedulingMode
+    scheduling: SchedulingMode | Literal["slots"]
     """Scheduling: `batched` and `unbatched` use the policy; `bypass` goes to a Triton directly.
 
-    Of an ensemble, `expanded` and `auto`: its steps use the policy.
+    Of an ensemble, `expanded` and `auto`: its steps use the policy. `slots`: each request uses the policy, for a slot.
     """
     why: str
     merge_limit: int | None = None
@@ -118,6 +118,7 @@ def lines_of(consents: Mapping[str, BatchingDecision]) -> list[str]:
         "bypass": "bypassed",
         "expanded": "expanded",
         "auto": "expanded under load",
+        "slots": "in slots",
     }
     by_reason: dict[tuple[str, str], list[str]] = {}
     for name, consent in consents.items():

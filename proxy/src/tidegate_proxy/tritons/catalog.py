@@ -510,6 +510,9 @@ def _add_model(catalog: Catalog, name: str, agreement: VariantAgreement, said: M
     late = said.on_deadline_miss or _late_of(config, agreement.leading.backend)
     if signature is None:
         catalog.slots[name] = with_priorities(slot_signature_of(config), said)
+        consent = catalog.consents[name]
+        why = f"max_concurrency: {said.max_concurrency} at each Triton; {consent.why}"
+        catalog.consents[name] = dataclasses.replace(consent, scheduling="slots", why=why, is_requested=True)
         catalog.models[name] = Model(name, 1, slo_ns, merge_limit=1, on_deadline_miss=late, streams=True)
         return
     signature = dataclasses.replace(signature, padding=padding)

@@ -23,7 +23,8 @@ def slos_too_short(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def _too_short(facts: DoctorFacts, service: ServedModel, slo_ms: float, rows: list[OneRow]) -> Iterator[Finding]:
-    where = f"models.{service.name}.slo_ms"
+    is_first = facts.config_of(service.name).slo_first_ms is not None
+    where = f"models.{service.name}.{'slo_first_ms' if is_first else 'slo_ms'}"
     serves_late = service.model is not None and service.model.on_deadline_miss == "serve"
     usable_ms = slo_ms * (1 - MAX_RESPONSE_MARGIN_FRACTION)
     hopeless = [row for row in rows if row.expected_ms >= slo_ms]

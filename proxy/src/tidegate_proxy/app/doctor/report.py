@@ -19,6 +19,7 @@ MODE_WORDS = {
     "bypass": "bypassed",
     "expanded": "expanded",
     "auto": "expanded under load",
+    "slots": "in slots",
 }
 _COLORS: dict[Severity, str] = {"error": "red", "warning": "yellow", "advice": "cyan"}
 AS_WIDE_AS_NEEDED = 100_000
