@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api import NEVER_NS
-from tidegate.toolkit import PathTime, StageGraph, stage_deadline_ns
+from tidegate.toolkit import PathTime, StageDeadline, StageGraph, stage_deadline
 
 
 @st.composite
@@ -21,7 +21,9 @@ def graphs(draw: st.DrawFn) -> tuple[StageGraph, list[int], list[int]]:
 def test_deadlines_of_stages(drawn: tuple[StageGraph, list[int], list[int]], now_ns: int, left_ns: int) -> None:
     graph, alone_ns, batched_ns = drawn
     deadline_ns = now_ns + left_ns
-    deadlines = graph.deadlines_ns(now_ns, deadline_ns, alone_ns, batched_ns)
+    planned = graph.deadlines(now_ns, deadline_ns, alone_ns, batched_ns)
+    deadlines = [each.due_ns for each in planned]
+    assert all(each.due_ns <= each.latest_ns <= deadline_ns for each in planned)
     longest_ns = max(graph.remaining_ns(alone_ns))
     for stage, due_ns in enumerate(deadlines):
         assert due_ns <= deadline_ns
@@ -33,16 +35,21 @@ def test_deadlines_of_stages(drawn: tuple[StageGraph, list[int], list[int]], now
             assert due_ns == deadline_ns
 
 
+def _due(graph: StageGraph, now_ns: int, deadline_ns: int, alone_ns: list[int], batched_ns: list[int]) -> list[int]:
+    return [each.due_ns for each in graph.deadlines(now_ns, deadline_ns, alone_ns, batched_ns)]
+
+
 def test_no_deadline_gives_stages_none_and_a_slow_stage_leaves_less() -> None:
     chain = StageGraph([[], [0], [1]])
-    assert chain.deadlines_ns(5, NEVER_NS, [1, 2, 3], [1, 2, 3]) == (NEVER_NS,) * 3
-    assert chain.deadlines_ns(0, 60, [1, 2, 3], [10, 20, 30]) == (10, 30, 60)
-    assert chain.deadlines_ns(0, 60, [20, 2, 3], [10, 20, 30]) == (20, 36, 60), "the first one needs more than its part"
-    assert chain.deadlines_ns(0, 30, [10, 20, 30], [1, 1, 100]) == (5, 15, 30), "too little is split by what each needs"
-    on_time, late = (stage_deadline_ns(now_ns, 60, PathTime(2, 5), PathTime(20, 50)) for now_ns in (10, 40))
-    assert (on_time - 10, late - 40) == (20, 8)
+    assert _due(chain, 5, NEVER_NS, [1, 2, 3], [1, 2, 3]) == [NEVER_NS] * 3
+    assert _due(chain, 0, 750, [1, 2, 3], [100, 200, 300]) == [150, 400, 750], "each batch, and 50"
+    assert _due(chain, 0, 750, [200, 2, 3], [100, 200, 300])[0] == 200, "the first one needs more than its part"
+    assert _due(chain, 0, 30, [10, 20, 30], [1, 1, 100]) == [5, 15, 30], "too little is split by what each needs"
+    on_time, late = (stage_deadline(now_ns, 60, PathTime(2, 5), PathTime(20, 50)) for now_ns in (10, 40))
+    assert (on_time, late) == (StageDeadline(30, 57), StageDeadline(48, 57))
     branches = StageGraph([[], [0], [0], [1, 2]])
-    assert branches.deadlines_ns(0, 100, [1, 3, 1, 1], [10, 30, 10, 10]) == (20, 80, 60, 100)
+    due = _due(branches, 0, 1000, [1, 3, 1, 1], [100, 300, 100, 100])
+    assert due[0] < due[2] < due[1] < due[3] == 1000
 
 
 def test_a_cycle_is_named() -> None:

@@ -3,6 +3,7 @@
 import http.client
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tritonclient.grpc import service_pb2
 
 from tests.proxy.fixtures.gate import Gate
 from tests.proxy.fixtures.here import ProxyHere
+from tidegate_proxy.service import graph_load
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -233,3 +235,52 @@ def test_a_graph_of_the_configuration_is_a_model_like_others(
     connection.close()
     (counts,) = client.get_inference_statistics("both").model_stats
     assert (counts.inference_stats.success.count, counts.inference_stats.fail.count >= 1) == (1, True)
+
+
+def test_auto_expands_while_requests_wait_for_each_other(
+    triton: EmbeddedTriton, serve_here: Make, start_call: Make, request_of: Make, gate: Gate, outcome: Make,
+    eventually: Make, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(graph_load, "LOAD_WINDOW_NS", 1)  # the mean is what is in flight just now
+    tidegate = serve_here([triton], models={name: {"scheduling": "auto"} for name in GRAPHS})
+    message = request_of("behind_gate", {"X": ROW})
+
+    def passing() -> int:
+        backends = tidegate.serving._directory.catalog.loaded
+        return sum(backend.in_flight_by_model.get("behind_gate", 0) for backend in backends)
+
+    gate.open()
+    for _ in range(3):
+        assert outcome(start_call(tidegate, "ModelInfer", message))[0] is grpc.StatusCode.OK
+    assert not tidegate.engine.tally.accepted, "at light load all of them bypass"
+    gate.shut()
+    calls: list[Any] = []
+    while not tidegate.engine.tally.accepted:
+        calls.append(start_call(tidegate, "ModelInfer", message))
+        eventually(lambda: tidegate.engine.tally.accepted or passing() == len(calls), "the request to arrive")
+        assert len(calls) < 20, "many wait, and none is expanded"
+    assert len(calls) > 1, "the first one found nothing in flight"
+    gate.open()
+    answers = [outcome(each) for each in calls]
+    assert [code for code, _ in answers] == [grpc.StatusCode.OK] * len(calls)
+    assert len({str(_parsed(each)) for each in answers}) == 1
+
+
+def test_a_stage_whose_model_is_being_unloaded_bypasses(
+    triton: EmbeddedTriton, expanded: ProxyHere, start_call: Make, call: Make, request_of: Make, gate: Gate,
+    outcome: Make, eventually: Make,
+) -> None:  # fmt: skip
+    message = request_of("behind_gate", {"X": ROW})
+    gate.open()
+    expected = _parsed(call(expanded, "ModelInfer", message))
+    gate.shut()
+    under_way = start_call(expanded, "ModelInfer", message)
+    eventually(gate.somebody_waits, "the first stage to run")
+    directory = expanded.serving._directory
+    backend, unloading = next(iter(directory.catalog.loaded)), ExitStack()
+    expanded.in_loop(lambda: unloading.enter_context(directory.unloading("picky", backend)))
+    gate.open()
+    assert _parsed(outcome(under_way)) == expected
+    assert _parsed(call(expanded, "ModelInfer", message)) == expected, "meanwhile the whole ensemble bypasses"
+    assert expanded.engine.tally.accepted == 1, "of all stages only the first one was scheduled"
+    expanded.in_loop(unloading.close)

@@ -8,7 +8,7 @@ from tidegate.engine import Engine
 from tidegate.observation import ChangeProgressed, OutcomeListener, StartStage
 from tidegate.sim.event_queue import EventQueue
 from tidegate.sim.record import RunRecord
-from tidegate.toolkit import stage_deadline_ns
+from tidegate.toolkit import stage_deadline
 from tidegate.workload.graphs import GraphSpec
 
 
@@ -100,10 +100,12 @@ class SimulatedGraphs(OutcomeListener):
         graph, expectations = run.graph, self._engine.expectations
         alone = [expectations.fastest_ns(stage.model, 1) for stage in graph.stages]
         batched = [expectations.fastest_ns(stage.model, self._most_rows[stage.model]) for stage in graph.stages]
-        times = graph.order.path_times(alone), graph.order.path_times(batched)
+        times = graph.order.path_times(alone), graph.order.split_weights(batched)
         for number in stages:
-            due_ns = stage_deadline_ns(now_ns, run.request.deadline_ns, *(each[number] for each in times))
-            request = Request(self._next_id, graph.stages[number].model, 1, now_ns, due_ns)
+            due = stage_deadline(now_ns, run.request.deadline_ns, *(each[number] for each in times))
+            late_until_ns = due.latest_ns if due.latest_ns > due.due_ns else 0
+            model = graph.stages[number].model
+            request = Request(self._next_id, model, 1, now_ns, due.due_ns, late_until_ns=late_until_ns)
             self._next_id += 1
             self._stages[request.id] = run, number
             run.running[number] = request.id

@@ -13,7 +13,7 @@ from tidegate.toolkit.first_come import FirstComeFirstServed
 from tidegate.toolkit.gathering import FormedBatch, Gathering
 from tidegate.toolkit.idle_workers import IdleWorkers
 from tidegate.toolkit.queueing import QueueingPolicy, RequestQueue
-from tidegate.toolkit.stage_graph import PathTime, StageGraph, stage_deadline_ns
+from tidegate.toolkit.stage_graph import PathTime, StageDeadline, StageGraph, stage_deadline
 
 __all__ = [
     "ArrivalRate",
@@ -25,7 +25,8 @@ __all__ = [
     "PathTime",
     "QueueingPolicy",
     "RequestQueue",
+    "StageDeadline",
     "StageGraph",
-    "stage_deadline_ns",
+    "stage_deadline",
     "staggered_target",
 ]

@@ -1,14 +1,18 @@
 """Graphs of stages with one deadline: order, longest remaining paths, and the deadline of each stage.
 
 The time left is split in proportion to the largest batches, since under load a stage whose batches take long makes
-requests wait: the stages before it must leave time for that, or give up early.
+requests wait: the stages before it must leave time for that, or give up early. A short stage gets a bit more, or the
+batch before it would make it late.
 """
 
 from collections.abc import Collection, Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidegate.api import NEVER_NS
+
+EXTRA_FRACTION: Final = 0.25
+"""Weight of every stage beside that of its largest batch, as a fraction of the mean largest batch."""
 
 
 class StageGraph:
@@ -46,12 +50,20 @@ class StageGraph:
         return tuple(remaining)
 
     def path_times(self, expected_ns: Sequence[int]) -> "list[PathTime]":
-        """Return the times of `stage_deadline_ns` for each stage. `expected_ns`: expected time of each stage."""
+        """Return the time of each stage and of its longest path. `expected_ns`: expected time of each stage."""
         return list(map(PathTime, expected_ns, self.remaining_ns(expected_ns)))
 
-    def deadlines_ns(
+    def split_weights(self, batched_ns: Sequence[int]) -> "list[PathTime]":
+        """Return the weights by which `stage_deadline` splits time: the largest batch of each stage, and a bit for all.
+
+        `batched_ns`: expected time of each stage for the largest batch; 0: the stage does not run.
+        """
+        extra_ns = round(EXTRA_FRACTION * max(self.remaining_ns(batched_ns)) / len(self))
+        return self.path_times([each_ns + extra_ns if each_ns else 0 for each_ns in batched_ns])
+
+    def deadlines(
         self, now_ns: int, deadline_ns: int, alone_ns: Sequence[int], batched_ns: Sequence[int]
-    ) -> tuple[int, ...]:
+    ) -> "tuple[StageDeadline, ...]":
         """Return the deadline of each stage if each starts at the last deadline of its predecessors.
 
         Args:
@@ -60,11 +72,11 @@ class StageGraph:
             alone_ns: expected time of each stage for the request alone.
             batched_ns: expected time of each stage for the largest batch.
         """
-        alone, batched = self.path_times(alone_ns), self.path_times(batched_ns)
-        deadlines = [deadline_ns] * len(self)
+        alone, weights = self.path_times(alone_ns), self.split_weights(batched_ns)
+        deadlines = [StageDeadline(deadline_ns, deadline_ns)] * len(self)
         for stage in self.order:
-            start_ns = max((deadlines[before] for before in self.predecessors[stage]), default=now_ns)
-            deadlines[stage] = stage_deadline_ns(start_ns, deadline_ns, alone[stage], batched[stage])
+            start_ns = max((deadlines[before].due_ns for before in self.predecessors[stage]), default=now_ns)
+            deadlines[stage] = stage_deadline(start_ns, deadline_ns, alone[stage], weights[stage])
         return tuple(deadlines)
 
 
@@ -75,7 +87,16 @@ class PathTime(NamedTuple):
     path_ns: int
 
 
-def stage_deadline_ns(now_ns: int, deadline_ns: int, alone: PathTime, batched: PathTime) -> int:
+class StageDeadline(NamedTuple):
+    """Deadline of a stage."""
+
+    due_ns: int
+    """Instant at which the stage should end."""
+    latest_ns: int
+    """Instant until which it may end for the whole graph to be on time, if later stages run alone and at once."""
+
+
+def stage_deadline(now_ns: int, deadline_ns: int, alone: PathTime, weights: PathTime) -> StageDeadline:
     """Return the deadline of a stage that starts now: its part of the time that is left for its graph.
 
     Never beyond the graph's deadline. A stage has too little time exactly if its longest remaining path has.
@@ -84,12 +105,14 @@ def stage_deadline_ns(now_ns: int, deadline_ns: int, alone: PathTime, batched: P
         now_ns: start of the stage.
         deadline_ns: deadline of the whole graph; NEVER_NS: none.
         alone: times for the request alone, the least that the stage and the stages after it get.
-        batched: times for the largest batches: the time left is split in their proportion.
+        weights: weights by which the time that is left is split (`StageGraph.split_weights`).
     """
     if deadline_ns == NEVER_NS or deadline_ns <= now_ns:
-        return deadline_ns
+        return StageDeadline(deadline_ns, deadline_ns)
     left_ns = deadline_ns - now_ns
     if left_ns < alone.path_ns:
-        return now_ns + left_ns * alone.stage_ns // alone.path_ns
+        due_ns = now_ns + left_ns * alone.stage_ns // alone.path_ns
+        return StageDeadline(due_ns, due_ns)
     latest_ns = left_ns - (alone.path_ns - alone.stage_ns)
-    return now_ns + min(latest_ns, max(alone.stage_ns, left_ns * batched.stage_ns // max(1, batched.path_ns)))
+    part_ns = left_ns * weights.stage_ns // max(1, weights.path_ns)
+    return StageDeadline(now_ns + min(latest_ns, max(alone.stage_ns, part_ns)), now_ns + latest_ns)

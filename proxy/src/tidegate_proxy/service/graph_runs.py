@@ -11,7 +11,7 @@ import grpc
 from tritonclient.grpc import service_pb2
 
 from tidegate.api import NEVER_NS
-from tidegate.toolkit import stage_deadline_ns
+from tidegate.toolkit import stage_deadline
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.apis import Protocol
@@ -90,11 +90,16 @@ class GraphRuns:
         self._groups: tuple[Catalog, dict[str, GraphGroup]] = directory.catalog, groups_of(directory.catalog)
 
     def expands(self, graph: ModelGraph) -> bool:
-        """Return whether the next request of a graph runs in stages. May be called in any thread."""
+        """Return whether the next request of a graph runs in stages, or teaches the form of responses.
+
+        May be called in any thread.
+        """
         state = self._states.get(graph.model.name)
-        if state is not None and state.graph is graph and state.is_unlike:
+        if state is not None and state.graph is not graph:
+            state = None
+        if state is not None and state.is_unlike:
             return False
-        return graph.mode == "expanded" or self._is_contended(graph)
+        return graph.mode == "expanded" or self._is_contended(graph) or state is None or not state.forms
 
     def _is_contended(self, graph: ModelGraph) -> bool:
         catalog = self.directory.catalog
@@ -274,12 +279,14 @@ class GraphRun:
             if model is not None:
                 alone[number] = expectations.fastest_ns(model.name, rows)
                 batched[number] = expectations.fastest_ns(model.name, model.merged_rows)
-        times = graph.order.path_times(alone), graph.order.path_times(batched)
+        times = graph.order.path_times(alone), graph.order.split_weights(batched)
         for number in stages:
             if self._is_over:
                 return
-            due_ns = stage_deadline_ns(now_ns, self._due.deadline_ns, *(each[number] for each in times))
-            self._start(number, now_ns, ResponseDeadline(due_ns, self._due.late_until_ns))
+            due = stage_deadline(now_ns, self._due.deadline_ns, *(each[number] for each in times))
+            # A stage that misses its part is not dropped while its graph may be on time.
+            late_until_ns = max(self._due.late_until_ns, due.latest_ns if due.latest_ns > due.due_ns else 0)
+            self._start(number, now_ns, ResponseDeadline(due.due_ns, late_until_ns))
 
     def _start(self, number: int, now_ns: int, due: ResponseDeadline) -> None:
         runs, client = self._runs, self._client

@@ -349,11 +349,12 @@ def test_an_ensemble_that_executes_a_scheduled_model_is_found(slo_ms: float | No
 
 
 def test_an_ensemble_that_cannot_be_expanded_is_found_with_the_reason() -> None:
-    expanded = {"models": {"e": {"scheduling": "expanded"}}}
+    expanded = {"models": {"e": {"scheduling": "expanded", "slo_ms": 50}}}
     facts = facts_of(config_of("m"), config_of("e", STEP), config=expanded)
     is_expanded = replace(facts.services["e"], consent=BatchingDecision("expanded", ""))
     facts = replace(facts, services={**facts.services, "e": is_expanded})
-    assert list(ensembles_not_expanded(facts)) == list(calls_inside_triton(facts)) == []
+    for rule in (ensembles_not_expanded, calls_inside_triton, unreachable_slos):
+        assert list(rule(facts)) == []
     facts = facts_of(config_of("m", "max_batch_size: 0"), config_of("e", STEP), config=expanded)
     (finding,) = ensembles_not_expanded(facts)
     assert (finding.severity, finding.where) == ("warning", "models.e.scheduling")

@@ -10,6 +10,7 @@ from tidegate.observation.timeline import MAX_RESPONSE_MARGIN_FRACTION
 from tidegate.schemas import Hardware, ModelProfile
 from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, OneRow, ServedModel, one_row
 from tidegate_proxy.app.doctor.models import remedy_for
+from tidegate_proxy.tritons.batching_mode import GRAPH_MODES
 from tidegate_proxy.tritons.catalog import DEADLINE_MISS_PARAMETER, SLO_PARAMETER
 from tidegate_proxy.tritons.initial_profiles import said_of_others
 
@@ -86,7 +87,7 @@ def requests_not_timed(facts: DoctorFacts) -> Iterator[Finding]:
 def unreachable_slos(facts: DoctorFacts) -> Iterator[Finding]:
     """Find SLOs and late-request settings of models whose requests are not scheduled: they have no effect."""
     for service in facts.services.values():
-        if service.model is not None:
+        if service.model is not None or service.consent.scheduling in GRAPH_MODES:
             continue
         model_config = facts.config_of(service.name)
         settings = {"slo_ms": model_config.slo_ms, "on_deadline_miss": model_config.on_deadline_miss}
