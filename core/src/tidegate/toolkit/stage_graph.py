@@ -88,7 +88,7 @@ class PathTime(NamedTuple):
 
 
 class StageDeadline(NamedTuple):
-    """Deadline of a stage."""
+    """Deadline of a stage, and the last instant that helps its graph."""
 
     due_ns: int
     """Instant at which the stage should end."""
