@@ -219,7 +219,11 @@ class GraphRun:
     def begin(self) -> None:
         """Start the stages without predecessors."""
         self._client.runs_as_graph(self.leave)
-        self._go_on([number for number in sorted(self._left) if not self._awaited(number)])
+        try:
+            self._go_on([number for number in sorted(self._left) if not self._awaited(number)])
+        except Exception as error:
+            faults.report("the first stages of a graph", error)
+            self._fail(own_fault())
 
     def leave(self) -> bool:
         """Cancel all stages, because the client left; return whether it waited."""
