@@ -137,12 +137,12 @@ class WorkerTable:
             self.idle_ids.add(worker.id)
         self._hosted.update(worker.hosts)
 
-    def idle(self, partition: str, kind: str) -> list[Worker]:
-        """Return the workers of device class `kind` that host a partition and have no reservations: O(workers)."""
+    def idle(self, partition: str, device_class: str) -> list[Worker]:
+        """Return the workers of a device class that host a partition and have no reservations: O(workers)."""
         return [
             worker
             for worker in self.workers.values()
-            if worker.device_class == kind and partition in worker.hosts and not self.bookings[worker.id].stages
+            if worker.device_class == device_class and partition in worker.hosts and not self.bookings[worker.id].stages
         ]
 
     def withdraw(self, worker_id: int) -> bool:

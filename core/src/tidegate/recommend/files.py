@@ -67,7 +67,7 @@ def proxy_config(found: Recommendation) -> str:
         ]
         where: dict[str, Any] = {"layout": LAYOUT}
     else:
-        tritons = [{"grpc": f"{host_of(kind)}:8001", "device_class": kind} for kind in kinds]
+        tritons = [{"grpc": f"{host_of(device_class)}:8001", "device_class": device_class} for device_class in kinds]
         where = {"profiles": PROFILES}
     models = {
         model.name: {

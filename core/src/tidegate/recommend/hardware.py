@@ -68,7 +68,7 @@ def check_measured(models: Iterable[ModelSpec], products: Iterable[str]) -> None
     known = {model.name: list(model.profiles) for model in models if model.profiles}
     for product in dict.fromkeys(products):
         for name, kinds in known.items():
-            if not any(kind == product or kind.startswith(f"{product}/") for kind in kinds):
+            if not any(device_class == product or device_class.startswith(f"{product}/") for device_class in kinds):
                 raise ScenarioError(
                     f"{product}: no profile of {name!r} on it{did_you_mean(product, kinds, 'measured on')}. Measure "
                     f"one with `tidegate profile --device-class {product}` and add that to its `profiles`, "
@@ -129,6 +129,7 @@ def whole_models(scenario: Scenario) -> list[dict[str, Any]]:
     for model in given:
         if model["name"] in tables:
             model["profiles"] = {
-                kind: {"points_ms": dict(enumerate(table, 1))} for kind, table in tables[model["name"]].items()
+                device_class: {"points_ms": dict(enumerate(table, 1))}
+                for device_class, table in tables[model["name"]].items()
             }
     return given

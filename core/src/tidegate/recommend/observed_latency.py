@@ -35,23 +35,23 @@ class ObservedLatencies(OutcomeListener):
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
         """Add the duration of a stage from `started_ns` to `ended_ns`; a few failed stages do not change a median."""
         stage = effect.batch.stages[effect.stage]
-        kind = self._kinds.get(stage.worker_id)
-        if kind is not None and ended_ns > started_ns:
+        device_class = self._kinds.get(stage.worker_id)
+        if device_class is not None and ended_ns > started_ns:
             took_ms = (ended_ns - started_ns) / NS_PER_MS
-            self._took_ms[stage.partition, kind, effect.shape][effect.rows].append(took_ms)
+            self._took_ms[stage.partition, device_class, effect.shape][effect.rows].append(took_ms)
 
-    def points_ms(self, model: str, kind: str, shape: str, max_rows: int) -> dict[int, float] | None:
+    def points_ms(self, model: str, device_class: str, shape: str, max_rows: int) -> dict[int, float] | None:
         """Return the latency in ms by rows, up to `max_rows`: observed, otherwise initial; None if unknown.
 
-        `kind`: device class; `shape`: shape of the requests.
+        `device_class`: device class; `shape`: shape of the requests.
         """
-        known = self._known.get((model, kind, shape))
-        medians = self._medians(model, kind, shape)
+        known = self._known.get((model, device_class, shape))
+        medians = self._medians(model, device_class, shape)
         if not medians:
             return None if known is None else _points(known, 1.0)
         if len(medians) == 1:
             ((rows, took_ms),) = medians.items()
-            like = self._similar(model, kind, shape, max_rows)
+            like = self._similar(model, device_class, shape, max_rows)
             if (
                 known is not None
                 and 1 / MAX_GUESS_RATIO < took_ms * NS_PER_MS / known.expected_ns(rows) < MAX_GUESS_RATIO
@@ -66,31 +66,31 @@ class ObservedLatencies(OutcomeListener):
             medians[max_rows] = medians[largest] + slope_ms * (max_rows - largest)
         return medians
 
-    def _medians(self, model: str, kind: str, shape: str) -> dict[int, float]:
+    def _medians(self, model: str, device_class: str, shape: str) -> dict[int, float]:
         """Medians by rows; empty where too little ran."""
-        table: dict[int, list[float]] = self._took_ms.get((model, kind, shape), {})
+        table: dict[int, list[float]] = self._took_ms.get((model, device_class, shape), {})
         if sum(map(len, table.values())) < MIN_STAGES:
             return {}
         return {rows: median(took) for rows, took in sorted(table.items()) if len(took) >= ENOUGH_OF_A_SIZE}
 
-    def _similar(self, model: str, kind: str, shape: str, max_rows: int) -> Profile | None:
+    def _similar(self, model: str, device_class: str, shape: str, max_rows: int) -> Profile | None:
         """Return the latency of the most similar shape that ran at several batch sizes; None if there is none."""
         others = {
             other: medians
             for name, its, other in self._took_ms
-            if (name, its) == (model, kind) and len(medians := self._medians(model, kind, other)) > 1
+            if (name, its) == (model, device_class) and len(medians := self._medians(model, device_class, other)) > 1
         }
         if not others:
             return None
         points_ms = others[_most_similar(shape, others)]
-        return Profile.from_points(model, points_ms, max_rows=max_rows, device_class=kind, shape=shape)
+        return Profile.from_points(model, points_ms, max_rows=max_rows, device_class=device_class, shape=shape)
 
     def stalls(self) -> dict[str, float] | None:
         """Return how often stages stall, and for how many times their median, for a scenario; None: never."""
         ratios = [
             took_ms / medians[rows]
-            for (model, kind, shape), table in self._took_ms.items()
-            if (medians := self._medians(model, kind, shape))
+            for (model, device_class, shape), table in self._took_ms.items()
+            if (medians := self._medians(model, device_class, shape))
             for rows, durations in table.items()
             if rows in medians
             for took_ms in durations
@@ -106,12 +106,14 @@ class ObservedLatencies(OutcomeListener):
         `counts`: number of its requests by shape; `max_rows`: largest batch. Empty if nothing is known. An unknown
         shape gets the latency of the most similar one.
         """
-        kinds = sorted({kind for partition, kind, _ in (*self._known, *self._took_ms) if partition == model})
+        kinds = sorted(
+            {device_class for partition, device_class, _ in (*self._known, *self._took_ms) if partition == model}
+        )
         tables = {
             shape: {
-                kind: {"points_ms": points}
-                for kind in kinds
-                if (points := self.points_ms(model, kind, shape, max_rows)) is not None
+                device_class: {"points_ms": points}
+                for device_class in kinds
+                if (points := self.points_ms(model, device_class, shape, max_rows)) is not None
             }
             for shape in {"", *counts}
         }

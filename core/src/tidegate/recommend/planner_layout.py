@@ -64,9 +64,9 @@ def _tables_ms(scenario: Scenario, model: ModelSpec, gpus: Sequence[str]) -> dic
         return next((dict(part.latency_ms) for part in scenario.layout.partitions if part.name == model.name), {})
     specs = dict(model.profiles) or {product: model.profile for product in gpus if model.profile is not None}
     tables = {}
-    for kind, spec in specs.items():
-        profile = spec.build(model.name, kind, model.max_rows)
-        tables[kind] = tuple(profile.expected_ns(rows) / NS_PER_MS for rows in range(1, model.max_rows + 1))
+    for device_class, spec in specs.items():
+        profile = spec.build(model.name, device_class, model.max_rows)
+        tables[device_class] = tuple(profile.expected_ns(rows) / NS_PER_MS for rows in range(1, model.max_rows + 1))
     return tables
 
 

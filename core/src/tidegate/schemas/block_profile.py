@@ -92,22 +92,22 @@ class BlockProfile(VersionedDocument):
         """Measured device classes, sorted."""
         return sorted({table.device_class for table in self.latencies})
 
-    def latency_us(self, kind: str, share: int, rows: int, first: int, last: int) -> float:
+    def latency_us(self, device_class: str, share: int, rows: int, first: int, last: int) -> float:
         """Return the expected latency in microseconds of the blocks `first`..`last` - 1 for a batch of `rows` rows.
 
-        `kind`: device class; `share`: virtual share. Measured batch sizes are interpolated linearly. Raises
+        `device_class`: device class; `share`: virtual share. Measured batch sizes are interpolated linearly. Raises
         DocumentError for a device class, share or batch size that was not measured, ValueError for blocks that the
         model lacks.
         """
         if not 0 <= first < last <= len(self.blocks):
             raise ValueError(f"blocks {first} to {last} (exclusive) of a model with {len(self.blocks)}")
-        table = self._table(kind, share)
+        table = self._table(device_class, share)
         if table is None or not table.rows[0] <= rows <= table.rows[-1]:
             measured = "none" if table is None else f"batches of {table.rows[0]} to {table.rows[-1]}"
             raise DocumentError(
-                f"the block profile of '{self.model}' has no latency of batch {rows} on device class '{kind}', "
+                f"the block profile of '{self.model}' has no latency of batch {rows} on device class '{device_class}', "
                 f"share {share} (measured there: {measured}): measure it with "
-                f"`tidegate profile-blocks --device-class {kind} "
+                f"`tidegate profile-blocks --device-class {device_class} "
                 f"--share {share} --batches {rows}`"
             )
         above = next(i for i, measured_rows in enumerate(table.rows) if measured_rows >= rows)
@@ -116,12 +116,12 @@ class BlockProfile(VersionedDocument):
         weight = (rows - table.rows[below]) / span if span else 0.0
         return sum(row[below] + weight * (row[above] - row[below]) for row in table.latency_us[first:last])
 
-    def missing(self, kind: str, shares: list[int], rows: list[int]) -> list[tuple[int, int]]:
+    def missing(self, device_class: str, shares: list[int], rows: list[int]) -> list[tuple[int, int]]:
         """Return the pairs (share, batch size in rows) of a device class that were not measured.
 
-        `kind`: device class; `shares`, `rows`: values to check; the result has their order.
+        `device_class`: device class; `shares`, `rows`: values to check; the result has their order.
         """
-        tables = {share: self._table(kind, share) for share in shares}
+        tables = {share: self._table(device_class, share) for share in shares}
         return [
             (share, size) for share, table in tables.items() for size in rows if table is None or size not in table.rows
         ]
@@ -145,5 +145,7 @@ class BlockProfile(VersionedDocument):
         update = {"latencies": [tables[key] for key in sorted(tables)], "memory_mib": memory_mib}
         return self.model_copy(update=update)
 
-    def _table(self, kind: str, share: int) -> BlockLatencies | None:
-        return next((table for table in self.latencies if (table.device_class, table.share) == (kind, share)), None)
+    def _table(self, device_class: str, share: int) -> BlockLatencies | None:
+        return next(
+            (table for table in self.latencies if (table.device_class, table.share) == (device_class, share)), None
+        )

@@ -61,9 +61,11 @@ class LayoutPartition(_Part):
     def _ordered(self) -> Self:
         if not 0 <= self.blocks[0] < self.blocks[1]:
             raise ValueError(f"blocks: {list(self.blocks)} is no [first, end)")
-        for kind, table in self.latency_ms.items():
+        for device_class, table in self.latency_ms.items():
             if not table or any(later < earlier for earlier, later in pairwise(table)):
-                raise ValueError(f"latency_ms.{kind}: needs a value for each batch size from 1 on, none falling")
+                raise ValueError(
+                    f"latency_ms.{device_class}: needs a value for each batch size from 1 on, none falling"
+                )
         return self
 
 
@@ -167,7 +169,9 @@ class Layout(VersionedDocument):
                 raise ValueError(f"{where}: {name!r} is no partition of this model")
             if name not in hosted:
                 raise ValueError(f"{where}: no worker hosts {name!r}")
-            short = next((kind for kind, table in part.latency_ms.items() if len(table) < pipeline.batch), None)
+            short = next(
+                (device_class for device_class, table in part.latency_ms.items() if len(table) < pipeline.batch), None
+            )
             if short is not None:
                 raise ValueError(f"{where}: latency_ms of {name!r} on {short!r} ends before the batch {pipeline.batch}")
         blocks = [parts[name].blocks for name in pipeline.partitions]
@@ -193,8 +197,12 @@ class Layout(VersionedDocument):
         )
         parts = {part.name: part for part in self.partitions}
         profiles = tuple(
-            Profile.from_table(name, tuple(map(ms_to_ns, parts[name].latency_ms[kind])), device_class=kind)
-            for name, kind in sorted({(name, worker.device_class) for worker in workers for name in worker.hosts})
+            Profile.from_table(
+                name, tuple(map(ms_to_ns, parts[name].latency_ms[device_class])), device_class=device_class
+            )
+            for name, device_class in sorted(
+                {(name, worker.device_class) for worker in workers for name in worker.hosts}
+            )
         )
         network = None
         if self.network:

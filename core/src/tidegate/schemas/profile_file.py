@@ -88,34 +88,33 @@ class ProfileFile(BaseModel):
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
-        for (model, kind, shape), count in Counter(profile.key for profile in self.profiles).items():
+        for (model, device_class, shape), count in Counter(profile.key for profile in self.profiles).items():
             if count > 1:
                 raise ValueError(
-                    f"profiles: {model!r}, device class {kind!r}, shape {shape!r} is listed twice: keep one"
+                    f"profiles: {model!r}, device class {device_class!r}, shape {shape!r} is listed twice: keep one"
                 )
         return self
 
-    def measured_for(self, model: str, kind: str) -> list[ModelProfile]:
-        """Return the measurements of a model that apply to a device class `kind`, one for each shape; empty if none do.
+    def measured_for(self, model: str, device_class: str) -> list[ModelProfile]:
+        """Return the measurements of a model that apply to a device class, one for each shape; empty if none do.
 
         If the class was not measured, those of the whole device apply (`A100` for `A100/mps-50`), otherwise those
         without a class.
         """
         measured = [profile for profile in self.profiles if profile.model == model]
-        likes = (kind, kind.rpartition("/")[0], DEFAULT_DEVICE_CLASS)
+        likes = (device_class, device_class.rpartition("/")[0], DEFAULT_DEVICE_CLASS)
         return next(filter(None, ([each for each in measured if each.device_class == like] for like in likes)), [])
 
-    def profiles_of(self, model: str, kind: str, max_rows: int) -> tuple[Profile, ...]:
-        """Return the profiles of a model on a device class `kind`, for batches of up to `max_rows` rows; empty if
-        unknown.
+    def profiles_of(self, model: str, device_class: str, max_rows: int) -> tuple[Profile, ...]:
+        """Return the profiles of a model on a device class, for batches of up to `max_rows` rows; empty if unknown.
 
         There is one for each measured shape (`measured_for`), preceded by one of the empty shape: if that was not
         measured, the slowest of the others.
         """
-        mine = self.measured_for(model, kind)
-        found = [profile.model_copy(update={"device_class": kind}).to_profile(max_rows) for profile in mine]
+        mine = self.measured_for(model, device_class)
+        found = [profile.model_copy(update={"device_class": device_class}).to_profile(max_rows) for profile in mine]
         if found and not any(profile.shape == "" for profile in found):
-            found.append(msgspec.structs.replace(Profile.slowest(found), device_class=kind, shape=""))
+            found.append(msgspec.structs.replace(Profile.slowest(found), device_class=device_class, shape=""))
         return tuple(sorted(found, key=lambda profile: profile.shape))
 
 

@@ -81,7 +81,9 @@ def random_world(rng: random.Random, *, disturbances: bool = True, pipelines: bo
     workers = tuple(
         _worker(rng, index, [*partitions], pools) for index in range(rng.randint(pools, 6 if pipelines else 4))
     )
-    profiles = tuple(_profile(rng, part, rows, kind) for part, rows in partitions.items() for kind in WORKER_CLASSES)
+    profiles = tuple(
+        _profile(rng, part, rows, device_class) for part, rows in partitions.items() for device_class in WORKER_CLASSES
+    )
     network = None
     if pipelines and rng.random() < 0.7:
         workers = tuple(
@@ -259,10 +261,10 @@ def _worker(rng: random.Random, worker_id: int, partitions: Sequence[str], pools
     return Worker(worker_id, f"worker{worker_id}", tuple(sorted(hosted)), device_class=rng.choice(WORKER_CLASSES))
 
 
-def _profile(rng: random.Random, partition: str, max_rows: int, kind: str) -> Profile:
-    slower = 2 if kind == "slow" else 1
+def _profile(rng: random.Random, partition: str, max_rows: int, device_class: str) -> Profile:
+    slower = 2 if device_class == "slow" else 1
     alpha_ms, beta_ms = rng.uniform(0, 4) * slower, rng.uniform(0.1, 10) * slower
-    return Profile.linear(partition, alpha_ms=alpha_ms, beta_ms=beta_ms, max_rows=max_rows, device_class=kind)
+    return Profile.linear(partition, alpha_ms=alpha_ms, beta_ms=beta_ms, max_rows=max_rows, device_class=device_class)
 
 
 def _arrival(

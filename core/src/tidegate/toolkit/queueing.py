@@ -181,7 +181,7 @@ class QueueingPolicy(Policy, Generic[Queue]):
         """Return the pointwise fastest profile of any worker for a shape; None if no worker hosts the partition."""
         found = self._fastest.get((partition, shape))
         if found is None and (kinds := self.idle.kinds_hosting(partition)):
-            found = Profile.quickest(self.profiles[partition, kind, shape] for kind in sorted(kinds))
+            found = Profile.quickest(self.profiles[partition, device_class, shape] for device_class in sorted(kinds))
             self._fastest[partition, shape] = found
         return found
 

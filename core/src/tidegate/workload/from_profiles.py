@@ -55,15 +55,18 @@ def _measured(model: Any, file: ProfileFile, path: Path, workers: Sequence[Worke
     if measured == [DEFAULT_DEVICE_CLASS]:  # on whatever there is, or will be asked for
         return _with_tables(model, {DEFAULT_DEVICE_CLASS: _sizes(file, name, DEFAULT_DEVICE_CLASS)}, file)
     running = [pool.device_class for pool in workers if pool.hosts is None or name in pool.hosts]
-    kinds = dict.fromkeys([*(kind for kind in measured if kind != DEFAULT_DEVICE_CLASS), *running])
-    for kind in kinds:
-        if not file.measured_for(name, kind):
-            known = did_you_mean(kind, measured, "it has")
+    kinds = dict.fromkeys(
+        [*(device_class for device_class in measured if device_class != DEFAULT_DEVICE_CLASS), *running]
+    )
+    for device_class in kinds:
+        if not file.measured_for(name, device_class):
+            known = did_you_mean(device_class, measured, "it has")
             raise ValueError(
-                f"profiles: {path} has nothing of {name!r} on {kind!r}{known}. Measure it with "
-                f"`tidegate profile {name} --device-class {kind}`, or leave it out of the `hosts` of those workers"
+                f"profiles: {path} has nothing of {name!r} on {device_class!r}{known}. Measure it with "
+                f"`tidegate profile {name} --device-class {device_class}`, or leave it out of the "
+                "`hosts` of those workers"
             )
-    return _with_tables(model, {kind: _sizes(file, name, kind) for kind in kinds}, file)
+    return _with_tables(model, {device_class: _sizes(file, name, device_class) for device_class in kinds}, file)
 
 
 def _with_tables(model: dict[str, Any], sizes: Mapping[str, Sequence[int]], file: ProfileFile) -> dict[str, Any]:
@@ -73,11 +76,11 @@ def _with_tables(model: dict[str, Any], sizes: Mapping[str, Sequence[int]], file
     if not isinstance(max_batch, int) or max_batch < 1:
         return model  # which is wrong: let that be said
     tables: defaultdict[str, dict[str, Any]] = defaultdict(dict)
-    for kind, its in sizes.items():
+    for device_class, its in sizes.items():
         rows_of_points = [*(rows for rows in its if rows < max_batch), max_batch]
-        for profile in file.profiles_of(model["name"], kind, max_batch):
+        for profile in file.profiles_of(model["name"], device_class, max_batch):
             points_ms = {rows: profile.expected_ns(rows) / NS_PER_MS for rows in rows_of_points}
-            tables[profile.shape][kind] = {"points_ms": points_ms}
+            tables[profile.shape][device_class] = {"points_ms": points_ms}
     changed = {**model, "max_batch": max_batch, **_section(tables[""])}
     if isinstance(shapes := model.get("shapes"), list):
         changed["shapes"] = [_shape(shape, tables) for shape in shapes]
@@ -96,5 +99,5 @@ def _section(by_kind: dict[str, Any]) -> dict[str, Any]:
     return {"profiles": by_kind} if by_kind else {}
 
 
-def _sizes(file: ProfileFile, model: str, kind: str) -> list[int]:
-    return sorted({point.rows for each in file.measured_for(model, kind) for point in each.points})
+def _sizes(file: ProfileFile, model: str, device_class: str) -> list[int]:
+    return sorted({point.rows for each in file.measured_for(model, device_class) for point in each.points})

@@ -51,16 +51,18 @@ def _partitions(model: ModelSpec, kinds: dict[str, set[str]]) -> list[LayoutPart
             model=model.name,
             blocks=blocks[name],
             bytes_per_row=part.output_bytes,
-            latency_ms={kind: _table_ms(_profile(part, kind, max_rows)) for kind in sorted(kinds[name])},
+            latency_ms={
+                device_class: _table_ms(_profile(part, device_class, max_rows)) for device_class in sorted(kinds[name])
+            },
         )
         for name, (part, max_rows) in model.partitions.items()
     ]
 
 
-def _profile(part: PartitionSpec, kind: str, max_rows: int) -> Profile:
-    spec = part.profile_on(kind)
+def _profile(part: PartitionSpec, device_class: str, max_rows: int) -> Profile:
+    spec = part.profile_on(device_class)
     assert spec is not None, "checked when the scenario was read"
-    return spec.build(part.name, kind, max_rows)
+    return spec.build(part.name, device_class, max_rows)
 
 
 def _table_ms(profile: Profile) -> tuple[float, ...]:

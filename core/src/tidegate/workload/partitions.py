@@ -11,11 +11,11 @@ from tidegate.workload.section import Name, ScenarioSection
 P = TypeVar("P")
 
 
-def of_kind(profiles: Mapping[str, P], kind: str) -> P | None:
-    """Return the entry of a device class `kind`; for a part of a GPU (`A100/mps-50`) without an entry that of
+def of_kind(profiles: Mapping[str, P], device_class: str) -> P | None:
+    """Return the entry of a device class `device_class`; for a part of a GPU (`A100/mps-50`) without an entry that of
     the GPU.
     """
-    return profiles.get(kind) or profiles.get(kind.rpartition("/")[0])
+    return profiles.get(device_class) or profiles.get(device_class.rpartition("/")[0])
 
 
 class PartitionSpec(ScenarioSection):
@@ -34,9 +34,9 @@ class PartitionSpec(ScenarioSection):
             raise ValueError("give profile (for every GPU) or profiles (by device class): one of the two")
         return self
 
-    def profile_on(self, kind: str) -> ProfileSpec | None:
-        """Return the profile of the partition on a device class `kind`; None if it has none."""
-        return self.profile or of_kind(self.profiles, kind)
+    def profile_on(self, device_class: str) -> ProfileSpec | None:
+        """Return the profile of the partition on a device class `device_class`; None if it has none."""
+        return self.profile or of_kind(self.profiles, device_class)
 
 
 class PipelineSpec(ScenarioSection):

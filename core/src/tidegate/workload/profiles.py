@@ -43,14 +43,14 @@ class ProfileSpec(ScenarioSection):
             raise ValueError("points_ms needs rows from 1 on and positive milliseconds")
         return self
 
-    def build(self, partition: str, kind: str, max_rows: int) -> Profile:
-        """Return the profile of a partition on a device class `kind`, for up to `max_rows` rows."""
+    def build(self, partition: str, device_class: str, max_rows: int) -> Profile:
+        """Return the profile of a partition on a device class `device_class`, for up to `max_rows` rows."""
         if self.points_ms is not None:
-            return Profile.from_points(partition, self.points_ms, max_rows=max_rows, device_class=kind)
+            return Profile.from_points(partition, self.points_ms, max_rows=max_rows, device_class=device_class)
         assert self.alpha_ms is not None, "checked when it was read"
         assert self.beta_ms is not None, "checked when it was read"
         return Profile.linear(
-            partition, alpha_ms=self.alpha_ms, beta_ms=self.beta_ms, max_rows=max_rows, device_class=kind
+            partition, alpha_ms=self.alpha_ms, beta_ms=self.beta_ms, max_rows=max_rows, device_class=device_class
         )
 
 

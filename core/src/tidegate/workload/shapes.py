@@ -34,9 +34,9 @@ class ShapeSpec(ScenarioSection):
             raise ValueError("give times, profile (for every device class) or profiles (by device class): one of them")
         return self
 
-    def lacks(self, kind: str) -> bool:
-        """Whether the shape has profiles by device class, and none for `kind`."""
-        return bool(self.profiles) and of_kind(self.profiles, kind) is None
+    def lacks(self, device_class: str) -> bool:
+        """Whether the shape has profiles by device class, and none for `device_class`."""
+        return bool(self.profiles) and of_kind(self.profiles, device_class) is None
 
     def profile_from(self, base: Profile) -> Profile:
         """Return the profile of this shape, derived from the model's profile `base` on the same device class."""

@@ -39,9 +39,9 @@ class ServiceSpec(ScenarioSection):
             raise ValueError("give profile (for every GPU) or profiles (by device class), not both")
         return self
 
-    def profile_on(self, kind: str) -> ProfileSpec | None:
-        """Return the true profile on a device class `kind`; None: the model's own profile."""
-        return self.profile or of_kind(self.profiles, kind)
+    def profile_on(self, device_class: str) -> ProfileSpec | None:
+        """Return the true profile on a device class `device_class`; None: the model's own profile."""
+        return self.profile or of_kind(self.profiles, device_class)
 
 
 class JitterSpec(ScenarioSection):

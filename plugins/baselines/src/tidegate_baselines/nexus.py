@@ -227,8 +227,8 @@ class Nexus(Policy):
         """Return the profile of the slowest known shape, by (partition, device class): the plan must hold for all
         shapes."""
         of_kind: dict[tuple[str, str], list[Profile]] = {}
-        for (partition, kind, shape), profile in self._profiles.items():
-            listed = of_kind.setdefault((partition, kind), [])
+        for (partition, device_class, shape), profile in self._profiles.items():
+            listed = of_kind.setdefault((partition, device_class), [])
             if shape:
                 listed.append(profile)
         return {key: Profile.slowest(listed or [self._profiles[*key, ""]]) for key, listed in of_kind.items()}

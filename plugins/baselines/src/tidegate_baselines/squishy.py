@@ -68,7 +68,10 @@ class PlanSearch:
             for worker in self._workers
             for name in self._hosts[worker.id] & self._models.keys()
         }
-        self._whole = {(name, kind): _whole(self._models[name], profiles[name, kind]) for name, kind in kinds}
+        self._whole = {
+            (name, device_class): _whole(self._models[name], profiles[name, device_class])
+            for name, device_class in kinds
+        }
         least = min((rate for rate in rates.values() if rate > 0), default=1e-9)
         # A model of which nothing was seen yet needs a place, too.
         self._wanted = {name: max(rates.get(name, 0.0), least / 1000) for name in self._models}
@@ -150,12 +153,14 @@ class PlanSearch:
         duties_ns: dict[str, float] = {}
         best, least, best_busy_ns, best_duty_ns = None, -1.0, 0, 0.0
         for node in nodes:
-            kind = node.worker.device_class
+            device_class = node.worker.device_class
             if name not in self._hosts[node.worker.id]:
                 continue
-            own_ns = duties_ns.get(kind)
+            own_ns = duties_ns.get(device_class)
             if own_ns is None:
-                own_ns = duties_ns[kind] = _duty_ns(self._models[name], self._profiles[name, kind], rate)
+                own_ns = duties_ns[device_class] = _duty_ns(
+                    self._models[name], self._profiles[name, device_class], rate
+                )
             duty_ns = min(node.duty_ns, own_ns)
             busy_ns = self._busy_ns(node, duty_ns, name, rate)
             if busy_ns is not None and busy_ns / duty_ns > least:
@@ -173,14 +178,14 @@ class PlanSearch:
 
     def _busy_ns(self, node: _Node, duty_ns: float, name: str, rate: float) -> int | None:
         """How long a worker is busy in such a cycle with one more model; None where that is too long."""
-        kind, busy_ns = node.worker.device_class, 0
+        device_class, busy_ns = node.worker.device_class, 0
         parts = [(name, rate)]
         if node.busy_ns is not None and duty_ns == node.duty_ns:
             busy_ns = node.busy_ns  # what was there takes what it did
         else:
             parts += [(each, share.rows_per_ns) for each, share in node.shares.items()]
         for each, part in parts:
-            rows, profile = _rows_in(duty_ns, part), self._profiles[each, kind]
+            rows, profile = _rows_in(duty_ns, part), self._profiles[each, device_class]
             if rows > profile.max_rows:
                 return None
             busy_ns += profile.upper_ns(rows)

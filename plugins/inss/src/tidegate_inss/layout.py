@@ -56,10 +56,10 @@ def layout_of(problem: ShareProblem, plan: SharePlan) -> Layout:
                 model=name,
                 blocks=(0, 1),
                 latency_ms={
-                    kind: tuple(
+                    device_class: tuple(
                         measured.alone(Tenant(name, rows, percent)).taken_ms for rows in range(1, batches[name] + 1)
                     )
-                    for kind, percent in sorted(kinds[name].items())
+                    for device_class, percent in sorted(kinds[name].items())
                 },
             )
             for name in models

@@ -32,7 +32,7 @@ MIN_SHARE_CHANGE = 0.05
 class BatchKind(NamedTuple):
     """Key of batches whose latencies are computed together."""
 
-    kind: str
+    device_class: str
     """Device class of the worker."""
     rows: int
     others: int
@@ -153,7 +153,7 @@ class Applications:
     def delay_rate(self) -> float:
         """Rate of the anticipated delay per ms: how soon a request that does not run now is expected to run."""
         if self._b is None:
-            self._b = USUAL_DELAY / min(self._mean_ms(kind) for kind in self._profiles)
+            self._b = USUAL_DELAY / min(self._mean_ms(device_class) for device_class in self._profiles)
         return self._b
 
     def tell_profile(self, profile: Profile) -> None:
@@ -201,11 +201,11 @@ class Applications:
         self._counts[0] = other._counts[0]
         self._take_stock()
 
-    def groups(self, kind: str) -> ApplicationGroups:
-        """Return the groups of applications on a device class `kind`."""
-        if self._grouped.get(kind) != self._version:
-            self._regroup(kind)
-        return self._groups[kind]
+    def groups(self, device_class: str) -> ApplicationGroups:
+        """Return the groups of applications on a device class `device_class`."""
+        if self._grouped.get(device_class) != self._version:
+            self._regroup(device_class)
+        return self._groups[device_class]
 
     def curves(self, sizes: Sequence[BatchKind]) -> dict[BatchKind, BatchCurves]:
         """Return the curves of batches of these sizes on a device class, without those not computed yet.
@@ -213,7 +213,7 @@ class Applications:
         As many are computed as the budget of an event allows: single requests first, then missing sizes, the largest
         first, then the oldest.
         """
-        groups = len(self.groups(sizes[0].kind).laws)  # which drops curves that are no longer true
+        groups = len(self.groups(sizes[0].device_class).laws)  # which drops curves that are no longer true
         known = self._curves
         old = [size for size in sizes if size not in known or known[size].version != self._version]
 
@@ -229,76 +229,81 @@ class Applications:
 
     def latency(self, size: BatchKind) -> BatchLatency:
         """Return the latency of batches of a size, by their slowest group and that of the request in question."""
-        groups = self.groups(size.kind)
+        groups = self.groups(size.device_class)
         mixtures = groups.mixtures if size.others else groups.shares[None, :]
         return BatchLatency(groups.laws, mixtures, size.rows, size.others)
 
-    def alone_ns(self, kind: str, rows: int) -> NDArray[np.int64]:
-        """Return the expected stand-alone latency in ns of requests of `rows` rows on device class `kind`, by group."""
-        laws = self.groups(kind).laws
-        known = self._alone_ns.get((kind, rows))
+    def alone_ns(self, device_class: str, rows: int) -> NDArray[np.int64]:
+        """Return the expected stand-alone latency in ns of requests of `rows` rows on a device class, by group."""
+        laws = self.groups(device_class).laws
+        known = self._alone_ns.get((device_class, rows))
         if known is None:
             taken_ms = [law.mean_ms(rows) for law in laws]
-            known = self._alone_ns[kind, rows] = (np.asarray(taken_ms) * NS_PER_MS).astype(np.int64)
+            known = self._alone_ns[device_class, rows] = (np.asarray(taken_ms) * NS_PER_MS).astype(np.int64)
         return known
 
     def quickest_alone_ns(self, kinds: Iterable[str], request: Request) -> int:
         """Return the expected stand-alone latency in ns of a request on the fastest of the device classes `kinds`."""
         number = self.number_of(request)
-        return min(int(self.alone_ns(kind, request.rows)[self.groups(kind).group_of[number]]) for kind in kinds)
+        return min(
+            int(self.alone_ns(device_class, request.rows)[self.groups(device_class).group_of[number]])
+            for device_class in kinds
+        )
 
-    def expected_ms(self, kind: str, rows: int, members: Iterable[int]) -> float:
-        """Return the expected latency in ms of a batch of `rows` rows on device class `kind`.
+    def expected_ms(self, device_class: str, rows: int, members: Iterable[int]) -> float:
+        """Return the expected latency in ms of a batch of `rows` rows on device class `device_class`.
 
         `members`: application number of each request.
         """
-        groups = self.groups(kind)
+        groups = self.groups(device_class)
         return expected_ms((groups.laws[groups.group_of[member]] for member in members), rows)
 
-    def _regroup(self, kind: str) -> None:
+    def _regroup(self, device_class: str) -> None:
         """Make the laws of groups again; and the groups, where more applications are known."""
-        self._grouped[kind] = self._version
-        known, before = self._times.get(kind, {}), self._groups.get(kind)
+        self._grouped[device_class] = self._version
+        known, before = self._times.get(device_class, {}), self._groups.get(device_class)
         if before and len(before.group_of) == len(self._shares) and before.known == len(known):
             group_of = before.group_of
         else:
-            group_of, before = self._group(kind), None
-            for size in [size for size in self._curves if size.kind == kind]:
+            group_of, before = self._group(device_class), None
+            for size in [size for size in self._curves if size.device_class == device_class]:
                 del self._curves[size]
-        laws = self._laws(kind, group_of, before)
+        laws = self._laws(device_class, group_of, before)
         ranks = np.argsort(np.argsort([law.mean_ms(1) for law in laws], kind="stable"))
         shares: Floats = np.bincount(group_of, self._shares, len(laws)).astype(np.float64)
         mixtures: Floats = np.where(ranks <= ranks[:, None], shares, 0.0)
         mixtures = mixtures / mixtures.sum(axis=1, keepdims=True)
-        told = tuple(self._told_of(kind, group_of))
-        self._groups[kind] = ApplicationGroups(group_of, tuple(laws), ranks, shares, mixtures, len(known), told)
+        told = tuple(self._told_of(device_class, group_of))
+        self._groups[device_class] = ApplicationGroups(group_of, tuple(laws), ranks, shares, mixtures, len(known), told)
 
-    def _group(self, kind: str) -> NDArray[np.intp]:
+    def _group(self, device_class: str) -> NDArray[np.intp]:
         """The group of each application: 0 is that of all of which nothing is known on this device class."""
-        known = self._times.get(kind, {})
+        known = self._times.get(device_class, {})
         named = sorted(number for number in known if number)
         means_ns = [known[number].fixed_ns + known[number].scale * known[number].mean_ns for number in named]
         group_of = np.zeros(len(self._shares), np.intp)
         group_of[named] = 1 + np.asarray(_alike(means_ns, self._shares[named].tolist()), np.intp)
         return group_of
 
-    def _told_of(self, kind: str, group_of: NDArray[np.intp]) -> Iterator[tuple[tuple[int, int], ...]]:
+    def _told_of(self, device_class: str, group_of: NDArray[np.intp]) -> Iterator[tuple[tuple[int, int], ...]]:
         """Yield what was told, and when, of each group: the law of those that have not changed stands."""
         told: list[list[tuple[int, int]]] = [[] for _ in range(int(group_of.max()) + 1)]
-        for number in self._times.get(kind, {}):
-            told[group_of[number]].append((number, self._told[kind, number]))
+        for number in self._times.get(device_class, {}):
+            told[group_of[number]].append((number, self._told[device_class, number]))
         for each in told:
             yield (*each, (-1, self._stock_taken))
 
-    def _laws(self, kind: str, group_of: NDArray[np.intp], before: ApplicationGroups | None) -> list[BatchLaw]:
+    def _laws(self, device_class: str, group_of: NDArray[np.intp], before: ApplicationGroups | None) -> list[BatchLaw]:
         """The laws of the groups."""
-        known = self._times.get(kind, {})
+        known = self._times.get(device_class, {})
         noise_cv = max((times.noise_cv for number, times in known.items() if number), default=0.0)
         laws = []
-        for group, told in enumerate(self._told_of(kind, group_of)):
+        for group, told in enumerate(self._told_of(device_class, group_of)):
             if group == 0 and 0 not in known:
                 laws.append(
-                    law_of_profile(self._profiles[kind], self._quantile, noise_cv if known or self._is_named else None)
+                    law_of_profile(
+                        self._profiles[device_class], self._quantile, noise_cv if known or self._is_named else None
+                    )
                 )
             elif before and before.told[group] == told:
                 laws.append(before.laws[group])
@@ -308,8 +313,8 @@ class Applications:
                 laws.append(law_of_several([known[number] for number in members], shares))
         return laws
 
-    def _mean_ms(self, kind: str) -> float:
-        groups = self.groups(kind)
+    def _mean_ms(self, device_class: str) -> float:
+        groups = self.groups(device_class)
         return float(groups.shares @ [law.mean_ms(1) for law in groups.laws])
 
     def _take_stock(self) -> None:

@@ -150,20 +150,20 @@ class PendingQueue(RequestQueue):
             self.remove(request.id)
         return taken
 
-    def alone_ns(self, kind: str) -> Ints:
-        """Return the expected stand-alone latency in ns of each request on a device class `kind`."""
-        groups = self.groups(kind)
+    def alone_ns(self, device_class: str) -> Ints:
+        """Return the expected stand-alone latency in ns of each request on a device class `device_class`."""
+        groups = self.groups(device_class)
         if self.rows == len(self):
-            return self.applications.alone_ns(kind, 1)[groups]
+            return self.applications.alone_ns(device_class, 1)[groups]
         alone_ns = np.zeros(len(self), np.int64)
         for rows in np.unique(self.rows_each).tolist():
             places = self.rows_each == rows
-            alone_ns[places] = self.applications.alone_ns(kind, rows)[groups[places]]
+            alone_ns[places] = self.applications.alone_ns(device_class, rows)[groups[places]]
         return alone_ns
 
-    def groups(self, kind: str) -> NDArray[np.intp]:
-        """Return the group of each request on a device class `kind`, by its application."""
-        return self.applications.groups(kind).group_of[self.app]
+    def groups(self, device_class: str) -> NDArray[np.intp]:
+        """Return the group of each request on a device class `device_class`, by its application."""
+        return self.applications.groups(device_class).group_of[self.app]
 
     def scores(self, size: BatchKind, curve: PriorityCurve, now_ns: int) -> Floats:
         """Return the priority of each request in batches of this size (Equation 2) at `now_ns`.
@@ -185,7 +185,7 @@ class PendingQueue(RequestQueue):
         now_ms = (now_ns - self._base_ns) / NS_PER_MS
         past = np.flatnonzero(lines.milestone_ms[:count] <= now_ms)
         if len(past):
-            self._update(lines, size.kind, past, now_ms)
+            self._update(lines, size.device_class, past, now_ms)
         scores: Floats = lines.alpha[:, :count] * exp(curve.delay_rate * now_ms) + lines.beta[:, :count]
         if self._due_ns[:count].max() == NEVER_NS:
             patient = (self._due_ns[:count] == NEVER_NS) & (self._steps_ns[-1, :count] <= now_ns)
@@ -212,13 +212,13 @@ class PendingQueue(RequestQueue):
                 left -= each
         return ranked[taken]
 
-    def _update(self, lines: _Lines, kind: str, places: NDArray[np.intp], now_ms: float) -> None:
+    def _update(self, lines: _Lines, device_class: str, places: NDArray[np.intp], now_ms: float) -> None:
         steps = []
         before = 0.0
         for step, (_, cost) in enumerate(self._steps):
             steps.append(((self._steps_ns[step, places] - self._base_ns) / NS_PER_MS, cost - before))
             before = cost
-        drawn = lines.curve.lines_of_steps(self.groups(kind)[places], steps, now_ms)
+        drawn = lines.curve.lines_of_steps(self.groups(device_class)[places], steps, now_ms)
         lines.alpha[:, places], lines.beta[:, places], lines.milestone_ms[places] = drawn
 
     def _arrays(self) -> Iterator[NDArray[np.int64] | NDArray[np.float64]]:

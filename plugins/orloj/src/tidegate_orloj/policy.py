@@ -246,11 +246,11 @@ class Orloj(QueueingPolicy[PendingQueue]):
 
     # Algorithm 1 ----------------------------------------------------------------------------------------------------
 
-    def _candidate(self, start_ns: int, queue: PendingQueue, kind: str) -> BatchCandidate | None:
+    def _candidate(self, start_ns: int, queue: PendingQueue, device_class: str) -> BatchCandidate | None:
         """The batch that a queue would run from then on on a worker of a kind; None where nothing would be on time."""
         if len(queue) == 1:
-            return self._alone(start_ns, queue, kind)
-        found = list(self._found(start_ns, queue, kind))
+            return self._alone(start_ns, queue, device_class)
+        found = list(self._found(start_ns, queue, device_class))
         if not found:
             return None
         if self.options.batch_selection in ("alike", "worth"):
@@ -263,11 +263,11 @@ class Orloj(QueueingPolicy[PendingQueue]):
 
         return self._of_most_worth(queue, start_ns, min(found, key=first_due))
 
-    def _alone(self, start_ns: int, queue: PendingQueue, kind: str) -> BatchCandidate | None:
+    def _alone(self, start_ns: int, queue: PendingQueue, device_class: str) -> BatchCandidate | None:
         """The only request of a queue: who has a merge key to itself is soon looked at."""
-        if queue.due_ns[0] - start_ns < queue.alone_ns(kind)[0]:
+        if queue.due_ns[0] - start_ns < queue.alone_ns(device_class)[0]:
             return None
-        size = BatchKind(kind, int(self._next_rows(queue)[0]), 0)
+        size = BatchKind(device_class, int(self._next_rows(queue)[0]), 0)
         self._budget.spend(WorkBudget.SIZE)
         known = queue.applications.curves([size])
         if size not in known:
@@ -282,20 +282,22 @@ class Orloj(QueueingPolicy[PendingQueue]):
         next_rows: Ints = steps[np.minimum(np.searchsorted(steps, queue.rows_each), len(steps) - 1)]
         return next_rows
 
-    def _found(self, start_ns: int, queue: PendingQueue, kind: str) -> Iterator[_Found]:
+    def _found(self, start_ns: int, queue: PendingQueue, device_class: str) -> Iterator[_Found]:
         """The sizes of batches that can be filled: of a single request, and of so many rows."""
-        groups, rows_each, left_ns = queue.groups(kind), queue.rows_each, queue.due_ns - start_ns
-        alone = left_ns >= queue.alone_ns(kind)
+        groups, rows_each, left_ns = queue.groups(device_class), queue.rows_each, queue.due_ns - start_ns
+        alone = left_ns >= queue.alone_ns(device_class)
         sizes = self._rows[queue.model.name]
         singles = {1: alone}
         if queue.rows != len(queue):
             next_rows = self._next_rows(queue)
             singles = {int(rows): alone & (next_rows == rows) for rows in np.unique(next_rows)}
-        alone_sizes = {BatchKind(kind, rows, 0): feasible for rows, feasible in singles.items() if feasible.any()}
-        filled_sizes = [BatchKind(kind, rows, rows - 1) for rows in sizes if rows <= queue.rows]
+        alone_sizes = {
+            BatchKind(device_class, rows, 0): feasible for rows, feasible in singles.items() if feasible.any()
+        }
+        filled_sizes = [BatchKind(device_class, rows, rows - 1) for rows in sizes if rows <= queue.rows]
         self._budget.spend(WorkBudget.SIZE * (len(alone_sizes) + len(filled_sizes)))
         known = queue.applications.curves([*alone_sizes, *filled_sizes]) if alone_sizes else {}
-        present, ranks = np.unique(groups), queue.applications.groups(kind).ranks
+        present, ranks = np.unique(groups), queue.applications.groups(device_class).ranks
         for size, curves in known.items():
             if not size.others:
                 yield _Found(size, curves, alone_sizes[size][None, :], np.zeros(1, np.intp))
@@ -328,7 +330,7 @@ class Orloj(QueueingPolicy[PendingQueue]):
     def _last_starts_ns(self, queue: PendingQueue) -> Ints:
         """The instant after which each request is expected to be late even alone on the quickest worker."""
         kinds = self._kinds_of(queue.model.name)
-        quickest_ns: Ints = np.min([queue.alone_ns(kind) for kind in kinds], axis=0)
+        quickest_ns: Ints = np.min([queue.alone_ns(device_class) for device_class in kinds], axis=0)
         return queue.due_ns - quickest_ns
 
     def _drop_hopeless(self, now_ns: int, queue: PendingQueue) -> list[AnyCommand]:

@@ -107,7 +107,9 @@ def _check_end(model: PlannedModel, number: int, pipeline: PlannedPipeline) -> N
         )
 
 
-def _partition(name: str, model: PlannedModel, part: PlannedPartition, batch: int, kind: str) -> LayoutPartition:
+def _partition(
+    name: str, model: PlannedModel, part: PlannedPartition, batch: int, device_class: str
+) -> LayoutPartition:
     blocks = model.blocks
     first, last = part.blocks
     measured = [
@@ -126,5 +128,5 @@ def _partition(name: str, model: PlannedModel, part: PlannedPartition, batch: in
         model=model.name,
         blocks=part.blocks,
         bytes_per_row=blocks.cut_bytes[last - 1] if last < len(blocks.blocks) else 0,
-        latency_ms={kind: tuple(profile.upper_ns(rows) / 1e6 for rows in range(1, batch + 1))},
+        latency_ms={device_class: tuple(profile.upper_ns(rows) / 1e6 for rows in range(1, batch + 1))},
     )

@@ -148,11 +148,13 @@ def problem_of(demand: Demand) -> PpipeProblem:
             raise PlanningError(f"{model.name!r} has no SLO: give it slo_ms")
         _check(blocks, demand)
         planned.append(PlannedModel(name=model.name, slo_ms=model.slo_ms, weight=model.rate_rps, profile=blocks))
-    shares = {kind: max(_shares(blocks, kind) for blocks in _of(demand)) for kind in demand.gpus}
+    shares = {
+        device_class: max(_shares(blocks, device_class) for blocks in _of(demand)) for device_class in demand.gpus
+    }
     return PpipeProblem(
         classes=tuple(
-            GpuClass(name=kind, count=count, per_node=demand.per_node, max_share=shares[kind])
-            for kind, count in demand.gpus.items()
+            GpuClass(name=device_class, count=count, per_node=demand.per_node, max_share=shares[device_class])
+            for device_class, count in demand.gpus.items()
         ),
         models=tuple(planned),
         gbps=demand.gbps,
@@ -163,14 +165,14 @@ def _of(demand: Demand) -> list[BlockProfile]:
     return [model.blocks for model in demand.models if model.blocks is not None]
 
 
-def _shares(blocks: BlockProfile, kind: str) -> int:
+def _shares(blocks: BlockProfile, device_class: str) -> int:
     """Into how many shares GPUs of a kind were divided when it was measured."""
-    return max(table.share for table in blocks.latencies if table.device_class == kind)
+    return max(table.share for table in blocks.latencies if table.device_class == device_class)
 
 
 def _check(blocks: BlockProfile, demand: Demand) -> None:
     known = {table.device_class for table in blocks.latencies}
-    if lacking := [kind for kind in demand.gpus if kind not in known]:
+    if lacking := [device_class for device_class in demand.gpus if device_class not in known]:
         raise PlanningError(
             f"the block profile of {blocks.model!r} has nothing of {lacking[0]!r}: measure it there with `tidegate "
             "profile-blocks --device-class`"

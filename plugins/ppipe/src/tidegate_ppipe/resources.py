@@ -84,7 +84,9 @@ class Resources:
         quickest = []
         for partition in partitions:
             kinds = {pool.device_class for pool in self._pools_of[partition] if pool.places}
-            quickest.append(Profile.quickest(self._profiles[partition, kind, shape] for kind in sorted(kinds)))
+            quickest.append(
+                Profile.quickest(self._profiles[partition, device_class, shape] for device_class in sorted(kinds))
+            )
         work_ns = []
         for rows in range(1, most_rows + 1):
             expected_ns = [profile.expected_ns(rows) for profile in quickest]
@@ -104,13 +106,13 @@ class Resources:
             for pool in self._pools_of[partition]
         )
 
-    def _slowest_of(self, partition: str, kind: str) -> Profile:
+    def _slowest_of(self, partition: str, device_class: str) -> Profile:
         """How long the slowest takes of the shapes that were met; the empty one where none was."""
-        slowest = self._slowest.get((partition, kind))
+        slowest = self._slowest.get((partition, device_class))
         if slowest is None:
-            of_kind = self._shapes[partition, kind]
+            of_kind = self._shapes[partition, device_class]
             met = [profile for shape, profile in of_kind.items() if shape]
-            slowest = self._slowest[partition, kind] = Profile.slowest(met or of_kind.values())
+            slowest = self._slowest[partition, device_class] = Profile.slowest(met or of_kind.values())
         return slowest
 
     def link_rows_per_ns(self, sender: str, receiver: str) -> float:

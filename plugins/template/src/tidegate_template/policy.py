@@ -69,7 +69,8 @@ class Template(QueueingPolicy):
         model."""
         model, head = queue.model.name, queue.head
         latencies_ns = [
-            self.profiles[model, kind, queue.shape].upper_ns(head.rows) for kind in self.idle.kinds_hosting(model)
+            self.profiles[model, device_class, queue.shape].upper_ns(head.rows)
+            for device_class in self.idle.kinds_hosting(model)
         ]
         if not latencies_ns:
             return None

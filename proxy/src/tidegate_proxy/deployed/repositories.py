@@ -108,9 +108,9 @@ class Repositories:
         known = {(each.name, each.model, each.blocks) for each in self._deployment.partitions}
         if (name, part.model, part.blocks) in known:
             hosts = sorted(self._hosts.get(name, ()), key=lambda host: host[1] != worker.speed)
-            for host, kind in hosts:
+            for host, device_class in hosts:
                 if (found := self._folder / host.repository / name).is_dir():
-                    return found, kind == worker.speed
+                    return found, device_class == worker.speed
         if missing := sorted({model.name for model in layout.models} - self._deployment.sources.keys()):
             have = ", ".join(each.name for each in self._deployment.partitions)
             raise DeploymentError(

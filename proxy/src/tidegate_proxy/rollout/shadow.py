@@ -287,8 +287,8 @@ class Shadow(Collector):
     def _begin(self, catalog: Catalog) -> dict[str, Any]:
         guessed = {
             name
-            for name, kind in hosted(catalog)
-            if not self._measured.profiles_of(name, kind, catalog.models[name].max_rows)
+            for name, device_class in hosted(catalog)
+            if not self._measured.profiles_of(name, device_class, catalog.models[name].max_rows)
         }
         setup = {
             "models": tuple(catalog.models.values()),

@@ -29,12 +29,14 @@ def starting_profiles(catalog: Catalog, measured: ProfileFile) -> tuple[Profile,
                 profiles += [profile for profile in shaped if profile.shape]
     else:
         homeless = catalog.models.keys() - {name for name, _ in hosted(catalog)}
-        for name, kind in [*hosted(catalog), *((name, DEFAULT_DEVICE_CLASS) for name in sorted(homeless))]:
+        for name, device_class in [*hosted(catalog), *((name, DEFAULT_DEVICE_CLASS) for name in sorted(homeless))]:
             max_rows = catalog.models[name].max_rows
             alpha_ms, beta_ms = DEFAULT_LATENCY["alpha_ms"], DEFAULT_LATENCY["beta_ms"]
-            guess = Profile.linear(name, alpha_ms=alpha_ms, beta_ms=beta_ms, max_rows=max_rows, device_class=kind)
-            known = measured.profiles_of(name, kind.removesuffix(SERIALIZED_SUFFIX), max_rows)
-            profiles += [replace(profile, device_class=kind) for profile in known] or [guess]
+            guess = Profile.linear(
+                name, alpha_ms=alpha_ms, beta_ms=beta_ms, max_rows=max_rows, device_class=device_class
+            )
+            known = measured.profiles_of(name, device_class.removesuffix(SERIALIZED_SUFFIX), max_rows)
+            profiles += [replace(profile, device_class=device_class) for profile in known] or [guess]
     return tuple(profile.of_shape(label(profile.shape)) for profile in profiles)
 
 

@@ -98,16 +98,18 @@ class StandaloneLatency:
         """Distributions published last, one for each application."""
         return tuple(seen.told for seen in self._seen.values() if seen.told)
 
-    def observe(self, request: Request, kind: str, duration_ns: int, profile: Profile) -> LatencyDistribution | None:
+    def observe(
+        self, request: Request, device_class: str, duration_ns: int, profile: Profile
+    ) -> LatencyDistribution | None:
         """Add a request that ran alone; return the application's distribution if it has moved, otherwise None.
 
-        `kind`: the worker's device class. `duration_ns`: latency of the request. `profile`: profile of the partition
-        there, which gives the law of batches. A request of several rows counts by its time per row.
+        `device_class`: that of the worker. `duration_ns`: latency of the request. `profile`: that of the partition,
+        which gives the law of batches. A request of several rows counts by its time per row.
         """
-        seen = self._see((request.model, request.app, kind))
+        seen = self._see((request.model, request.app, device_class))
         if seen is None:
             return None
-        law = self._law_of(request.model, kind)
+        law = self._law_of(request.model, device_class)
         if request.rows > 1:
             shared_ns = min(law.fixed_ns(profile.fixed_cost_ns), MAX_SHARE * duration_ns)
             duration_ns = round(shared_ns + (duration_ns - shared_ns) / request.rows)
@@ -123,32 +125,34 @@ class StandaloneLatency:
         learned = [
             each.alone.max_noise_cv2
             for (model, _, on), each in self._seen.items()
-            if (model, on) == (request.model, kind) and each.is_learned
+            if (model, on) == (request.model, device_class) and each.is_learned
         ]
         law.max_noise_cv = sqrt(min(learned))
         mean_ns = law.mean_ns(request.app)
         fixed_ns = law.fixed_ns(profile.fixed_cost_ns)
-        times = _times(request.model, request.app, kind, seen, mean_ns, fixed_ns, law.noise_cv)
+        times = _times(request.model, request.app, device_class, seen, mean_ns, fixed_ns, law.noise_cv)
         if seen.told and not _moved(seen.told, times):
             return None
         seen.told = times
         return times
 
-    def observe_batch(self, requests: Sequence[Request], kind: str, duration_ns: int) -> Sequence[LatencyDistribution]:
+    def observe_batch(
+        self, requests: Sequence[Request], device_class: str, duration_ns: int
+    ) -> Sequence[LatencyDistribution]:
         """Add a batch of several requests; return the distributions that moved with the law of batches.
 
-        `kind`: the worker's device class. `duration_ns`: latency of the batch. In a busy model requests may never run
+        `device_class`: that of the worker. `duration_ns`: latency of the batch. In a busy model requests may never run
         alone again.
         """
         model = requests[0].model
-        law = self._law_of(model, kind)
+        law = self._law_of(model, device_class)
         if law.seen >= MIN_BATCHES and law.seen % BATCH_SAMPLING_INTERVAL:
             law.seen += 1
             return ()
         counts: Counter[tuple[int, ...]] = Counter()
         longest, longest_mean_ns = "", 0.0
         for request in requests:
-            seen = self._seen.get((model, request.app, kind))
+            seen = self._seen.get((model, request.app, device_class))
             if seen is None or not seen.points_ns:
                 return ()
             counts[seen.points_ns] += 1
@@ -161,18 +165,18 @@ class StandaloneLatency:
         fixed_ns, noise_cv = law.fixed_ns(0.0), law.noise_cv
         moved = []
         for app in dict.fromkeys(request.app for request in requests):
-            seen = self._seen[model, app, kind]
+            seen = self._seen[model, app, device_class]
             if seen.is_learned and seen.told:
-                times = _times(model, app, kind, seen, law.mean_ns(app), fixed_ns, noise_cv)
+                times = _times(model, app, device_class, seen, law.mean_ns(app), fixed_ns, noise_cv)
                 if _moved(seen.told, times):
                     seen.told = times
                     moved.append(times)
         return moved
 
-    def _law_of(self, model: str, kind: str) -> BatchLaw:
-        law = self._laws.get((model, kind))
+    def _law_of(self, model: str, device_class: str) -> BatchLaw:
+        law = self._laws.get((model, device_class))
         if law is None:
-            law = self._laws[model, kind] = BatchLaw()
+            law = self._laws[model, device_class] = BatchLaw()
         return law
 
     def _see(self, key: Key) -> _Seen | None:
@@ -187,7 +191,7 @@ class StandaloneLatency:
 
 
 def _times(
-    model: str, app: str, kind: str, seen: _Seen, mean_ns: float, fixed_ns: float, noise_cv: float
+    model: str, app: str, device_class: str, seen: _Seen, mean_ns: float, fixed_ns: float, noise_cv: float
 ) -> LatencyDistribution:
     """The distribution of an application's own times, where batches share such a fixed cost and such a noise.
 
@@ -199,7 +203,7 @@ def _times(
     fixed_ns = max(0.0, min(fixed_ns, MAX_SHARE * alone_ns[0]))
     scale = 1 - fixed_ns / mean_ns
     times_ns = tuple(max(1, round((time_ns - fixed_ns) / scale)) for time_ns in alone_ns)
-    return LatencyDistribution(model, app, kind, times_ns, fixed_ns, scale, noise_cv)
+    return LatencyDistribution(model, app, device_class, times_ns, fixed_ns, scale, noise_cv)
 
 
 def _longest_ns(counts: Mapping[tuple[int, ...], int]) -> tuple[float, float]:

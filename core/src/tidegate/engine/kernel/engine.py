@@ -195,11 +195,11 @@ class Engine:
         model = state.models.get(request.model)
         if model is None or model.pipelines:
             return None
-        for (partition, kind, shape), profile in profiles.items():
+        for (partition, device_class, shape), profile in profiles.items():
             if (partition, shape) != (model.name, request.shape):
                 continue
             if state.now_ns + profile.upper_ns(request.rows) <= request.deadline_ns:
-                for worker in state.fleet.idle(partition, kind):
+                for worker in state.fleet.idle(partition, device_class):
                     return worker
         return None
 

@@ -129,9 +129,11 @@ class EngineState:
     def _is_free(self, worker_id: int) -> bool:
         return worker_id in self.fleet.workers and not self.succession.is_inherited(worker_id)
 
-    def _stage_started(self, effect: StartStage, kind: str) -> None:
+    def _stage_started(self, effect: StartStage, device_class: str) -> None:
         """A stage is sent to a worker of this kind."""
-        if recalled := self.expectations.stage_started(self.now_ns, effect.batch, effect.stage, kind, effect.shape):
+        if recalled := self.expectations.stage_started(
+            self.now_ns, effect.batch, effect.stage, device_class, effect.shape
+        ):
             self.learned.append(recalled)
         if (slack_ns := self.succession.lateness.stage_started()) is not None:
             self.learned.append(TimerLatencyUpdated(self.now_ns, slack_ns))

@@ -117,7 +117,9 @@ class BatchCosts:
         if known and known.version == expectations.version:
             return known
         place, profiles = self._places[model], expectations.profiles
-        stages = [[profiles[partition, kind, shape] for partition, kind in stage] for stage in place.stages]
+        stages = [
+            [profiles[partition, device_class, shape] for partition, device_class in stage] for stage in place.stages
+        ]
         present = [profile for stage in stages for profile in stage]
         if known and all(map(is_, known.profiles, present)):  # those of other models and shapes have changed
             along = known.along

@@ -222,8 +222,8 @@ class LateRequests:
         first = self._first_on_time(self._fleet.bookings[worker_id].hosts)
         if first is None or first.late_until_ns <= start_ns or self._fleet.models[first.model].pipelines:
             return None
-        kind = self._fleet.bookings[worker_id].worker.device_class
-        profile = self._expectations.profiles[first.model, kind, first.shape]
+        device_class = self._fleet.bookings[worker_id].worker.device_class
+        profile = self._expectations.profiles[first.model, device_class, first.shape]
         return first if start_ns + profile.expected_ns(first.rows) > first.deadline_ns else None
 
     def _beside(self, late: list[Request], worker_id: int, start_ns: int) -> list[Request]:
@@ -232,9 +232,9 @@ class LateRequests:
         They are on time with it, and stay so; or they would be late behind it, too, and are wanted all the same.
         """
         first, rows = late[0], sum(request.rows for request in late)
-        most, kind = self._most_rows(first), self._fleet.bookings[worker_id].worker.device_class
+        most, device_class = self._most_rows(first), self._fleet.bookings[worker_id].worker.device_class
         profile, key = (
-            self._expectations.profiles[first.model, kind, first.shape],
+            self._expectations.profiles[first.model, device_class, first.shape],
             first.merge_key.removesuffix(LATE_KEY_SUFFIX),
         )
         beside: list[Request] = []

@@ -288,12 +288,12 @@ def _by_layout(facts: DoctorFacts, model: Model) -> list[OneRow]:
 def _by_profile(facts: DoctorFacts, service: ServedModel) -> list[OneRow]:
     assert service.model is not None
     quickest: dict[str, OneRow] = {}
-    for kind in service.kinds:
-        profiles = facts.measured.profiles_of(service.name, kind, service.model.max_rows)
+    for device_class in service.kinds:
+        profiles = facts.measured.profiles_of(service.name, device_class, service.model.max_rows)
         for profile in profiles:
             if not profile.shape and len(profiles) > 1:
                 continue  # what the slowest of the others takes
-            source = f"the profile for workers of device class {kind!r}"
+            source = f"the profile for workers of device class {device_class!r}"
             row = OneRow(profile.expected_ns(1) / 1e6, profile.upper_ns(1) / 1e6, source, profile.shape)
             if profile.shape not in quickest or row.expected_ms < quickest[profile.shape].expected_ms:
                 quickest[profile.shape] = row

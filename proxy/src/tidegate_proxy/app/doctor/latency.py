@@ -124,15 +124,15 @@ def not_measured(facts: DoctorFacts) -> Iterator[Finding]:
     for service in facts.services.values():
         if service.model is None:
             continue
-        for kind in service.kinds:
-            if facts.measured.profiles_of(service.name, kind, service.model.max_rows):
+        for device_class in service.kinds:
+            if facts.measured.profiles_of(service.name, device_class, service.model.max_rows):
                 continue
-            of_kind = "" if kind == "default" else f" --device-class {kind}"
+            of_kind = "" if device_class == "default" else f" --device-class {device_class}"
             yield Finding(
                 "advice" if service.slo_ms is None else "warning",
                 "no-profile",
                 f"model {service.name}",
-                f"no profile for workers of device class {kind!r}"
+                f"no profile for workers of device class {device_class!r}"
                 f"{said_of_others(facts.measured, service.name)}: Tidegate begins with a guess and learns",
                 f"tidegate profile --triton {facts.config.tritons[0].grpc}{of_kind} -o {file}",
             )
@@ -213,8 +213,8 @@ def _of_this_machine(facts: DoctorFacts) -> Iterator[tuple[ServedModel, ModelPro
         if any(map(is_emulated, configs)):
             continue
         kinds = {int(group.kind) for config in configs for group in config.instance_group}
-        for kind in service.kinds:
-            for profile in facts.measured.measured_for(service.name, kind):
+        for device_class in service.kinds:
+            for profile in facts.measured.measured_for(service.name, device_class):
                 if profile.hardware is not None:
                     yield service, profile, profile.hardware, here, kinds
 
