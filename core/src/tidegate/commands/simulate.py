@@ -41,6 +41,8 @@ def simulate(
 
     tidegate simulate scenario.yaml --policy symphony --html report.html
     """
+    from operator import itemgetter
+
     from tidegate.commands.common import (
         console_for_tables,
         errors_explained,
@@ -49,7 +51,7 @@ def simulate(
         with_progress,
         write_results,
     )
-    from tidegate.commands.fitting_table import print_table
+    from tidegate.commands.fitting_table import TableColumn, print_table
     from tidegate.commands.result_columns import result_columns
 
     console = console_for_tables(quiet=as_json)
@@ -60,6 +62,8 @@ def simulate(
         from tidegate.sim.run import RunSpec, choose_policies
         from tidegate.sim.run import simulate as simulate_run
         from tidegate.sim.sweep import parse_changes
+        from tidegate.sim.tenant_results import HEAD as TENANT_HEAD
+        from tidegate.sim.tenant_results import tenant_lines
         from tidegate.sim.verdicts import simulate_verdicts
         from tidegate.workload import layout_of, read_scenario
 
@@ -73,6 +77,9 @@ def simulate(
         outcomes = run_parallel(simulate_run, runs, jobs=jobs, backend=backend, address=address)
         results = with_progress(console, "simulating", outcomes, len(runs))
         print_table(console, result_columns(results), results, title_of(document))
+        if lines := tenant_lines(results):
+            columns = [TableColumn(name, itemgetter(place)) for place, name in enumerate(TENANT_HEAD)]
+            print_table(console, columns, lines, "tenants")
         for verdict in simulate_verdicts(document, results, workers=len(layout_of(document).workers)):
             console.print(verdict, style="bold", markup=False)
         for result in results:

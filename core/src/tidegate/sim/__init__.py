@@ -7,7 +7,7 @@ workers           the interface between simulation and workers, and exact worker
 cluster           workers as a scenario describes them: execution times from true_latency, transfers over links
 control           carries out the actions of a controller: workers join after a start-up time and leave by draining
 graphs            requests of graphs, which become requests of their stages
-build             makes a simulation of a scenario; run: runs it once; record, result: what it measured
+build             makes a simulation of a scenario; run: runs it once; record, result, tenant_results: what it measured
 goodput           searches the highest rate that meets the SLOs; sweep: runs a grid of changes; parallel: many runs at
                   once, in processes or on a cluster (on_dask, on_ray by ray_cluster); cluster_version_check: rejects
                   machines with other versions

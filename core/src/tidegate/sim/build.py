@@ -161,6 +161,7 @@ def simulation_of(
         learn=spec.learn,
         observers=observers,
         first_lead_ns=first_lead_ns,
+        priority_floors=scenario.priority_floors,
         policies=plugins.make_policy if plugins else None,
     )
     workers = policy.setup.workers

@@ -33,7 +33,13 @@ def simulate_document(scenario: Scenario, results: Sequence[RunResult]) -> Docum
         for result in results
         for each in result.advice
     ]
-    return {**_head("simulate", scenario), "rows": _rows(results), "advice": advice, "changes": changes}
+    tenants = [
+        {"policy": result.total.policy, "seed": result.total.seed, **asdict(tenant)}
+        for result in results
+        for tenant in result.tenants
+    ]
+    document = {**_head("simulate", scenario), "rows": _rows(results), "advice": advice, "changes": changes}
+    return {**document, "tenants": tenants} if tenants else document
 
 
 def goodput_document(scenario: Scenario, goodputs: Sequence[Goodput], *, limit: float, precision: float) -> Document:

@@ -103,9 +103,19 @@ class SimulatedGraphs(OutcomeListener):
         times = graph.order.path_times(alone), graph.order.split_weights(batched)
         for number in stages:
             due = stage_deadline(now_ns, run.request.deadline_ns, *(each[number] for each in times))
-            late_until_ns = due.latest_ns if due.latest_ns > due.due_ns else 0
-            model = graph.stages[number].model
-            request = Request(self._next_id, model, 1, now_ns, due.due_ns, late_until_ns=late_until_ns)
+            of_graph = run.request
+            request = Request(
+                self._next_id,
+                graph.stages[number].model,
+                1,
+                now_ns,
+                due.due_ns,
+                late_until_ns=due.latest_ns if due.latest_ns > due.due_ns else 0,
+                client=of_graph.client,
+                priority=of_graph.priority,
+                tenant=of_graph.tenant,
+                weight=of_graph.weight,
+            )
             self._next_id += 1
             self._stages[request.id] = run, number
             run.running[number] = request.id

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tidegate.api import Advise, Batch, Request
 from tidegate.observation import ChangeProgressed, OutcomeListener, StartStage
 from tidegate.workload import RequestSequence
+from tidegate.workload.tenants import RATE_LIMITED
 
 WAITING, ANSWERED, LATE, FAILED, FIRST_DROP = 0, 1, 2, 3, 4
 """Outcomes of requests. FIRST_DROP and above: dropped with `reasons[outcome - FIRST_DROP]`."""
@@ -55,6 +56,10 @@ class RunRecord(OutcomeListener):
         self._at_ns, self._model = requests.at_ns, requests.model
         self._measured_from_ns = measured_from_ns
         self._limits = limits
+        self._tenancy, self._rows = requests.tenancy, requests.rows
+        self.tenant_ns = [0.0] * (len(requests.tenancy.specs) if requests.tenancy else 0)
+        """Worker time of each tenant in ns, until the last arrival."""
+        self._last_arrival_ns = requests.at_ns[-1] if requests.at_ns else 0
         self.enough = None if limits is None else lambda: self.hopeless
         """Whether to go on would change nothing; None where that is not asked for."""
         self._bad = [0] * len(requests.models)
@@ -66,6 +71,8 @@ class RunRecord(OutcomeListener):
         """For how long the stages of a batch that have ended ran, by its id."""
         self._first_ns: dict[int, int] = {}
         """For how long streams ran until their first response, by batch id."""
+        for rejected in sorted(requests.tenancy.rejected) if requests.tenancy else ():
+            self.drop(rejected, requests.at_ns[rejected], RATE_LIMITED)
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         """Record the answered requests of a batch."""
@@ -150,6 +157,18 @@ class RunRecord(OutcomeListener):
         if self.last_ns is not None and effect.batch.request_ids:
             self.last_ns[batch.request_ids[0]] = ended_ns
         self._ran_ns[batch.id] = self._ran_ns.get(batch.id, 0) + ended_ns - started_ns
+        if self._tenancy and started_ns < self._last_arrival_ns:
+            self._divide(effect, min(ended_ns, self._last_arrival_ns) - started_ns)
+
+    def _divide(self, effect: StartStage, duration_ns: int) -> None:
+        """Divide the time of a stage among tenants by rows."""
+        assert self._tenancy is not None, "there are tenants"
+        for request_id in effect.batch.request_ids:
+            if request_id >= len(self.outcome):  # a stage of a graph
+                continue
+            if (tenant := self._tenancy.tenant[request_id]) >= 0:
+                rows = 1 if self._rows is None else self._rows[request_id]
+                self.tenant_ns[tenant] += duration_ns * rows / effect.rows
 
     def _went_wrong(self, request_id: int) -> None:
         if self._limits is None or self._at_ns[request_id] < self._measured_from_ns:

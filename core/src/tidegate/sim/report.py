@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
-from tidegate.report import Colors, Page, PageOrigin, PageSection
+from tidegate.report import Colors, Page, PageOrigin, PageSection, table
 from tidegate.sim import charts
 from tidegate.sim.document import Document, rows_csv
 from tidegate.sim.gantt_charts import gantt_charts
 from tidegate.sim.result import RunResult
 from tidegate.sim.tables import advice_section, changes_section, downloads, figures_table, models_section
+from tidegate.sim.tenant_results import HEAD as TENANT_HEAD
+from tidegate.sim.tenant_results import tenant_lines
 from tidegate.sim.verdicts import by_policy, simulate_verdicts
 from tidegate.workload import Scenario, layout_of
 
@@ -39,6 +41,7 @@ def simulate_page(
         charts.waiting_and_executing(results, slos_ms),
         PageSection("The figures", figures_table(results)),
         models_section(results, slos_ms) if len(scenario.models) > 1 else None,
+        PageSection("Tenants", table(list(TENANT_HEAD), lines)) if (lines := tenant_lines(results)) else None,
         charts.batch_sizes(results),
         charts.busy_workers(results),
         *gantt_charts(results, colors),

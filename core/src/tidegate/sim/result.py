@@ -12,6 +12,7 @@ from tidegate.api import NEVER_NS, NS_PER_MS, Setup
 from tidegate.observation import ChangeProgressed
 from tidegate.sim.chart_data import RequestArrays, RunDetail, detail_of
 from tidegate.sim.record import ANSWERED, FAILED, FIRST_DROP, LATE, WAITING, RunRecord
+from tidegate.sim.tenant_results import TenantResult, tenant_results
 from tidegate.workload import RequestSequence
 from tidegate.workload.arrivals import NS_PER_S
 
@@ -136,6 +137,8 @@ class RunResult:
     """Changes of the layout from the warm-up on, in order."""
     detail: RunDetail | None = None
     """Chart data, if requested."""
+    tenants: list[TenantResult] = field(default_factory=list)
+    """Results by tenant, in the order of the scenario; empty without tenants."""
     stopped_early: bool = False
     """Whether the run ended early because too many requests were bad: the counts are incomplete."""
 
@@ -183,7 +186,11 @@ def summarise(
         for name, figure in zip(names, figures, strict=True)
     ]
     detail = books.detail(gantt_s, requests.slos_ns) if gantt_s else None
-    return RunResult(rows, books.gantt(gantt_s), advice, books.changes(), detail, stopped_early=record.hopeless)
+    end_ns = round((warmup_s + duration_s) * NS_PER_S)
+    tenants = tenant_results(record, requests, round(warmup_s * NS_PER_S), end_ns, books.mean_workers)
+    return RunResult(
+        rows, books.gantt(gantt_s), advice, books.changes(), detail, tenants, stopped_early=record.hopeless
+    )
 
 
 class _Books:

@@ -11,6 +11,7 @@ graphs         graphs of models (ensembles) with one SLO
 streaming      streaming models: responses and gaps
 shapes         the shapes of a model's requests, each with its frequency and its profile
 distributions  distributions of rows and the like; streams: one random stream for each purpose
+tenants        whose each request is, how urgent it is, and what rate limits reject
 rate_limit     token buckets of tenants, of the proxy as well
 profiles       the forms in which a scenario gives the latency of a batch
 section        the base class of its sections

@@ -9,6 +9,7 @@ from tidegate.workload.arrivals import NS_PER_S
 from tidegate.workload.distributions import Constant, Draw, choosing_from
 from tidegate.workload.scenario import ModelSpec, ProcessSpec, Scenario, TraceSpec
 from tidegate.workload.streams import stream
+from tidegate.workload.tenants import Tenancy, draw_tenancy
 from tidegate.workload.traces import Trace, TraceError, TraceFormat, read_trace
 
 RowsOf = Callable[[], tuple[int, str, float]]
@@ -40,11 +41,16 @@ class RequestSequence:
     """Time from the first to the last response to each request alone on its worker, in ns; None: 0."""
     slos_gap_ns: tuple[int, ...] = ()
     """SLO of the mean gap between responses of each model in ns; NEVER_NS: none. Empty: no model has one."""
+    tenancy: Tenancy | None = None
+    """Tenants of the requests; None: there are none."""
 
     def __len__(self) -> int:
         return len(self.at_ns)
 
     def __iter__(self) -> Iterator[Request]:
+        return self._requests() if self.tenancy is None else self.tenancy.apply(self._requests())
+
+    def _requests(self) -> Iterator[Request]:
         names, slos_ns, rows, apps, shapes = self.models, self.slos_ns, self.rows, self.apps, self.shapes
         late_until_ns = [NEVER_NS if name in self.served_late else 0 for name in names]
         for index, (at_ns, which) in enumerate(zip(self.at_ns, self.model, strict=True)):
@@ -85,11 +91,12 @@ def draw_requests(scenario: Scenario, seed: int, load: float = 1.0) -> RequestSe
             apps.append(app)
             times.append(time_ms)
     responses, rest_ns = _draw_streams(specs, [key % count for key in keys], seed)
+    at_ns, of_model = array("q", [key // count for key in keys]), array("q", [key % count for key in keys])
     return RequestSequence(
         models=tuple(scenario.request_names),
         slos_ns=tuple(map(_slo_ns, scenario.slos_ms.values())),
-        at_ns=array("q", [key // count for key in keys]),
-        model=array("q", [key % count for key in keys]),
+        at_ns=at_ns,
+        model=of_model,
         rows=rows,
         apps=tuple(apps) if apps and any(apps) else None,
         shapes=_draw_shapes(specs, [key % count for key in keys], seed),
@@ -100,6 +107,7 @@ def draw_requests(scenario: Scenario, seed: int, load: float = 1.0) -> RequestSe
         responses=responses,
         rest_ns=rest_ns,
         slos_gap_ns=() if responses is None else tuple(map(_slo_gap_ns, specs)),
+        tenancy=draw_tenancy(scenario.tenants, tuple(scenario.request_names), at_ns, of_model, rows, seed),
     )
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, ValidationInfo, model_validator
 
 from tidegate.api.model import DeadlineMissAction
 from tidegate.control import ControllerChoice
@@ -25,6 +25,7 @@ from tidegate.workload.section import Name, Positive, ScenarioSection
 from tidegate.workload.shapes import ShapeSpec
 from tidegate.workload.simulated import SimulationSpec
 from tidegate.workload.streaming import StreamingSpec
+from tidegate.workload.tenants import TenantSpec, floors_checked
 from tidegate.workload.traces import TraceFormat
 from tidegate.workload.workers import WorkerSpec, devices_of
 
@@ -288,6 +289,12 @@ class Scenario(ScenarioSection):
     arrivals: Annotated[ProcessSpec | TraceSpec, Field(discriminator="process")]
     popularity: Popularity = Field(default_factory=Popularity)
     policies: list[PolicyChoice] = Field(default_factory=list)
+    tenants: list[TenantSpec] = Field(
+        default_factory=list, description="Tenants that send the requests, for the simulator; default: one, unnamed"
+    )
+    priority_floors: Annotated[dict[int, float], AfterValidator(floors_checked)] = Field(
+        default_factory=dict, description="Fraction of worker time that a priority class keeps, by priority"
+    )
     controller: ControllerChoice | None = Field(
         default=None, description="Controller that changes the layout while serving; default: none"
     )
@@ -333,6 +340,7 @@ class Scenario(ScenarioSection):
         else:
             parts = [part.name for part in self.layout.partitions]
             placed = [(worker.device, worker.slice, worker.hosts) for worker in self.layout.workers]
+        self._check_tenants()
         titles = [policy.title for policy in self.policies]
         if doubles := sorted({title for title in titles if titles.count(title) > 1}):
             raise ValueError(f"policies: {doubles[0]!r} is listed twice: give one of them a label")
@@ -361,6 +369,16 @@ class Scenario(ScenarioSection):
         for model in self.models if self.graphs else ():
             if model.apps or model.shapes or model.streaming or model.time_ms != Constant(value=0):
                 raise ValueError(f"graphs: {model.name!r} has apps, shapes, streaming or time_ms: leave these out")
+
+    def _check_tenants(self) -> None:
+        names = [tenant.name for tenant in self.tenants]
+        if doubles := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"tenants: {doubles[0]!r} is listed twice: give each tenant its own name")
+        for index, tenant in enumerate(self.tenants):
+            for name in tenant.models:
+                if name not in self.request_names:
+                    known = did_you_mean(name, self.request_names, "it has")
+                    raise ValueError(f"tenants.{index}.models: {name!r} is no model of this scenario{known}")
 
     def _check_workers(self) -> None:
         if not self.workers:

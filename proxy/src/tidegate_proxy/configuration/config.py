@@ -11,6 +11,7 @@ from pydantic_core import CoreSchema
 
 from tidegate.api.model import DeadlineMissAction
 from tidegate.control import ControllerChoice
+from tidegate.workload.tenants import floors_checked
 from tidegate_proxy.configuration.access import ApiRestriction, AuthenticationConfig, DashboardConfig
 from tidegate_proxy.configuration.addresses import Address, ListenAddress, host_of, listens_on, port_of
 from tidegate_proxy.configuration.clients import AppConfig, ClientsConfig
@@ -19,7 +20,7 @@ from tidegate_proxy.configuration.limits import LimitsConfig
 from tidegate_proxy.configuration.links import LinksConfig
 from tidegate_proxy.configuration.padding import MergeConfig
 from tidegate_proxy.configuration.section import ConfigSection, InputFile, Name, OutputFile, SchedulingMode, Seconds
-from tidegate_proxy.configuration.tenants import TenantsConfig, floors_checked
+from tidegate_proxy.configuration.tenants import TenantsConfig
 from tidegate_proxy.configuration.triton_sources import TritonSource
 from tidegate_proxy.configuration.tritons import TritonAddress, check_workers
 

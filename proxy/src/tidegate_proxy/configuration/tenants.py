@@ -67,16 +67,3 @@ class TenantsConfig(ConfigSection):
                 if owners.setdefault(value, name) != name:
                     raise ValueError(f"named: {value!r} belongs to {owners[value]!r} and {name!r}: leave one out")
         return self
-
-
-def floors_checked(floors: dict[int, float]) -> dict[int, float]:
-    """Return floors of priority classes, by priority. Raises ValueError if they leave nothing to the urgent class."""
-    total = sum(floors.values())
-    for priority, floor in floors.items():
-        if priority < 2 or not 0 <= floor < 1:
-            problem = f"priority_floors: {priority}: {floor:g} is no fraction from 0 to 1 of a class below 1"
-            raise ValueError(f"{problem}: class 1 is the most urgent one and needs none")
-    if total >= 1:
-        problem = f"priority_floors: they add up to {total:g}, which leaves nothing to class 1"
-        raise ValueError(f"{problem}: let them add up to less than 1")
-    return floors

@@ -1,0 +1,115 @@
+"""Tenants of a scenario: whose each request is, how urgent it is, and which requests exceed rate limits."""
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import msgspec
+from pydantic import Field, model_validator
+
+from tidegate.api import Request
+from tidegate.workload.distributions import choosing_from
+from tidegate.workload.rate_limit import RateLimit
+from tidegate.workload.section import Name, Positive, ScenarioSection
+from tidegate.workload.streams import stream
+
+RATE_LIMITED = "rate_limited"
+"""Drop reason of a request above the rate limit of its tenant."""
+
+
+class TenantSpec(ScenarioSection):
+    """A tenant of a scenario: its part of the arrivals, and its settings as in the proxy's configuration."""
+
+    name: Name
+    load: float = Field(default=1.0, ge=0, description="Part of a model's arrivals, relative to the other tenants")
+    models: list[Name] = Field(default_factory=list, description="Models that it uses; default: all")
+    clients: int = Field(default=1, ge=1, le=100_000, description="Number of its clients, each equally active")
+    weight: Positive = Field(default=1.0, description="Share of worker time under contention")
+    priority: int = Field(default=1, ge=1, description="Priority of its requests; 1 is the most urgent")
+    requests_per_s: Positive | None = Field(default=None, description="Rate limit in requests; default: none")
+    rows_per_s: Positive | None = Field(default=None, description="Rate limit in rows; default: none")
+    burst_s: Positive = Field(default=0.1, description="Seconds of both rates that may be used at once")
+
+    @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        if len(set(self.models)) < len(self.models):
+            raise ValueError(f"models: one is listed twice for the tenant {self.name!r}: leave it out once")
+        return self
+
+
+def floors_checked(floors: dict[int, float]) -> dict[int, float]:
+    """Return floors of priority classes, by priority. Raises ValueError if they leave nothing to the urgent class."""
+    total = sum(floors.values())
+    for priority, floor in floors.items():
+        if priority < 2 or not 0 <= floor < 1:
+            problem = f"priority_floors: {priority}: {floor:g} is no fraction from 0 to 1 of a class below 1"
+            raise ValueError(f"{problem}: class 1 is the most urgent one and needs none")
+    if total >= 1:
+        problem = f"priority_floors: they add up to {total:g}, which leaves nothing to class 1"
+        raise ValueError(f"{problem}: let them add up to less than 1")
+    return floors
+
+
+@dataclass(frozen=True)
+class Tenancy:
+    """Tenants of a request sequence, by position."""
+
+    specs: tuple[TenantSpec, ...]
+    tenant: "array[int]"
+    """Index of the tenant of each request; -1: none uses its model."""
+    client: "array[int]"
+    """Number of the client of each request, among those of its tenant."""
+    rejected: frozenset[int]
+    """Requests that exceed the rate limit of their tenant: no engine sees them."""
+
+    def apply(self, requests: Iterable[Request]) -> Iterator[Request]:
+        """Return the requests within rate limits, with tenant, client, priority and weight."""
+        for request in requests:
+            index = self.tenant[request.id]
+            if request.id in self.rejected:
+                continue
+            if index < 0:
+                yield request
+                continue
+            spec = self.specs[index]
+            yield msgspec.structs.replace(
+                request,
+                client=f"{spec.name}/{self.client[request.id]}",
+                priority=spec.priority,
+                tenant=spec.name,
+                weight=spec.weight,
+            )
+
+
+def draw_tenancy(
+    specs: Sequence[TenantSpec],
+    models: Sequence[str],
+    at_ns: "array[int]",
+    model: "array[int]",
+    rows: "array[int] | None",
+    seed: int,
+) -> Tenancy | None:
+    """Draw the tenant and the client of each request; None without tenants.
+
+    `models`: names of the models. `at_ns`, `model`, `rows`: arrival, index of the model and rows of each request.
+    """
+    if not specs:
+        return None
+    users = [
+        [i for i, spec in enumerate(specs) if spec.load and (not spec.models or name in spec.models)] for name in models
+    ]
+    choices = [
+        choosing_from([specs[i].load for i in of_model] or [1.0], stream(seed, "tenants", name))
+        for name, of_model in zip(models, users, strict=True)
+    ]
+    clients = [stream(seed, "clients", spec.name) for spec in specs]
+    limits = [RateLimit(spec.requests_per_s, spec.rows_per_s, spec.burst_s) for spec in specs]
+    tenant, client, rejected = array("q"), array("q"), []
+    for position, which in enumerate(model):
+        index = users[which][choices[which]()] if users[which] else -1
+        tenant.append(index)
+        client.append(clients[index].randrange(specs[index].clients) if index >= 0 else 0)
+        if index >= 0 and limits[index].take(at_ns[position], rows[position] if rows else 1):
+            rejected.append(position)
+    return Tenancy(tuple(specs), tenant, client, frozenset(rejected))
