@@ -62,8 +62,7 @@ def simulate(
         from tidegate.sim.run import RunSpec, choose_policies
         from tidegate.sim.run import simulate as simulate_run
         from tidegate.sim.sweep import parse_changes
-        from tidegate.sim.tenant_results import HEAD as TENANT_HEAD
-        from tidegate.sim.tenant_results import tenant_lines
+        from tidegate.sim.tenant_results import TENANT_COLUMNS, tenant_lines
         from tidegate.sim.verdicts import simulate_verdicts
         from tidegate.workload import layout_of, read_scenario
 
@@ -78,7 +77,7 @@ def simulate(
         results = with_progress(console, "simulating", outcomes, len(runs))
         print_table(console, result_columns(results), results, title_of(document))
         if lines := tenant_lines(results):
-            columns = [TableColumn(name, itemgetter(place)) for place, name in enumerate(TENANT_HEAD)]
+            columns = [TableColumn(name, itemgetter(place)) for place, name in enumerate(TENANT_COLUMNS)]
             print_table(console, columns, lines, "tenants")
         for verdict in simulate_verdicts(document, results, workers=len(layout_of(document).workers)):
             console.print(verdict, style="bold", markup=False)

@@ -8,8 +8,7 @@ from tidegate.sim.document import Document, rows_csv
 from tidegate.sim.gantt_charts import gantt_charts
 from tidegate.sim.result import RunResult
 from tidegate.sim.tables import advice_section, changes_section, downloads, figures_table, models_section
-from tidegate.sim.tenant_results import HEAD as TENANT_HEAD
-from tidegate.sim.tenant_results import tenant_lines
+from tidegate.sim.tenant_results import TENANT_COLUMNS, tenant_lines
 from tidegate.sim.verdicts import by_policy, simulate_verdicts
 from tidegate.workload import Scenario, layout_of
 
@@ -41,7 +40,7 @@ def simulate_page(
         charts.waiting_and_executing(results, slos_ms),
         PageSection("The figures", figures_table(results)),
         models_section(results, slos_ms) if len(scenario.models) > 1 else None,
-        PageSection("Tenants", table(list(TENANT_HEAD), lines)) if (lines := tenant_lines(results)) else None,
+        PageSection("Tenants", table(list(TENANT_COLUMNS), lines)) if (lines := tenant_lines(results)) else None,
         charts.batch_sizes(results),
         charts.busy_workers(results),
         *gantt_charts(results, colors),

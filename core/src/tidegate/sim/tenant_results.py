@@ -14,7 +14,17 @@ if TYPE_CHECKING:
 
     from tidegate.sim.result import RunResult
 
-HEAD = ("policy", "seed", "tenant", "priority", "weight", "requests", "in time", "rate limited", "worker time")
+TENANT_COLUMNS = (
+    "policy",
+    "seed",
+    "tenant",
+    "priority",
+    "weight",
+    "requests",
+    "in time",
+    "rate limited",
+    "worker time",
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +83,7 @@ def tenant_results(
 
 
 def tenant_lines(results: "Sequence[RunResult]") -> list[list[str]]:
-    """Return the cells of `HEAD` for each run and tenant."""
+    """Return the cells of `TENANT_COLUMNS` for each run and tenant."""
     return [
         [
             result.total.policy,
