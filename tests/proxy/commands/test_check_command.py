@@ -79,6 +79,7 @@ def test_it_prints_the_configuration_with_every_default(tmp_path: Path) -> None:
             "worker": None,
             "device_class": None,
             "serialize_models": None,
+            "model_memory": None,
             "share_memory": None,
             "headers": {},
             "http_header_forward_pattern": None,
