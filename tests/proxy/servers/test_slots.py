@@ -204,3 +204,35 @@ def test_calls_and_http_wait_for_the_slots_of_a_model_without_batches(
 def test_what_cannot_be_is_said(tokens: EmbeddedTriton, serve_here: Make, models: Any, words: str) -> None:  # noqa: ANN401
     with pytest.raises(Exception, match=words):
         serve_here([tokens], models=models)
+
+
+def test_a_lost_triton_fails_what_was_answered_and_frees_nothing_else(
+    tokens: EmbeddedTriton,
+    start_triton: Make,
+    add_model: Make,
+    gate_file: Path,
+    serve_here: Make,
+    streams: Make,
+    rest_of: Make,
+    eventually: Make,
+    tmp_path: Path,
+) -> None:
+    """A stream that has begun cannot be tried again; the others go on, placed one at each Triton."""
+    gate_file.unlink(missing_ok=True)
+    decoupled = "max_batch_size: 4 model_transaction_policy { decoupled: true }"
+    (add_model(tmp_path, "tokens", decoupled, gate=gate_file) / "model.py").write_text(TOKENS)
+    other = start_triton([tmp_path])
+    proxy = serve_here([tokens, other], models={"tokens": {"max_concurrency": SLOTS}})
+    begun = [streams(proxy, 1)[0] for _ in range(2)]
+    assert [_running(next(stream)) for stream in begun] == [1, 1], "placed by load"
+    other.stop()
+    [waiting] = streams(proxy, 1)
+    gate_file.touch()
+    errors = [answer.error_message for answers, *_ in map(rest_of, begun) for answer in answers if answer.error_message]
+    assert len(errors) == 1, "of the stream at the lost Triton"
+    answers, code, _ = rest_of(waiting)
+    assert code is grpc.StatusCode.OK
+    assert not any(answer.error_message for answer in answers)
+    eventually(lambda: not proxy.engine.in_flight, "all to have ended")
+    tally = proxy.engine.tally
+    assert (tally.answered, tally.failed) == (2, 1)
