@@ -5,7 +5,7 @@
 The model runs up to `SLOTS` streams at a time and queues the others without end, as a generative engine does. A stream
 takes a prefill by the length of its prompt, then a time per token; each further stream slows all. Its clients are an
 open loop. Compared: clients that go round the Tritons, Tidegate that bypasses to the least busy Triton, and Tidegate
-with slots; the latter is simulated as well, over the same arrivals, with times stretched by how much slower than told
+with slots; the latter is simulated as well, over the same requests, with times stretched by how much slower than told
 the live model's tokens came: a busy machine wakes it up late. Keep the machine otherwise idle.
 """
 
@@ -15,6 +15,7 @@ import json
 import random
 import tempfile
 import time
+from array import array
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -28,8 +29,9 @@ from rich.table import Table
 from tritonclient.grpc import service_pb2
 
 from bench.proxy_process import proxy_process
+from tidegate.api import NEVER_NS, ms_to_ns
 from tidegate.sim.run import RunSpec, simulate
-from tidegate.workload import PolicyChoice, Scenario
+from tidegate.workload import PolicyChoice, RequestSequence, Scenario
 from tidegate_proxy.tritons.backend import SERVICE_PREFIX
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -214,29 +216,21 @@ def figures_of(
 
 
 def simulated(
-    tritons: int,
-    load: float,
-    requests: Sequence[StreamRequest],
-    seconds: float,
-    work: Path,
-    live_gap_ms: float | None = None,
+    tritons: int, load: float, requests: Sequence[StreamRequest], seconds: float, live_gap_ms: float | None = None
 ) -> StreamFigures:
-    """Simulate slots over the arrivals of the live run.
+    """Simulate slots over the requests of the live run.
 
     Args:
         tritons: number of Tritons.
         load: rate as a fraction of `capacity_rps`.
         requests: the workload.
         seconds: measured window.
-        work: folder for files.
         live_gap_ms: median gap of the live run, to which times are stretched; None: as told.
     """
     stretch = 1.0
     if live_gap_ms is not None:
-        stretch = live_gap_ms / simulated(tritons, load, requests, seconds, work).gap_p50_ms
-    trace = work / f"arrivals-{tritons}-{load}.txt"  # traces are cached by their paths
-    trace.write_text("".join(f"{request.at_s:.6f}\n" for request in requests))
-    prefill_ms = stretch * (PREFILL_MS + PREFILL_PER_TOKEN_MS * sum(PROMPT_TOKENS) / 2)
+        stretch = live_gap_ms / simulated(tritons, load, requests, seconds).gap_p50_ms
+    prefill_ms = PREFILL_MS + PREFILL_PER_TOKEN_MS * PROMPT_TOKENS[0]
     document = {
         "warmup_s": WARMUP_S,
         "duration_s": seconds,
@@ -245,18 +239,28 @@ def simulated(
             {
                 "name": MODEL,
                 "slo_ms": SLO_FIRST_MS,
-                "profile": {"points_ms": {1: prefill_ms}, "max_batch": 1},
-                "streaming": {
-                    "responses": {"distribution": "table", "values": sorted({r.tokens for r in requests})}
-                    | {"weights": [sum(r.tokens == n for r in requests) for n in sorted({r.tokens for r in requests})]},
-                    "gap_ms": stretch * GAP_MS,
-                },
+                "profile": {"points_ms": {1: stretch * prefill_ms}, "max_batch": 1},
+                "streaming": {"gap_ms": stretch * GAP_MS},
             }
         ],
-        "arrivals": {"process": "trace", "file": str(trace)},
+        "arrivals": {"rate_rps": load * capacity_rps(tritons)},
         "simulation": {"slot_slowdown": SLOWDOWN},
     }
-    total = simulate(RunSpec(Scenario.model_validate(document), PolicyChoice(name="symphony"), 1)).total
+    same = RequestSequence(
+        models=(MODEL,),
+        slos_ns=(ms_to_ns(SLO_FIRST_MS),),
+        at_ns=array("q", [round(each.at_s * 1e9) for each in requests]),
+        model=array("q", bytes(8 * len(requests))),
+        rows=None,
+        apps=None,
+        shapes=None,
+        times_ms=array("d", [stretch * PREFILL_PER_TOKEN_MS * (r.prompt - PROMPT_TOKENS[0]) for r in requests]),
+        responses=array("q", [each.tokens for each in requests]),
+        rest_ns=array("q", [ms_to_ns(stretch * GAP_MS * (each.tokens - 1)) for each in requests]),
+        slos_gap_ns=(NEVER_NS,),
+    )
+    run = RunSpec(Scenario.model_validate(document), PolicyChoice(name="symphony"), 1)
+    total = simulate(run, requests=same).total
     return StreamFigures(
         tritons,
         load,
@@ -300,7 +304,7 @@ def bench_streams(
                 for way, models in ((ROUND_ROBIN, None), (BYPASS, {}), (WITH_SLOTS, limits)):
                     outcomes = _run(addresses, requests, models, work)
                     found.append(figures_of(count, load, way, requests, outcomes))
-                found.append(simulated(count, load, requests, seconds, work, found[-1].gap_p50_ms))
+                found.append(simulated(count, load, requests, seconds, found[-1].gap_p50_ms))
     print_figures(console, found)
     return found
 
