@@ -47,7 +47,7 @@ def test_a_batch_of_one_takes_the_mean_time_on_average() -> None:
 
 def test_orloj_finishes_more_than_those_that_know_the_mean_only() -> None:
     rates = {
-        choice.name: run_cell(Cell(Workload("two-modal", 2, requests=600), choice)).finish_rate for choice in COMPARED
+        choice.title: run_cell(Cell(Workload("two-modal", 2, requests=600), choice)).finish_rate for choice in COMPARED
     }
     assert rates["orloj"] == max(rates.values())
     assert rates["clipper"] == min(rates.values())

@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--requests", type=int, default=6000, help="in each simulated run; default 6000")
     parser.add_argument("--jobs", type=int, default=-1, help="simulations at once; default: as many as cores")
     options = parser.parse_args(arguments)
-    console = Console(width=None if os.isatty(1) else 170)
+    console = Console(width=None if os.isatty(1) else 230)
     try:
         cases = read_cases(options.data)
     except (OSError, KeyError) as error:

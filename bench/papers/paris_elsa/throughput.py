@@ -130,8 +130,8 @@ def capacity_rps(layout: Layout, sizes: Mapping[int, float]) -> float:
 
 
 def ceiling_rps(layout: Layout, sizes: Mapping[int, float], slo_ms: float) -> float:
-    """Return an upper bound on queries per second of any scheduler: 95 % of queries run at once on a slice where they
-    are on time.
+    """Return an upper bound on queries per second of any scheduler without merging: 95 % of queries run at once on a
+    slice where they are on time, and the others are dropped.
 
     Args:
         layout: the slices.
@@ -149,29 +149,27 @@ def ceiling_rps(layout: Layout, sizes: Mapping[int, float], slo_ms: float) -> fl
 def _ceiling(
     sizes: tuple[tuple[int, float], ...], kinds: tuple[tuple[tuple[float, ...], float], ...], slo_ms: float
 ) -> float:
-    """Variables: for each size and kind the rate that is on time, and the rate that is late; at last the whole rate."""
+    """Variables: for each size and kind the rate that is on time; for each size the dropped rate; the whole rate."""
     places = [(number, rows, table[rows - 1]) for rows, _ in sizes for number, (table, _) in enumerate(kinds)]
-    width = 2 * len(places) + 1
+    width = len(places) + len(sizes) + 1
     objective = np.zeros(width)
     objective[-1] = -1
     shared, busy, late = np.zeros((len(sizes), width)), np.zeros((len(kinds), width)), np.zeros((1, width))
-    bounds: list[tuple[float, float | None]] = []
-    for half in (0, 1):
-        for place, (kind, _, latency_ms) in enumerate(places):
-            at = half * len(places) + place
-            shared[place // len(kinds), at] = 1
-            busy[kind, at] = latency_ms / 1000
-            late[0, at] = half
-            bounds.append((0, None if half or latency_ms <= slo_ms else 0))
+    for place, (kind, _, latency_ms) in enumerate(places):
+        shared[place // len(kinds), place] = 1
+        busy[kind, place] = latency_ms / 1000
+    shared[:, len(places) : -1] = np.eye(len(sizes))
     shared[:, -1] = [-share for _, share in sizes]
+    late[0, len(places) : -1] = 1
     late[0, -1] = -LATE
+    bounds = [(0, None if latency_ms <= slo_ms else 0) for _, _, latency_ms in places]
     found = linprog(
         objective,
         A_ub=np.vstack([busy, late]),
         b_ub=np.array([*(count for _, count in kinds), 0]),
         A_eq=shared,
         b_eq=np.zeros(len(sizes)),
-        bounds=[*bounds, (0, None)],
+        bounds=[*bounds, *[(0, None)] * (len(sizes) + 1)],
     )
     assert found.fun is not None, "nothing at all is a solution"
     return max(0.0, -float(found.fun))
