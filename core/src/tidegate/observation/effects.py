@@ -20,21 +20,24 @@ class StartStage(Effect, frozen=True, tag=True):
 
 
 class CancelStage(Effect, frozen=True, tag=True):
-    """Cancel a running stage. The driver answers with BatchFailed (retry) once the worker is free, or StageFinished."""
+    """Effect: cancel a running stage.
+
+    The driver answers with BatchFailed (retry) once the worker is free, or StageFinished.
+    """
 
     batch: Batch
     stage: int
 
 
 class Fail(Effect, frozen=True, tag=True):
-    """Send an error to the client of a failed request."""
+    """Effect: send an error to the client of a failed request."""
 
     request_id: int
     reason: str
 
 
 class PolicyReplaced(Effect, frozen=True, tag=True):
-    """The policy or a part of it failed; first come, first served replaces it. Log it as an error."""
+    """Effect: the policy or a part of it failed; first come, first served replaces it. Log it as an error."""
 
     policy: str
     reason: str
@@ -51,13 +54,13 @@ class PolicyReplaced(Effect, frozen=True, tag=True):
 
 
 class PolicyRestored(Effect, frozen=True, tag=True):
-    """The failed policy is current again, with all its parts. Log it."""
+    """Effect: the failed policy is current again, with all its parts. Log it."""
 
     policy: str
 
 
 class ObserverRemoved(Effect, frozen=True, tag=True):
-    """An observer raised an exception and was removed. Log it."""
+    """Effect: an observer raised an exception and was removed. Log it."""
 
     observer: str
     """Class name of the observer."""

@@ -21,7 +21,10 @@ LAST_WORDS_S: Final = 1.0
 
 
 class SimulationProcess:
-    """Process of a module, started with the first question. Use it only in the event loop."""
+    """Process that runs a module and answers questions with simulations; it starts with the first question.
+
+    Use it only in the event loop.
+    """
 
     def __init__(self, module: str) -> None:
         self._module = module

@@ -76,7 +76,7 @@ class Link(asyncio.Protocol):
         return found
 
     def hand_over(self, make_end: Callable[["Link"], LinkEnd]) -> None:
-        """Replace the receiver from the next frame on."""
+        """Replace the receiver of frames, from the next frame on. `make_end`: creates the new one for this link."""
         self._end = make_end(self)
 
     def abort(self) -> None:

@@ -47,7 +47,7 @@ def shutting_down() -> RequestFailed:
 
 
 def failure_in(payload: bytes) -> RequestFailed:
-    """Return the outcome in END; its code may be OK."""
+    """Return the status in the payload of an END frame as an outcome; its code may be OK."""
     code, details, reason = frames.status_of(payload)
     return RequestFailed(STATUS_BY_NUMBER[code], details, refusal=reason)
 

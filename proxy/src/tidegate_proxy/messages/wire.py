@@ -110,7 +110,7 @@ def string_in(field: bytes) -> str:
 def without_contents(header: bytes) -> bytes:
     """Return a ModelInferRequest header without typed contents of inputs, except for a mark that there were some.
 
-    Raises WireError, TooManyFields: of all inputs together.
+    Raises WireError for a malformed header, and TooManyFields if all inputs together have too many.
     """
     kept: list[Buffer] = []
     number, most = 0, _most_fields(len(header))

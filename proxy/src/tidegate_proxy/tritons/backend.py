@@ -265,10 +265,10 @@ class Backend:
         return bool(service_pb2.ServerReadyResponse.FromString(answer).ready)
 
     async def serves(self, *, settled: bool = False) -> bool:
-        """Query whether it is ready, or lists its models: one that failed to load a model is never ready.
+        """Query whether the Triton serves: it is ready, or lists its models, as one with a broken model is never ready.
 
-        A Triton that restricts both serves as soon as it refuses. `settled`: also False while it loads a model; if it
-        restricts only the list, until it is ready.
+        A Triton that restricts both APIs serves once it refuses a call. `settled`: return False while it loads a model,
+        or, if it restricts only the list, until it is ready.
         """
         tells_health = True
         try:

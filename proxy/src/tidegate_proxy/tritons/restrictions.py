@@ -80,9 +80,9 @@ class TritonRestrictions:
 async def find_restrictions(
     backend: Backend, *, over_http: bool, starts_s: float = _HTTP_STARTS_S
 ) -> dict[Protocol, TritonRestrictions]:
-    """Query a live Triton. Over HTTP only if that is served and the Triton can be queried.
+    """Return the APIs that a live Triton restricts, by protocol; HTTP is queried if Tidegate serves it.
 
-    `starts_s`: seconds to wait for its HTTP server to listen.
+    `over_http`: whether Tidegate serves HTTP. `starts_s`: seconds to wait for the Triton's HTTP server to listen.
     """
     found: dict[Protocol, TritonRestrictions] = {"grpc": await _over_grpc(backend)}
     if over_http and backend.http_url:
@@ -93,9 +93,10 @@ async def find_restrictions(
 def left_apis(
     found: Mapping[Protocol, TritonRestrictions], config: ServeConfig, before: PassthroughApis = _NEVER_ASKED
 ) -> PassthroughApis:
-    """Return the APIs left to a Triton.
+    """Return the restricted APIs whose calls Tidegate passes on with the client's own headers.
 
-    For a silent Triton the result stays as `before`; an API that it never answered for is left to it until it answers.
+    `found`: restrictions by protocol. `before`: the earlier result, which holds for a silent Triton; an API that it
+    never answered for is passed on until it answers.
     """
     decided = {(protocol, api) for entry in config.restricted for protocol in entry.protocols for api in entry.apis}
     left = {(protocol, api) for protocol, what in found.items() for api in what.for_anybody}
@@ -118,7 +119,7 @@ def left_apis(
 
 
 def problems(backend: Backend, found: Mapping[Protocol, TritonRestrictions], config: ServeConfig) -> Iterator[str]:
-    """Return problems that prevent serving: APIs that Tidegate must protect without having the key."""
+    """Return problems that prevent serving: restricted APIs that Tidegate must call without a configured header."""
     decided = {
         api for entry in config.restricted if "grpc" in entry.protocols and not entry.closed for api in entry.apis
     }
@@ -150,7 +151,7 @@ def _lacks_key(backend: Backend, api: Api, words: str) -> str:
 
 
 def restriction_warnings(backend: Backend) -> Iterator[tuple[str, str]]:
-    """Return what is left to a Triton and what Tidegate cannot see of it, as sentences with a remedy."""
+    """Yield warnings on a Triton's restricted APIs, with remedies: calls that are passed on, facts that are lacking."""
     apis = backend.apis
     for protocol, flag in _FLAGS.items():
         if names := sorted(api for of, api in apis.left if of == protocol):
