@@ -63,6 +63,8 @@ class OpenLoop:
         self.worker_s: dict[str, float] = dict.fromkeys(loads, 0.0)
         self.overtaken_s = 0.0
         """Worker time of batches that made more urgent requests start too late."""
+        self.idle_events = 0
+        """Events after which a worker was idle though requests waited."""
         self._arrive(loads)
         self._simulation = Simulation(self.engine, listeners=[self])
         self._simulation.schedule([RequestArrived(each.arrival_ns, each) for _, each in self._requests.values()])
@@ -117,6 +119,7 @@ class OpenLoop:
                     self._waiting.pop(number, None)
             elif isinstance(effect, Drop):
                 self._waiting.pop(effect.request_id, None)
+        self.idle_events += bool(self._waiting) and len(self._running) < WORKERS
         started = [effect for effect in effects if isinstance(effect, StartStage)]
         if started and len(self._running) >= WORKERS:
             self._look_for_overtaken(event.now_ns, started)
@@ -145,6 +148,7 @@ def test_the_high_class_is_in_time_under_overload_and_the_low_one_keeps_its_floo
         assert run.attainment("high") > 0.99
         assert run.worker_s["low"] > 0.05 * WORKERS * SECONDS * 0.9
         assert run.overtaken_s <= 0.05 * WORKERS * SECONDS + 2 * FULL_MS / 1000
+        assert not run.idle_events or policy != "fifs", "a policy that never waits leaves no worker idle"
     swamped = OpenLoop(policy, two(other, high=1.5, low=0.5), floors={2: 0.2})
     assert abs(swamped.worker_s["low"] / (WORKERS * SECONDS) - 0.2) < 0.03
 

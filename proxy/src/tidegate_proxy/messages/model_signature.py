@@ -21,6 +21,10 @@ ELEMENT_BYTES = {
 """Size of an element by datatype; BYTES elements carry their own length."""
 
 
+MAX_PRIORITY: Final = 64
+"""Least urgent priority that clients may ask for: each is a class of its own in the engine. Larger ones count as it."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """Tensor of a model, without the batch dimension; -1 stands for any size."""
@@ -61,7 +65,7 @@ class ModelSignature:
 
     def priority_of(self, asked: int) -> int:
         """Return the priority of a request that asks for one, as Triton's `InferenceRequest::SetPriority`; 0: none."""
-        return asked if 0 < asked <= self.priority_levels else self.default_priority
+        return min(asked, MAX_PRIORITY) if 0 < asked <= self.priority_levels else self.default_priority
 
     @property
     def tensors(self) -> "ModelSignature":

@@ -187,6 +187,14 @@ class OverGrpc:
         """What it was given and took."""
         self._call: Any = None
 
+    def must_load(self, _model: str) -> bool:
+        """Of Inference."""
+        return False
+
+    def why_not_bypassed(self, _model: str, _why: str) -> str:
+        """Of Inference."""
+        return ""
+
     async def infer(self, message: bytes, remaining_s: float | None, metadata: object = (), owner: str = "") -> bytes:
         """Of Scheduling."""
         assert remaining_s is None
@@ -243,6 +251,9 @@ class RunningFrontend:
     def looks_inside(self, _model: str) -> bool:
         """Of Routing."""
         return False
+
+    def why_over_limit(self, _owner: str) -> None:
+        """Of Routing."""
 
     async def unreachable(self, _triton: HttpTriton, _details: str) -> None:
         """Of Routing."""
