@@ -83,7 +83,8 @@ MISTAKES = {
     "a mode of scheduling that there is not": (
         "",
         "serve --triton localhost:8001 --scheduling m=merge",
-        "error: command line: models.m.scheduling: must be 'batched', 'unbatched' or 'bypass', not 'merge'",
+        "error: command line: models.m.scheduling: must be 'batched', 'unbatched', 'bypass', 'expanded' or "
+        "'auto', not 'merge'",
     ),
     "a share that is none": (
         "",
