@@ -356,7 +356,9 @@ def test_where_nothing_is_merged_it_is_refused(
 
 
 def test_a_model_that_nobody_has_is_not_padded(triton: EmbeddedTriton, serve_here: Make) -> None:
-    with pytest.raises(BackendError, match=r"scheduling or merge.pad is set for nope, which no Triton has"):
+    with pytest.raises(
+        BackendError, match=r"scheduling, max_concurrency or merge.pad is set for nope, which no Triton has"
+    ):
         serve_here([triton], models={"nope": {"merge": {"pad": [8]}}})
 
 
