@@ -80,7 +80,7 @@ def test_each_request_of_a_graph_ends_once_with_its_stages_in_order() -> None:
 def test_stages_share_the_deadline_of_their_graph() -> None:
     _, seen = run(scenario_of(slo_ms=100))
     first = next(request for request in seen.requests if request.model == "a")
-    assert 26 * MS < first.deadline_ns - first.arrival_ns < 30 * MS, "10 of 38 ms of the largest batches are its own"
+    assert 55 * MS < first.deadline_ns - first.arrival_ns < 58 * MS, "midway between 27 and 86"
     assert first.late_until_ns == first.arrival_ns + 100 * MS - (9 + 5) * MS, "the longest path after it, alone"
     ends = [request for request in seen.requests if request.model == "c"]
     starts = [request.arrival_ns for request in seen.requests if request.model == "a"]

@@ -42,11 +42,13 @@ def _due(graph: StageGraph, now_ns: int, deadline_ns: int, alone_ns: list[int], 
 def test_no_deadline_gives_stages_none_and_a_slow_stage_leaves_less() -> None:
     chain = StageGraph([[], [0], [1]])
     assert _due(chain, 5, NEVER_NS, [1, 2, 3], [1, 2, 3]) == [NEVER_NS] * 3
-    assert _due(chain, 0, 750, [1, 2, 3], [100, 200, 300]) == [150, 400, 750], "each batch, and 50"
-    assert _due(chain, 0, 750, [200, 2, 3], [100, 200, 300])[0] == 200, "the first one needs more than its part"
+    first = (150 + 745) // 2  # of a part of 150, and the last moment for the 2 and 3 that follow
+    due = [first, (first + (750 - first) * 250 // 600 + 747) // 2, 750]
+    assert _due(chain, 0, 750, [1, 2, 3], [100, 200, 300]) == due, "each batch, and 50"
+    assert _due(chain, 0, 750, [200, 2, 3], [100, 200, 300])[0] == (200 + 745) // 2, "it needs more than its part"
     assert _due(chain, 0, 30, [10, 20, 30], [1, 1, 100]) == [5, 15, 30], "too little is split by what each needs"
     on_time, late = (stage_deadline(now_ns, 60, PathTime(2, 5), PathTime(20, 50)) for now_ns in (10, 40))
-    assert (on_time, late) == (StageDeadline(30, 57), StageDeadline(48, 57))
+    assert (on_time, late) == (StageDeadline(43, 57), StageDeadline(52, 57))
     branches = StageGraph([[], [0], [0], [1, 2]])
     due = _due(branches, 0, 1000, [1, 3, 1, 1], [100, 300, 100, 100])
     assert due[0] < due[2] < due[1] < due[3] == 1000

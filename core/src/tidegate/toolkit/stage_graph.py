@@ -1,8 +1,9 @@
 """Graphs of stages with one deadline: order, longest remaining paths, and the deadline of each stage.
 
-The time left is split in proportion to the largest batches, since under load a stage whose batches take long makes
-requests wait: the stages before it must leave time for that, or give up early. A short stage gets a bit more, or the
-batch before it would make it late.
+The part of a stage in the time left is in proportion to its largest batch: under load a stage whose batches take long
+makes requests wait, so the stages before it must leave time for that, or give up early. But policies promise each stage
+at a high quantile, and no sum of quantiles fits its parts: so a stage is due midway between its part and the instant at
+which what follows, alone, would just fit.
 """
 
 from collections.abc import Collection, Sequence
@@ -97,7 +98,7 @@ class StageDeadline(NamedTuple):
 
 
 def stage_deadline(now_ns: int, deadline_ns: int, alone: PathTime, weights: PathTime) -> StageDeadline:
-    """Return the deadline of a stage that starts now: its part of the time that is left for its graph.
+    """Return the deadline of a stage that starts now: midway between its part of the time left and the last moment.
 
     Never beyond the graph's deadline. A stage has too little time exactly if its longest remaining path has.
 
@@ -114,5 +115,5 @@ def stage_deadline(now_ns: int, deadline_ns: int, alone: PathTime, weights: Path
         due_ns = now_ns + left_ns * alone.stage_ns // alone.path_ns
         return StageDeadline(due_ns, due_ns)
     latest_ns = left_ns - (alone.path_ns - alone.stage_ns)
-    part_ns = left_ns * weights.stage_ns // max(1, weights.path_ns)
-    return StageDeadline(now_ns + min(latest_ns, max(alone.stage_ns, part_ns)), now_ns + latest_ns)
+    part_ns = min(latest_ns, max(alone.stage_ns, left_ns * weights.stage_ns // max(1, weights.path_ns)))
+    return StageDeadline(now_ns + (part_ns + latest_ns) // 2, now_ns + latest_ns)
