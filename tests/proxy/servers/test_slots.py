@@ -175,7 +175,7 @@ def test_calls_and_http_wait_for_the_slots_of_a_model_without_batches(
     gate_file.unlink(missing_ok=True)
     listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
     tritons = [{"grpc": tokens.grpc_address, "http": tokens.http_address}]
-    models = {"flat": {"max_concurrency": "instances", "slo_ms": 60_000}}
+    models = {"flat": {"max_concurrency": "instances", "slo_ms": 60_000}, "tokens": {"max_concurrency": 1}}
     proxy = serve_here([tokens], tritons=tritons, models=models, listen=listen)
     message = request_of("flat", {"X": np.ones((1,), np.float32)}, id="mine")
     calls = [start_call(proxy, "ModelInfer", message) for _ in range(2)]
@@ -190,7 +190,16 @@ def test_calls_and_http_wait_for_the_slots_of_a_model_without_batches(
     url = f"http://{proxy.serving.http_address}/v2/models/flat/infer"
     with urlopen(Request(url, body), timeout=30) as answer:
         assert json.load(answer)["outputs"][0]["data"] == [7]
-    eventually(lambda: proxy.engine.tally.answered == 5, "all to be counted")
+    streamed = []
+    for address in (tokens.http_address, proxy.serving.http_address):
+        with urlopen(
+            Request(f"http://{address}/v2/models/tokens/generate_stream", b'{"X": 1.0}'), timeout=30
+        ) as answer:
+            streamed.append(answer.read())
+    assert streamed[0] == streamed[1]
+    assert streamed[0].count(b"data:") == 2
+    eventually(lambda: proxy.engine.tally.answered == 6, "all to be counted")
+    assert sum(proxy.serving.driver.observability.metrics.models["tokens"].gaps.counts) <= 1, "its end is none"
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ class HttpSlots:
         """Forward a call to the Triton of its slot; return False if something else happens to the request."""
 
         async def send(message: Any) -> None:  # noqa: ANN401 - what ASGI sends
-            if message["type"] == "http.response.body":
+            if message["type"] == "http.response.body" and message.get("body"):
                 slot.responded()
             await exchange.send(message)
 
