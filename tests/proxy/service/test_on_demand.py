@@ -1,8 +1,10 @@
 """Models that are loaded for their first requests, on a real Triton with room for two of three."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
@@ -12,8 +14,12 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tidegate_proxy.configuration.config_file import read_config
+from tidegate_proxy.configuration.settings import SettingsHolder
+from tidegate_proxy.service.on_demand import OnDemandModels
+from tidegate_proxy.tritons.catalog import Catalog
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
-from tidegate_proxy.tritons.process_memory import ProcessMemory
+from tidegate_proxy.tritons.process_memory import ProcessMemory, growth
 
 Make = Callable[..., Any]
 ROW = np.ones((1, 3), np.float32)
@@ -195,8 +201,24 @@ def test_without_explicit_model_control_nothing_is_evicted_and_it_is_said(
     assert "it runs without --model-control-mode=explicit" in caplog.text
 
 
+def test_a_model_with_sequences_stays_until_they_are_over() -> None:
+    models = {name: {"load": "on-demand", "memory": 1} for name in ("plain", "long", "short")}
+    config = read_config(flags={"tritons": [{"grpc": "a:1", "model_memory": 1}], "models": models})
+    whole = Catalog(sequential={"long", "short"}, sequence_idle_s={"long": 60.0})
+    part: Any = SimpleNamespace(backends=[], whole=whole, clients=[])
+    on_demand = OnDemandModels(config, part, part, part, SettingsHolder())
+    long_ago = {"plain": 0.2, "long": 30.0, "short": 0.5}
+    on_demand._asked_s = {name: time.monotonic() - ago_s for name, ago_s in long_ago.items()}
+    assert on_demand._evictable() == {"plain"}
+
+
 def test_the_memory_of_another_machine_is_unknown(start_fake: Make) -> None:
     class Elsewhere:
         is_local, address = False, "10.0.0.1:8001"
 
     assert ProcessMemory().of(Elsewhere()) is None  # type: ignore[arg-type]
+
+
+def test_memory_grows_by_what_is_new_whoever_has_ended_meanwhile() -> None:
+    assert growth({1: 50, 2: 100}, {1: 60, 3: 7}) == 17
+    assert growth({1: 50}, {1: 40}) == 0

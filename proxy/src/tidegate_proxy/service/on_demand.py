@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -27,9 +27,10 @@ from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.discovery import Discovery
+from tidegate_proxy.service.open_sequences import DEFAULT_IDLE_S
 from tidegate_proxy.tritons.backend import LOAD_TIMEOUT_S, Backend, BackendError
 from tidegate_proxy.tritons.catalog import CurrentCatalog
-from tidegate_proxy.tritons.process_memory import ProcessMemory
+from tidegate_proxy.tritons.process_memory import ProcessMemory, growth
 
 if TYPE_CHECKING:
     from tidegate.api import Model
@@ -290,8 +291,14 @@ class OnDemandModels(Collector):
         for steps in self._directory.whole.ensembles.values():
             busy.update(name for name, _ in steps)
         now_s = time.monotonic()
-        busy.update(name for name, asked_s in self._asked_s.items() if now_s - asked_s < MIN_IDLE_S)
+        busy.update(name for name, asked_s in self._asked_s.items() if now_s - asked_s < self._min_idle_s(name))
         return frozenset(self._models) - busy
+
+    def _min_idle_s(self, model: str) -> float:
+        """Time in seconds without a request after which a model may go: its sequences are over then, if it has any."""
+        catalog = self._directory.whole
+        idle_s = catalog.sequence_idle_s.get(model, DEFAULT_IDLE_S if model in catalog.sequential else MIN_IDLE_S)
+        return max(MIN_IDLE_S, idle_s)
 
     async def _load_on(self, backend: Backend, model: str) -> None:
         """Evict what has to go, and load. The caller holds the Triton's lock."""
@@ -311,7 +318,7 @@ class OnDemandModels(Collector):
             finally:
                 await self._discovery.refresh((model, *evictions))
         if before is not None and after is not None:
-            self._memory[model] = max(1, after - before, self._memory.get(model, 0))
+            self._memory[model] = max(1, growth(before, after), self._memory.get(model, 0))
         if loaded := self._directory.whole.models.get(model):
             self._loaded[model] = loaded
         for each in self._budgets.values():
@@ -326,15 +333,15 @@ class OnDemandModels(Collector):
                     await self._evict(backend, victim)
                 await self._discovery.refresh(over)
 
-    async def _settled_memory(self, backend: Backend) -> int | None:
-        """Memory of a Triton once it shrinks no more: processes of models that were unloaded end a little later."""
+    async def _settled_memory(self, backend: Backend) -> Mapping[int, int] | None:
+        """Memory of a Triton's processes once it shrinks no more: unloaded models free theirs a little later."""
         give_up = time.monotonic() + MAX_SETTLE_S
         reading = await asyncio.to_thread(self._process_memory.of, backend)
         while reading is not None and time.monotonic() < give_up:
             before = reading
             await asyncio.sleep(SETTLE_S)
             reading = await asyncio.to_thread(self._process_memory.of, backend)
-            if reading is not None and reading >= before:
+            if reading is not None and sum(reading.values()) >= sum(before.values()):
                 break
         return reading
 

@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -30,8 +31,8 @@ class ProcessMemory:
         except Exception:  # not installed, or no GPU that could be used
             self._nvml = None
 
-    def of(self, backend: Backend) -> int | None:
-        """Return the memory of a Triton and its child processes in bytes; None if it cannot be read.
+    def of(self, backend: Backend) -> Mapping[int, int] | None:
+        """Return the memory of a Triton and its child processes in bytes, by process; None if it cannot be read.
 
         On GPUs if it uses any. A Triton of another user or container, or on another machine, cannot be read.
         """
@@ -44,18 +45,24 @@ class ProcessMemory:
                 return None
             self._pids[backend] = pid
         pids = {pid, *_descendants(pid)}
-        return self._on_gpus(pids) or sum(map(_resident_bytes, pids)) or None
+        return self._on_gpus(pids) or {each: _resident_bytes(each) for each in pids}
 
-    def _on_gpus(self, pids: set[int]) -> int:
+    def _on_gpus(self, pids: set[int]) -> Mapping[int, int]:
+        used = Counter[int]()
         if self._nvml is None:
-            return 0
-        used = 0
+            return used
         with suppress(self._nvml.NVMLError):
             for index in range(self._nvml.nvmlDeviceGetCount()):
                 handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
                 for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                    used += (process.usedGpuMemory or 0) if process.pid in pids else 0
+                    if process.pid in pids:
+                        used[process.pid] += process.usedGpuMemory or 0
         return used
+
+
+def growth(before: Mapping[int, int], after: Mapping[int, int]) -> int:
+    """Return the bytes by which processes have grown; those that have ended meanwhile do not count against others."""
+    return sum(max(0, used - before.get(pid, 0)) for pid, used in after.items())
 
 
 def _listener_on(port: int) -> int | None:
