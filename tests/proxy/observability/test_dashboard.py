@@ -26,6 +26,7 @@ from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.observability import ModelStatistics
 from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics
 from tidegate_proxy.rollout import canary, comparison, shadow
+from tidegate_proxy.service import on_demand
 from tidegate_proxy.transport.client_bounds import ClientBounds
 from tidegate_proxy.transport.liveness import Liveness
 
@@ -54,6 +55,7 @@ def _exported() -> dict[str, set[str]]:
     metrics.verified["m", "same"] = 1
     metrics.account({"default": 1.0}, lambda: {"tenant": 1})
     metrics.passed_through("m", ok=True)
+    metrics.responded("m", 1)
     registry = registry_of(metrics.snapshot(), "fifs", 0, ejections, bounds, {"w": 1}, [("h:1", "grpc", "trace")])
     own = generate_latest(registry).decode() + _liveness() + _trial()
     statistics = ModelStatistics()
@@ -76,7 +78,7 @@ def _liveness() -> str:
 
 
 class _Said(Collector):
-    """What shadow mode, a canary and a tuner show."""
+    """What shadow mode, a canary, a tuner and models on demand show."""
 
     def collect(self) -> Iterator[Metric]:
         estimate = {"model": "m", "measured": 0.8, "batcher": 0.8, "tuned": 0.8, "policy": 0.9, "gain": [0.05, 0.15]}
@@ -84,6 +86,7 @@ class _Said(Collector):
         yield from shadow.gauges([estimate])
         yield from canary.gauges([comparison.ModelComparison("m", side, side, (-0.01, 0.01), "")])
         yield from policy_tuning.metrics_of((0.01, 0.02), 1.0)
+        yield from on_demand.metrics_of({"m": 1}, {"m": 1}, {"h:1": (2, 1)})
 
 
 def _trial() -> str:

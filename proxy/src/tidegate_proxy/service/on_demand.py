@@ -167,23 +167,11 @@ class OnDemandModels(Collector):
         """Return the loads and evictions, and the memory that is used of each budget; nothing if it is off."""
         if not self._models:
             return []
-        found: list[Metric] = []
-        for what, counts in (("loads", self.loads), ("evictions", self.evictions)):
-            counter = CounterMetricFamily(
-                f"tidegate_on_demand_{what}_total", f"Number of {what} of models on demand.", labels=("model",)
-            )
-            for model, count in counts.copy().items():
-                counter.add_metric((model,), count)
-            found.append(counter)
-        memory = GaugeMetricFamily(
-            "tidegate_on_demand_memory_bytes",
-            "Memory for models on demand, and what those that are loaded take of it.",
-            labels=("triton", "of"),
-        )
-        for backend, residency in list(self._budgets.items()):
-            memory.add_metric((backend.address, "budget"), residency.budget_bytes)
-            memory.add_metric((backend.address, "used"), residency.used_bytes)
-        return [*found, memory]
+        memory = {
+            backend.address: (residency.budget_bytes, residency.used_bytes)
+            for backend, residency in list(self._budgets.items())
+        }
+        return metrics_of(self.loads.copy(), self.evictions.copy(), memory)
 
     # Requests ----------------------------------------------------------------------------------------------------
 
@@ -387,3 +375,32 @@ class OnDemandModels(Collector):
         for model, said in self._models.items():
             if said.memory is not None:
                 residency.set_memory(model, int(said.memory))
+
+
+def metrics_of(
+    loads: Mapping[str, int], evictions: Mapping[str, int], memory: Mapping[str, tuple[int, int]]
+) -> list[Metric]:
+    """Return metrics of models on demand.
+
+    Args:
+        loads: number of loads by model.
+        evictions: number of evictions by model.
+        memory: budget and used bytes by the address of a Triton.
+    """
+    found: list[Metric] = []
+    for what, counts in (("loads", loads), ("evictions", evictions)):
+        counter = CounterMetricFamily(
+            f"tidegate_on_demand_{what}_total", f"Number of {what} of models on demand.", labels=("model",)
+        )
+        for model, count in counts.items():
+            counter.add_metric((model,), count)
+        found.append(counter)
+    gauge = GaugeMetricFamily(
+        "tidegate_on_demand_memory_bytes",
+        "Memory for models on demand, and what those that are loaded take of it.",
+        labels=("triton", "of"),
+    )
+    for address, (budget_bytes, used_bytes) in memory.items():
+        gauge.add_metric((address, "budget"), budget_bytes)
+        gauge.add_metric((address, "used"), used_bytes)
+    return [*found, gauge]
