@@ -35,7 +35,7 @@ from tidegate.api import (
 from tidegate.engine import FIRST_LEAD_NS, CancelStage, ClockAdvanced, Engine, InvariantViolation, StartStage
 from tidegate.engine.kernel.early_dispatch import MAX_LEAD_FRACTION, MAX_NS
 from tidegate.host import Plugins
-from tidegate.observation import TopologyChanged
+from tidegate.observation import FirstResponse, TopologyChanged
 from tidegate.sim import EventQueue, Simulation
 from tidegate.sim.workers import Outcome
 from tidegate.toolkit import FirstComeFirstServed
@@ -84,6 +84,9 @@ class FarAway:
 
     def ended(self, outcome: Outcome, agenda: EventQueue) -> None:
         pass
+
+    def responded(self, event: FirstResponse, agenda: EventQueue) -> None:
+        raise NotImplementedError("nothing streams here")
 
     def forget(self, now_ns: int, worker_id: int, agenda: EventQueue) -> None:
         raise NotImplementedError("nobody is lost here")

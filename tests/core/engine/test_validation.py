@@ -182,7 +182,7 @@ def hold_though_nobody_else_waits(state: EngineState) -> None:
 
 
 def take_several_flows_for_one(state: EngineState) -> None:
-    lonely(state)[0]._sole = ("somebody else", True)
+    lonely(state)[0]._sole = ("", "somebody else", True)
 
 
 def count_what_is_gone(state: EngineState) -> None:

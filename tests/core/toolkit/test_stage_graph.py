@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api import NEVER_NS
-from tidegate.toolkit import PathTime, StageDeadline, StageGraph, stage_deadline
+from tidegate.toolkit.stage_graph import PathTime, StageDeadline, StageGraph, stage_deadline
 
 
 @st.composite

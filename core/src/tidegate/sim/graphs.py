@@ -8,7 +8,7 @@ from tidegate.engine import Engine
 from tidegate.observation import ChangeProgressed, OutcomeListener, StartStage
 from tidegate.sim.event_queue import EventQueue
 from tidegate.sim.record import RunRecord
-from tidegate.toolkit import stage_deadline
+from tidegate.toolkit.stage_graph import stage_deadline
 from tidegate.workload.graphs import GraphSpec
 
 

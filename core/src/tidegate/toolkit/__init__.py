@@ -13,7 +13,6 @@ from tidegate.toolkit.first_come import FirstComeFirstServed
 from tidegate.toolkit.gathering import FormedBatch, Gathering
 from tidegate.toolkit.idle_workers import IdleWorkers
 from tidegate.toolkit.queueing import QueueingPolicy, RequestQueue
-from tidegate.toolkit.stage_graph import PathTime, StageDeadline, StageGraph, stage_deadline
 
 __all__ = [
     "ArrivalRate",
@@ -22,11 +21,7 @@ __all__ = [
     "FormedBatch",
     "Gathering",
     "IdleWorkers",
-    "PathTime",
     "QueueingPolicy",
     "RequestQueue",
-    "StageDeadline",
-    "StageGraph",
-    "stage_deadline",
     "staggered_target",
 ]

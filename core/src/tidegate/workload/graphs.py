@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from tidegate.toolkit import StageGraph
+from tidegate.toolkit.stage_graph import StageGraph
 from tidegate.workload.section import Name, Positive, ScenarioSection
 
 

@@ -11,7 +11,7 @@ import grpc
 from tritonclient.grpc import service_pb2
 
 from tidegate.api import NEVER_NS
-from tidegate.toolkit import stage_deadline
+from tidegate.toolkit.stage_graph import stage_deadline
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.apis import Protocol

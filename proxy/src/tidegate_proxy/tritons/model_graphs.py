@@ -8,7 +8,7 @@ from functools import cached_property
 from tritonclient.grpc import model_config_pb2
 
 from tidegate.api import Model
-from tidegate.toolkit import StageGraph
+from tidegate.toolkit.stage_graph import StageGraph
 from tidegate_proxy.configuration.section import GraphMode
 from tidegate_proxy.messages.model_signature import ModelSignature, signature_of
 
