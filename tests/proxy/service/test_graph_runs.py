@@ -235,6 +235,15 @@ def test_a_graph_of_the_configuration_is_a_model_like_others(
     connection.close()
     (counts,) = client.get_inference_statistics("both").model_stats
     assert (counts.inference_stats.success.count, counts.inference_stats.fail.count >= 1) == (1, True)
+    states = tidegate.serving._inference._graphs._states["both"]
+    remembered = len(states.headers), len(states.needed)
+    for number in range(3):
+        message = request_of("both", {"IN": ROW})
+        message.parameters["note"].string_param = str(number) * 100_000
+        for name in ("LEFT", "RIGHT") * (number + 2):
+            message.outputs.add(name=name)
+        assert call(tidegate, "ModelInfer", message)[0] is grpc.StatusCode.OK
+    assert (len(states.headers), len(states.needed)) == remembered, "clients choose how large they are, and how many"
 
 
 def test_auto_expands_while_requests_wait_for_each_other(

@@ -17,7 +17,13 @@ from tidegate_proxy.base.outcome import Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.apis import Protocol
 from tidegate_proxy.messages import wire
 from tidegate_proxy.messages.merging import ScatterError, read_answer
-from tidegate_proxy.messages.request import InferenceRequest, ParsedHeader, PendingRequest, ResponseDeadline
+from tidegate_proxy.messages.request import (
+    REMEMBERED_BYTES,
+    InferenceRequest,
+    ParsedHeader,
+    PendingRequest,
+    ResponseDeadline,
+)
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.graph_load import GraphGroup, groups_of
@@ -30,7 +36,7 @@ OpenStage: TypeAlias = Callable[[bytes, Metadata, Protocol], InferenceRequest | 
 """Function that parses the request of a stage; None if it cannot be scheduled."""
 MAX_CACHED_HEADERS: Final = 512
 MAX_RESPONSE_FORMS: Final = 64
-"""Number of sets of outputs per graph whose response form is remembered; requests for others bypass."""
+"""Number of sets of outputs per graph whose response form is remembered; bounded, because clients choose them."""
 _OF_ENSEMBLES: Final = frozenset({"sequence_id", "sequence_start", "sequence_end"})
 """Parameters of every response that Triton gives to an ensemble's request."""
 _OF_STREAMS: Final = "triton_enable_empty_final_response"
@@ -65,8 +71,20 @@ class _GraphState:
     is_unlike: bool = False
     """Whether Triton's responses have parameters of which Tidegate does not know the source."""
     needed: dict[tuple[str, ...], frozenset[int]] = field(default_factory=dict)
+    """Stages that are needed, by the outputs that requests name."""
     headers: dict[tuple[object, ...], bytes] = field(default_factory=dict)
     """Headers of stages' requests and of responses, by what they depend on."""
+
+    def stages_for(self, wanted: tuple[str, ...]) -> frozenset[int]:
+        """Return the stages that these outputs need."""
+        needed = self.needed.get(wanted)
+        if needed is None:
+            needed = self.graph.needed(wanted)
+            if len(wanted) <= len(self.graph.outputs):  # else it names some twice
+                if len(self.needed) >= MAX_RESPONSE_FORMS:
+                    self.needed.clear()
+                self.needed[wanted] = needed
+        return needed
 
 
 class GraphRuns:
@@ -163,12 +181,15 @@ class GraphRuns:
             state.is_unlike = True
             return
         state.is_unlike = state.is_unlike or not _OF_ENSEMBLES.issuperset(header.parameters)
-        if len(state.forms) < MAX_RESPONSE_FORMS:
-            state.forms[wanted] = GraphResponseForm(
-                header.model_version,
-                tuple((name, header.parameters[name].SerializeToString()) for name in sorted(header.parameters)),
-                tuple(output.name for output in header.outputs),
-            )
+        if len(wanted) > len(state.graph.outputs):
+            return  # it names some twice
+        if len(state.forms) >= MAX_RESPONSE_FORMS:
+            state.forms.clear()
+        state.forms[wanted] = GraphResponseForm(
+            header.model_version,
+            tuple((name, header.parameters[name].SerializeToString()) for name in sorted(header.parameters)),
+            tuple(output.name for output in header.outputs),
+        )
 
 
 class GraphRun:
@@ -198,11 +219,8 @@ class GraphRun:
         self._app = app
         envelope = client.envelope
         wanted = envelope.heading.wanted
-        needed = state.needed.get(wanted)
-        if needed is None:
-            needed = state.needed[wanted] = state.graph.needed(wanted)
-        self._needed = needed
-        self._left = set(needed)
+        self._needed = state.stages_for(wanted)
+        self._left = set(self._needed)
         """Stages that have not ended."""
         self._running: dict[int, StageRequest | BypassedInference] = {}
         self._tensors = {
@@ -329,6 +347,8 @@ class GraphRun:
         return wire.join(header, [(tensor.content,) for tensor in tensors], wire.REQUEST_RAW_FIELD)
 
     def _remember(self, key: tuple[object, ...], header: bytes) -> None:
+        if len(header) > REMEMBERED_BYTES:
+            return
         headers = self._state.headers
         if len(headers) >= MAX_CACHED_HEADERS:
             headers.clear()
