@@ -1,6 +1,7 @@
 """Models with slots (`max_concurrency`) on a real Triton: a bounded queue, first-response deadlines, cancellation."""
 
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tidegate_proxy.servers import streams as streams_module
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 STREAMS = 6
 SLOTS = 2
+RESPONSES = 40
 
 # Answers each request in a thread of its own: how many it has in flight at once, at once, and again when the gate is
 # open or nobody wants it.
@@ -47,6 +50,11 @@ class TritonPythonModel:
         sender.send(pb_utils.InferenceResponse([token]))
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
+# Answers with many large responses, all requests side by side.
+SENDS = "        sender.send(pb_utils.InferenceResponse([token]))\n"
+MANY = TOKENS.replace("[[running]]", "[[running] * 50_000]").replace(
+    SENDS, f"        for _ in range({RESPONSES // 2}):\n    {SENDS}"
+)
 
 
 def _running(answer: service_pb2.ModelStreamInferResponse) -> float:
@@ -69,6 +77,7 @@ def tokens(
     decoupled = "max_batch_size: 4 model_transaction_policy { decoupled: true }"
     (add_model(repository, "tokens", decoupled, gate=gate_file) / "model.py").write_text(TOKENS)
     add_model(repository, "flat", "max_batch_size: 0", gate=gate_file)
+    (add_model(repository, "many", decoupled, gate=gate_file) / "model.py").write_text(MANY)
     server: EmbeddedTriton = start_triton([repository])
     return server
 
@@ -200,6 +209,43 @@ def test_calls_and_http_wait_for_the_slots_of_a_model_without_batches(
     assert streamed[0].count(b"data:") == 2
     eventually(lambda: proxy.engine.tally.answered == 6, "all to be counted")
     assert sum(proxy.serving.driver.observability.metrics.models["tokens"].gaps.counts) <= 1, "its end is none"
+    with socket.create_connection(proxy.serving.http_address.split(":")) as slow:
+        slow.sendall(
+            b"POST /v2/models/flat/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\n\r\n" + bytes(2_000_000)
+        )
+        eventually(lambda: proxy.engine.in_flight or proxy.serving.bounds.in_flight_bytes >= 2_000_000, "the body")
+        assert not proxy.engine.in_flight, "a client that is still sending has no slot"
+
+
+def test_a_client_that_reads_slowly_does_not_fill_the_memory(
+    tokens: EmbeddedTriton,
+    gate_file: Path,
+    serve_here: Make,
+    open_stream: Make,
+    rest_of: Make,
+    request_of: Make,
+    eventually: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate_file.touch()
+    limit, waiting = 8, list[int]()
+    monkeypatch.setattr(streams_module, "MAX_UNDER_WAY", limit)
+    send = streams_module.InferStream._send
+
+    def watched(self: Any) -> None:  # noqa: ANN401
+        waiting.append(len(self._outbox))
+        send(self)
+
+    monkeypatch.setattr(streams_module.InferStream, "_send", watched)
+    proxy = serve_here([tokens], models={"many": {"max_concurrency": STREAMS}})
+    stream = open_stream(proxy, [request_of("many", {"X": np.ones((1, 1), np.float32)})] * STREAMS)
+    eventually(lambda: max(waiting, default=0) >= limit, "the client to be behind")
+    for _ in range(4 * STREAMS):
+        next(stream)
+        eventually(lambda: waiting[-1] >= limit, "it to be behind again")
+    answers, code, _ = rest_of(stream)
+    assert (len(answers), code) == (STREAMS * (RESPONSES - 4), grpc.StatusCode.OK)
+    assert max(waiting) < limit + STREAMS, "each slot may add one"
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,19 @@ def test_each_request_without_an_answer_is_told(
     assert answers[-1].infer_response.parameters["triton_final_response"].bool_param
 
 
+def test_so_is_one_that_had_a_slot(
+    start_fake: Make, serve_here: Make, open_stream: Make, rest_of: Make, request_of: Make
+) -> None:
+    fake = start_fake(echo, lambda asked: iter([_answer(request) for request in asked if request.id == "0"]))
+    config = service_pb2.ModelConfigResponse.FromString(fake.answers["ModelConfig"])
+    config.config.max_batch_size = 0
+    config.config.parameters.clear()
+    fake.answers["ModelConfig"] = config.SerializeToString()
+    asked = [request_of("echo", {"X": ROW[0]}, id=str(number)) for number in range(2)]
+    answers, code, _ = rest_of(open_stream(serve_here([fake], models={"echo": {"max_concurrency": 2}}), asked))
+    assert (_in_order(answers), code) == ([("0", ""), ("1", _words(fake.address))], OK)
+
+
 def test_so_is_each_of_a_client_that_was_not_done(
     start_fake: Make, serve_here: Make, open_stream: Make, rest_of: Make, endless: Iterator[Any]
 ) -> None:

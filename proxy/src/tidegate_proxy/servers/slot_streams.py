@@ -138,8 +138,12 @@ class SlotStreams:
                     slot.responded()
                     if not self._pass_back(passing, answer):
                         break
-                    await relay.wait_for_room(self._has_room)
-            if slot.is_held:  # else the request has failed, or waits for another slot
+                    while not self._has_room():  # which several slots may fill at once
+                        await relay.wait_for_room(self._has_room)
+            if passing and passing.outcome is None and waiter in self._waiters:
+                words = f"Triton at {slot.backend.address} ended the stream early"
+                slot.failed(grpc.StatusCode.UNAVAILABLE, words)
+            elif slot.is_held:  # else the request has failed, or waits for another slot
                 self._waiters.discard(waiter)
                 slot.finished()
         except CallFailed as failure:

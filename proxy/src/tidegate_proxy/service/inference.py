@@ -65,6 +65,10 @@ class Inference:
         """Load models for their first requests from now on."""
         self._on_demand = models
 
+    def is_on_demand(self, model: str) -> bool:
+        """Return whether a model is loaded on demand."""
+        return self._on_demand is not None and model in self._on_demand.names
+
     def must_load(self, model: str) -> bool:
         """Return whether a model has to be loaded before a request that has just arrived can be opened: see `load`."""
         return self._on_demand is not None and self._on_demand.must_load(model)
@@ -138,6 +142,10 @@ class Inference:
         """Return whether a serialized ModelInferRequest is for a model with slots."""
         slots = self._directory.catalog.slots
         return bool(slots) and first_string(message) in slots
+
+    def waits_for_slot(self, model: str) -> bool:
+        """Return whether requests of a model wait for slots."""
+        return model in self._directory.catalog.slots
 
     def answers_once(self, model: str) -> bool:
         """Return whether each request of a model with slots has one response, as its config says."""

@@ -103,7 +103,23 @@ def start_upstream() -> Iterator[Callable[[bytes], Upstream]]:
         upstream.stop()
 
 
-class Never:
+class NoScheduler:
+    """What a scheduler says of models that are always loaded and have no slots; it schedules nothing."""
+
+    def is_on_demand(self, _model: str) -> bool:
+        """Of Inference."""
+        return False
+
+    def waits_for_slot(self, _model: str) -> bool:
+        """Of Inference."""
+        return False
+
+    def why_not_bypassed(self, _model: str, _why: str) -> str:
+        """Of Inference."""
+        return ""
+
+
+class Never(NoScheduler):
     """A scheduler that never answers."""
 
     def __init__(self) -> None:

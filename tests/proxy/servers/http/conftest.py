@@ -15,7 +15,7 @@ import pytest
 import uvloop
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from tests.proxy.servers.http.by_hand import start_upstream
+from tests.proxy.servers.http.by_hand import NoScheduler, start_upstream
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.configuration.apis import Api, Protocol
 from tidegate_proxy.messages.model_signature import ModelSignature, signature_of
@@ -177,7 +177,7 @@ class HttpTriton:
         return ()
 
 
-class OverGrpc:
+class OverGrpc(NoScheduler):
     """A scheduler that schedules nothing: every request goes to Triton by gRPC at once."""
 
     def __init__(self, address: str, signatures: dict[str, ModelSignature]) -> None:
@@ -186,14 +186,6 @@ class OverGrpc:
         self.messages: list[bytes] = []
         """What it was given and took."""
         self._call: Any = None
-
-    def must_load(self, _model: str) -> bool:
-        """Of Inference."""
-        return False
-
-    def why_not_bypassed(self, _model: str, _why: str) -> str:
-        """Of Inference."""
-        return ""
 
     async def infer(self, message: bytes, remaining_s: float | None, metadata: object = (), owner: str = "") -> bytes:
         """Of Scheduling."""
@@ -231,7 +223,7 @@ class RunningFrontend:
         self._frontend = HttpApplication(
             cast("list[Backend]", self.tritons),
             cast("Routing", self),
-            cast("Inference", scheduling),
+            cast("Inference", scheduling or NoScheduler()),
             lambda model, _exchange: scheduled(model),
             overrides=overrides,
             guard=guard,

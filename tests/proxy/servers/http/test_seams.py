@@ -13,6 +13,7 @@ from typing import Any
 
 import trustme
 
+from tests.proxy.servers.http.by_hand import NoScheduler
 from tidegate_proxy.access.gate import HttpRefusal, http_refusal
 from tidegate_proxy.configuration.apis import Api
 from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
@@ -27,7 +28,7 @@ PLAIN = b'{"inputs":[{"name":"X","shape":[1,1],"datatype":"FP32","data":[1]}]}'
 ECHO = ModelSignature("echo", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)
 
 
-class Broken:
+class Broken(NoScheduler):
     """A scheduler with a fault."""
 
     async def infer(self, message: bytes, remaining_s: float | None, metadata: object = (), owner: str = "") -> bytes:

@@ -147,13 +147,15 @@ class HttpApplication:
 
     async def _answer(self, exchange: HttpExchange, body: RequestBody, route: routes.Route | None) -> None:
         is_inference = route is not None and exchange.method == "POST" and route.pattern in routes.INFERENCE_PATHS
-        if route and is_inference and self._inference.must_load(route.model):
-            try:
-                await self._inference.load(route.model, None)
-            except RequestFailed as failed:
-                await body.whole()
-                await exchange.reply(infer_response.failure(failed))
-                return
+        if route and is_inference and self._inference.is_on_demand(route.model):
+            await body.read_ahead()  # a slow one must not arrive after its model is evicted again
+            exchange.watch()
+            if self._inference.must_load(route.model):
+                try:
+                    await self._inference.load(route.model, None)
+                except RequestFailed as failed:
+                    await exchange.reply(infer_response.failure(failed))
+                    return
         if route is None:
             await self._forward(exchange, body, routes.NO_ROUTE)
         elif (
@@ -234,7 +236,10 @@ class HttpApplication:
     async def _forward(
         self, exchange: HttpExchange, body: RequestBody, route: routes.Route, *, is_inference: bool = False
     ) -> None:
-        whole = is_inference and self._routing.looks_inside(route.model)  # a sequence's id may stand at the end
+        # A sequence's id may stand at the end, and a slot is not for a client that is still sending.
+        whole = is_inference and (
+            self._routing.looks_inside(route.model) or self._inference.waits_for_slot(route.model)
+        )
         beginning = await (body.whole() if whole else body.beginning(_STREAMED_FROM))
         if body.complete:
             exchange.watch()
@@ -252,7 +257,7 @@ class HttpApplication:
         if is_inference:
             inside = await self._inside(exchange, body, model)
         body = await self._screened(exchange, body, is_inference=is_inference)
-        if is_inference and (envelope := self._envelope_for_slot(route, exchange)):
+        if isinstance(body, bytes) and is_inference and (envelope := self._envelope_for_slot(route, exchange)):
             await self._slots.forward(exchange, call, body, envelope)
             return
         if is_inference and (rejected := self._routing.why_over_limit(exchange.owner)):

@@ -55,11 +55,15 @@ class RequestBody:
         self._lock = threading.Lock()
         """A body may be inflated in another thread, and its client leave meanwhile."""
         self._taken = 0
+        self._ahead = b""
+        """Bytes that were read and not returned yet."""
         self.complete = False
         """Whether the whole body was read."""
 
     async def whole(self) -> bytes:
         """Return the whole body. Raises TooLarge, TooMuchInFlight, ClientLeft."""
+        if self.complete:
+            return self._take_ahead()
         first = await self._next()
         if self.complete:
             return first
@@ -68,8 +72,18 @@ class RequestBody:
             pieces.append(await self._next())
         return b"".join(pieces)
 
+    async def read_ahead(self) -> None:
+        """Read the whole body, for the next call that returns it. Raises what `whole` raises."""
+        self._ahead = await self.whole()
+
+    def _take_ahead(self) -> bytes:
+        taken, self._ahead = self._ahead, b""
+        return taken
+
     async def beginning(self, size: int) -> bytes:
         """Return the whole body if it is short, otherwise at least its first `size` bytes."""
+        if self.complete:
+            return self._take_ahead()
         pieces: list[bytes] = []
         while not self.complete and self._taken < size:
             pieces.append(await self._next())
@@ -260,7 +274,8 @@ class HttpExchange:
 
     def watch(self) -> None:
         """Cancel the task when the client leaves, from now on; the body must have been read."""
-        self._watch = asyncio.get_running_loop().create_task(self._cancel_when_client_leaves())
+        if self._watch is None:
+            self._watch = asyncio.get_running_loop().create_task(self._cancel_when_client_leaves())
 
     def end_watch(self) -> None:
         """Stop watching."""

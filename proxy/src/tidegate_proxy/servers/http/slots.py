@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -26,21 +25,18 @@ class HttpSlots:
         self._routing = routing
         self._forwarder = forwarder
 
-    async def forward(
-        self, exchange: HttpExchange, call: HttpCall, body: bytes | AsyncIterator[bytes], envelope: InferenceRequest
-    ) -> None:
+    async def forward(self, exchange: HttpExchange, call: HttpCall, body: bytes, envelope: InferenceRequest) -> None:
         """Forward a call as soon as it has a slot, and its response.
 
         Args:
             exchange: the client's request.
             call: what a Triton gets.
-            body: the body; one in pieces is sent once only.
+            body: the body.
             envelope: the request as the driver schedules it.
         """
         slots: asyncio.Queue[Slot | RequestFailed] = asyncio.Queue()
         waiter = SlotWaiter(envelope, exchange.metadata, exchange.owner, slots.put_nowait, slots.put_nowait)
         self._inference.handle(waiter, time.monotonic_ns(), None)
-        sends = 0
         try:
             while True:
                 slot = await slots.get()
@@ -48,11 +44,6 @@ class HttpSlots:
                     if not exchange.started:
                         await exchange.reply(infer_response.failure(slot))
                     return
-                if sends and not isinstance(body, bytes):
-                    words = "the Triton was lost, and the body cannot be sent twice"
-                    slot.failed(grpc.StatusCode.INTERNAL, words)
-                    continue
-                sends += 1
                 if await self._send(exchange, call, body, slot):
                     return
         finally:
@@ -60,9 +51,7 @@ class HttpSlots:
             if waiter.slot:
                 waiter.slot.give_up()
 
-    async def _send(
-        self, exchange: HttpExchange, call: HttpCall, body: bytes | AsyncIterator[bytes], slot: Slot
-    ) -> bool:
+    async def _send(self, exchange: HttpExchange, call: HttpCall, body: bytes, slot: Slot) -> bool:
         """Forward a call to the Triton of its slot; return False if something else happens to the request."""
 
         async def send(message: Any) -> None:  # noqa: ANN401 - what ASGI sends
@@ -75,8 +64,6 @@ class HttpSlots:
         try:
             await self._forwarder.stream(slot.backend, call, body, send)
         except TritonUnreachable as failed:
-            if exchange.body_error is not None:
-                raise exchange.body_error from failed
             await self._routing.unreachable(slot.backend, str(failed))
             slot.failed(grpc.StatusCode.UNAVAILABLE, f"Triton at {slot.backend.http_url} cannot be reached: {failed}")
             return False
