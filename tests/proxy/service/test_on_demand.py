@@ -1,6 +1,10 @@
 """Models that are loaded for their first requests, on a real Triton with room for two of three."""
 
+import http.client
 import json
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +20,7 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.configuration.settings import SettingsHolder
+from tidegate_proxy.service import on_demand as on_demand_models
 from tidegate_proxy.service.on_demand import OnDemandModels
 from tidegate_proxy.tritons.catalog import Catalog
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -91,23 +96,31 @@ def test_two_of_three_are_in_memory_and_whoever_is_asked_for_is_loaded(
     assert _loaded(proxy) == set()
     together = [start_call(proxy, "ModelInfer", request_of("first", {"X": ROW}), timeout=60) for _ in range(8)]
     assert {outcome(one)[0] for one in together} == {OK}
-    on_demand = proxy.serving._on_demand
-    assert (on_demand.loads.total(), on_demand.evictions.total()) == (1, 0)  # once for all of them
+    models = proxy.serving._on_demand
+    assert (models.loads.total(), models.evictions.total()) == (1, 0)  # once for all of them
     assert ask(proxy, "second")[0] is OK
     for _ in range(3):  # it is worth more than the second
         assert ask(proxy, "first")[0] is OK
     assert _loaded(proxy) == {"first", "second"}
     assert ask(proxy, "third")[0] is OK
     assert _loaded(proxy) == {"first", "third"}
-    request = Request(
-        f"http://{proxy.serving.http_address}/v2/models/second/infer",
-        json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 3], "data": [1, 1, 1]}]}).encode(),
-    )
+    row = {"name": "X", "datatype": "FP32", "shape": [1, 3], "data": [1, 1, 1]}
+    body = json.dumps({"inputs": [row]}).encode()
+    request = Request(f"http://{proxy.serving.http_address}/v2/models/second/infer", body)
     with urlopen(request, timeout=60) as answer:
         assert json.load(answer)["outputs"][0]["data"] == [1, 1, 1]
     assert len(_loaded(proxy)) == 2
-    assert (on_demand.loads.total(), on_demand.evictions.total()) == (4, 2)
-    assert {metric.name for metric in on_demand.collect()} == {
+    assert (models.loads.total(), models.evictions.total()) == (4, 2)
+    slow = http.client.HTTPConnection(proxy.serving.http_address)
+    slow.putrequest("POST", "/v2/models/second/infer")
+    slow.putheader("content-length", str(len(body)))
+    slow.endheaders(body[:9])
+    while "second" in _loaded(proxy):
+        assert [ask(proxy, model)[0] for model in ("first", "third")] == [OK, OK]
+    slow.send(body[9:])
+    assert slow.getresponse().status == 200, "it is loaded when the body is there"
+    slow.close()
+    assert {metric.name for metric in models.collect()} == {
         "tidegate_on_demand_loads", "tidegate_on_demand_evictions", "tidegate_on_demand_memory_bytes"
     }  # fmt: skip
 
@@ -129,17 +142,57 @@ def test_streams_load_too_and_what_has_requests_in_flight_is_not_evicted(
         add_model(tmp_path, name, "max_batch_size: 4", **gated)
     triton = start_triton([tmp_path], options=EXPLICIT)
     models = {name: {"load": "on-demand", "memory": "10MiB"} for name in ("busy", "other")}
-    proxy = serve_here([], tritons=[{"grpc": triton.grpc_address, "model_memory": "15MiB"}], models=models)
+    tritons = [{"grpc": triton.grpc_address, "http": triton.http_address, "model_memory": "15MiB"}]
+    listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
+    proxy = serve_here([], tritons=tritons, models=models, listen=listen)
     running = start_call(proxy, "ModelInfer", request_of("busy", {"X": ROW}), timeout=60)
     eventually(gate.somebody_waits, "it to run")
     stream = open_stream(proxy, [request_of("other", {"X": ROW})], timeout=60)
     eventually(lambda: proxy.serving._on_demand._waiting["other"], "the other to wait for room")
     assert _loaded(proxy) == {"busy"}
+    waiting = proxy.serving._on_demand._waiting
+    leaving = open_stream(proxy, [request_of("other", {"X": ROW})], timeout=60)
+    http_leaving = http.client.HTTPConnection(proxy.serving.http_address)
+    http_leaving.request("POST", "/v2/models/other/infer", "{}")
+    eventually(lambda: waiting["other"] == 3, "others to wait, too")
+    leaving.cancel()
+    http_leaving.close()
+    eventually(lambda: waiting["other"] == 1, "those who have left to be forgotten")
     gate.open()
     assert outcome(running)[0] is OK
     answers, code, _ = rest_of(stream)
     assert (len(answers), answers[0].error_message, code) == (1, "", OK)
     assert _loaded(proxy) == {"other"}
+    gate.shut()
+    calls = [start_call(proxy, "ModelInfer", request_of("busy", {"X": ROW}), timeout=60)]
+    eventually(gate.somebody_waits, "it to run")
+    calls.append(start_call(proxy, "ModelInfer", request_of("other", {"X": ROW}), timeout=60))
+    eventually(lambda: waiting["other"] == 1, "the other to wait for room")
+    os.kill(triton.pid, signal.SIGKILL)
+    assert [outcome(each)[0] for each in calls] == [UNAVAILABLE] * 2
+
+
+def test_models_that_are_always_busy_take_turns(
+    heavy: EmbeddedTriton, serve_here: Make, ask: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_demand_models, "MIN_TURN_S", 0.1)
+    proxy, is_over = _serve(serve_here, heavy), threading.Event()
+    codes = set[grpc.StatusCode]()
+
+    def keep_busy(model: str) -> None:
+        while not is_over.is_set():
+            codes.add(ask(proxy, model)[0])
+
+    busy = [threading.Thread(target=keep_busy, args=(model,)) for model in ("first", "second")]
+    for each in busy:
+        each.start()
+    try:
+        asked = [ask(proxy, "third", timeout=30) for _ in range(2)]
+    finally:
+        is_over.set()
+        for each in busy:
+            each.join()
+    assert (asked, codes) == ([(OK, "")] * 2, {OK})
 
 
 def test_who_cannot_wait_is_told_how_long_a_load_takes_and_the_load_goes_on(

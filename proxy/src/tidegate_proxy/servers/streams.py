@@ -81,6 +81,8 @@ class InferStream:
         self._reading = False
         self._client_done = False
         """The client sends no more."""
+        self._loading: asyncio.Task[Any] | None = None
+        """Waits for the model of a request to be loaded."""
         self._over = False
         """Nothing is read, scheduled or forwarded any more."""
         self._error: RequestFailed | None = None
@@ -159,13 +161,25 @@ class InferStream:
 
     async def _take_loaded(self, message: bytes, model: str, arrival_ns: int) -> None:
         """Have a request taken once its model is loaded; what follows it is read afterwards."""
+        if self._over:
+            return
+        self._loading = asyncio.current_task()
+        failure: RequestFailed | None = None
         try:
             await self._inference.load(model, self._call.remaining_s())
-        except RequestFailed as failure:
+        except RequestFailed as failed:
+            failure = failed
+        except asyncio.CancelledError:
+            if not self._over:
+                raise
+            return
+        finally:
+            self._loading = None
+        if failure:
             self._reading = False
             self._refuse_in_turn(message, PassedThrough.of(message), failure)
-            return
-        await self._take_aside(message, arrival_ns)
+        else:
+            await self._take_aside(message, arrival_ns)
 
     def _end_of_requests(self) -> None:
         """The client sends no more; the stream ends when all is answered."""
@@ -451,6 +465,8 @@ class InferStream:
         for relay in list(self._relays.values()):
             relay.end()
         self._slots.leave()
+        if self._loading:
+            self._loading.cancel()
 
 
 class _StreamClient(PendingRequest):

@@ -39,6 +39,12 @@ log = logging.getLogger(__name__)
 
 MIN_IDLE_S: Final = 0.1
 """Time in seconds without a request after which a model may be evicted: one may be on its way to the scheduler."""
+MIN_TURN_S: Final = 2.0
+"""Least time in seconds for which a busy model keeps its memory while others wait for it."""
+LOADS_PER_TURN: Final = 4
+"""Least turn of a busy model in durations of its load, so that Tritons do not spend their time on loads."""
+MAX_DRAIN_S: Final = 30.0
+"""Longest time in seconds that the new requests of a model wait for its requests in flight before an eviction."""
 POLL_S: Final = 0.02
 SETTLE_S: Final = 0.1
 MAX_SETTLE_S: Final = 2.0
@@ -85,6 +91,8 @@ class OnDemandModels(Collector):
         """Measured memory of models, in bytes; the same on every Triton."""
         self._loaded: dict[str, Model] = {}
         """Models as they were when they were last loaded."""
+        self._loaded_s: dict[str, float] = {}
+        """When each model was last loaded."""
         self._asked_s: dict[str, float] = {}
         """When each model was last asked for."""
         self._loads: dict[str, asyncio.Task[None]] = {}
@@ -218,7 +226,9 @@ class OnDemandModels(Collector):
                 if not candidates:
                     return  # a Triton says what is wrong
                 while (backend := self._cheapest(model, candidates)) is None:
-                    await asyncio.sleep(POLL_S)  # until one of the models in memory is idle
+                    if not any(each.alive for each in candidates):
+                        return
+                    await asyncio.sleep(POLL_S)  # until one of the models in memory is idle, or its turn is over
                 async with self._locks[backend]:
                     await self._load_on(backend, model)
             self._failures.pop(model, None)
@@ -272,15 +282,27 @@ class OnDemandModels(Collector):
         return min(costs)[-1] if costs else None
 
     def _evictable(self) -> frozenset[str]:
-        """On-demand models without requests, in flight or on their way, that no ensemble needs."""
-        busy = {client.envelope.model for client in self._driver.clients} | {*self._loads} | {*self._evicting}
+        """On-demand models, idle or after their turn, without open sequences, that no ensemble needs."""
+        now_s = time.monotonic()
+        recent = {name for name, asked_s in self._asked_s.items() if now_s - asked_s < self._min_idle_s(name)}
+        kept = {name for name in self._busy() | recent if now_s < self._turn_ends_s(name)}
+        kept |= {*self._loads} | {*self._evicting} | {name for name in recent if self._min_idle_s(name) > MIN_IDLE_S}
+        for steps in self._directory.whole.ensembles.values():
+            kept.update(name for name, _ in steps)
+        return frozenset(self._models) - kept
+
+    def _busy(self) -> set[str]:
+        """Models with requests that are scheduled or in flight."""
+        busy = {client.envelope.model for client in self._driver.clients}
         for backend in self._discovery.backends:
             busy.update(backend.in_flight_by_model)
-        for steps in self._directory.whole.ensembles.values():
-            busy.update(name for name, _ in steps)
-        now_s = time.monotonic()
-        busy.update(name for name, asked_s in self._asked_s.items() if now_s - asked_s < self._min_idle_s(name))
-        return frozenset(self._models) - busy
+        return busy
+
+    def _turn_ends_s(self, model: str) -> float:
+        """When a busy model may be evicted for others, so that these do not wait for as long as it is asked for."""
+        known = [each for residency in self._budgets.values() if (each := residency.load_ns_of(model)) is not None]
+        turn_s = max(MIN_TURN_S, LOADS_PER_TURN * max(known, default=0) / 1e9)
+        return self._loaded_s.get(model, -math.inf) + turn_s
 
     def _min_idle_s(self, model: str) -> float:
         """Time in seconds without a request after which a model may go: its sequences are over then, if it has any."""
@@ -290,10 +312,20 @@ class OnDemandModels(Collector):
 
     async def _load_on(self, backend: Backend, model: str) -> None:
         """Evict what has to go, and load. The caller holds the Triton's lock."""
-        residency = self._residency(backend)
-        while (evictions := residency.evictions_for(model, self._evictable().__contains__)) is None:
+        while not await self._load_instead(backend, model):
             await asyncio.sleep(POLL_S)
+
+    async def _load_instead(self, backend: Backend, model: str) -> bool:
+        """Evict what has to go now, and load; return False if nothing can go yet."""
+        if not backend.alive:
+            raise BackendError(f"Triton at {backend.address} is lost")
+        residency = self._residency(backend)
+        evictions = residency.evictions_for(model, self._evictable().__contains__)
+        if evictions is None:
+            return False
         with self._leaving(backend, evictions):
+            if not await self._drained(evictions):
+                return False
             try:
                 for victim in evictions:
                     await self._evict(backend, victim)
@@ -312,14 +344,27 @@ class OnDemandModels(Collector):
         for each in self._budgets.values():
             self._tell_memory(each)
         residency.on_loaded(model, load_ns)
+        self._loaded_s[model] = time.monotonic()
         self.loads[model] += 1
         fields = {"model": model, "triton": backend.address, "took_ms": round(load_ns / 1e6)}
         log.info("model loaded on demand", extra={**fields, "memory_bytes": residency.memory_of(model)})
         if over := residency.evictions_over_budget(self._evictable().__contains__):
             with self._leaving(backend, over):
-                for victim in over:
-                    await self._evict(backend, victim)
-                await self._discovery.refresh(over)
+                if await self._drained(over):
+                    for victim in over:
+                        await self._evict(backend, victim)
+                    await self._discovery.refresh(over)
+        return True
+
+    async def _drained(self, models: Collection[str]) -> bool:
+        """Wait until models whose new requests wait have none in flight; return False if that takes too long."""
+        began_s = time.monotonic()
+        asked_s = max((self._asked_s.get(model, -math.inf) for model in models), default=-math.inf)
+        while not self._busy().isdisjoint(models) or time.monotonic() < asked_s + MIN_IDLE_S:
+            if time.monotonic() > began_s + MAX_DRAIN_S:
+                return False
+            await asyncio.sleep(POLL_S)
+        return True
 
     async def _settled_memory(self, backend: Backend) -> Mapping[int, int] | None:
         """Memory of a Triton's processes once it shrinks no more: unloaded models free theirs a little later."""
