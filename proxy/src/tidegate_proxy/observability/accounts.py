@@ -29,12 +29,11 @@ class TenantAccounts:
 
     def joined(self, batch_id: int, requests: Sequence[Request]) -> None:
         """Note the tenants of a batch that starts."""
-        if requests and requests[0].tenant:
-            if len(self._rows_of) >= MAX_OPEN_BATCHES:
-                self._rows_of.clear()
-            rows = self._rows_of[batch_id] = Counter[str]()
-            for request in requests:
-                rows[request.tenant] += request.rows
+        if len(self._rows_of) >= MAX_OPEN_BATCHES:
+            self._rows_of.clear()
+        rows = self._rows_of[batch_id] = Counter[str]()
+        for request in requests:
+            rows[request.tenant] += request.rows
 
     def ran(self, effect: StartStage, duration_ns: int) -> None:
         """Add the worker time of a stage, in ns."""

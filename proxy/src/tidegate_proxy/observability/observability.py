@@ -494,7 +494,8 @@ class Metrics(OutcomeListener):
             first_ns = min(first_ns, request.deadline_ns)
         if first_ns != NEVER_NS:
             model.slack.add(first_ns - effect.batch.stages[-1].end_ns)
-        self.accounts.joined(effect.batch.id, requests)
+        if requests and requests[0].tenant:
+            self.accounts.joined(effect.batch.id, requests)
 
     @isolated
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:

@@ -83,6 +83,8 @@ class OnDemandModels(Collector):
         self._driver = driver
         self._in_force = in_force
         self._models: dict[str, ModelConfig] = {}
+        self.names: Collection[str] = ()
+        """Names of the models that are loaded on demand; an attribute, since every request reads it."""
         self._budgets: WeakKeyDictionary[Backend, Residency] = WeakKeyDictionary()
         self._locks: WeakKeyDictionary[Backend, asyncio.Lock] = WeakKeyDictionary()
         """Held while a Triton loads: one model at a time, so that what it takes can be measured."""
@@ -109,14 +111,10 @@ class OnDemandModels(Collector):
         """Number of evictions until now, by model."""
         self.follow(config)
 
-    @property
-    def names(self) -> Collection[str]:
-        """Names of the models that are loaded on demand."""
-        return self._models.keys()
-
     def follow(self, config: ServeConfig) -> None:
         """Apply another configuration."""
         self._models = {name: said for name, said in config.models.items() if said.load == "on-demand"}
+        self.names = self._models.keys()
         self._failures.clear()
         for residency in self._budgets.values():
             self._tell_memory(residency)
