@@ -165,7 +165,7 @@ def test_statistics_are_of_the_same_models(model: str, triton: EmbeddedTriton, t
     mine, tritons = (messages.ModelStatisticsResponse.FromString(answer).model_stats for _, answer in (ours, theirs))
     assert [(stats.name, stats.version) for stats in mine] == [(stats.name, stats.version) for stats in tritons]
     for one, other in zip(mine, tritons, strict=True):
-        if one.name not in ("chain", "echo", "picky", "mixer", "gated", "patient", "watchful"):
+        if one.name in ("flat", "counter", "repeater", "silent"):
             assert one == other  # nobody schedules it
 
 

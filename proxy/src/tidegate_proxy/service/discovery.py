@@ -320,7 +320,7 @@ class Discovery:
                     faults.report("looking for Tritons that were lost during a load", error)
                 living = [backend for backend in self.backends if backend.alive]
                 await asyncio.gather(*(self._guarded(self._compare_configs, backend) for backend in living))
-            for backend in [backend for backend in self._in_use(self.backends) if backend.alive]:
+            for backend in [each for each in self.backends if each.alive and each not in self._aside]:
                 if backend.apis.unknown:
                     await self._guarded(self._ask_again, backend)
                 await self.look_at(backend)
