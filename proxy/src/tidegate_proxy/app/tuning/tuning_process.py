@@ -37,7 +37,7 @@ class _Throttle:
         self._budget = CpuBudget(1.0, time.monotonic_ns())
         self._fraction = 1.0
         self._events = 0
-        self._seen_ns = 0
+        self._seen_ns = time.process_time_ns()
         """CPU time of the process at the latest look."""
         self._until_ns = 0
         """CPU time of the process at which the present run has taken too long."""
