@@ -304,7 +304,7 @@ class Membership:
             first.setdefault(run.worker_id, run)
         for run in first.values():
             if run.is_slot and self._in_force.settings.stage_s is None:
-                continue  # a stream may go on for long, and nobody knows for how long its first response may take
+                continue  # a stream may go on for long, and the time to its first response is not limited
             limit_ns = self._in_force.settings.stage_ns(run.upper_ns)
             # Another stage may have been given up meanwhile, and this one with it.
             if run.backend is backend and run in self._running and now_ns - self._running.since_ns(run) > limit_ns:

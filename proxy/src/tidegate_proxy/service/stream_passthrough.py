@@ -133,7 +133,7 @@ class StreamRelay:
             return None
         request, sent_ns, passing = self._unanswered.popleft()
         self._over(1)
-        if ok and passing is not None:  # of a decoupled model nobody knows which request is answered
+        if ok and passing is not None:  # a response of a decoupled model does not say which request it answers
             routing.took(self._backend, self._model, sent_ns)
         routing.passed_through(request, sent_ns, ok=ok)
         return passing
