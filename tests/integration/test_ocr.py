@@ -21,8 +21,9 @@ ROOT = Path(__file__).parents[2]
 PICTURE = Path(skimage.__file__).parent / "data" / "page.png"
 SHAPES = {"text_detection": (3, 96, 128), "text_direction": (3, 48, 192), "text_recognition": (3, 48, 160)}
 CLIENTS = 12
-LARGE = (1, 3, 640, 640)
-"""A picture that keeps the one worker busy for hundreds of milliseconds: what is sent meanwhile has to queue."""
+LARGE = {"text_detection": (1, 3, 640, 640), "text_direction": (8, 3, 48, 192), "text_recognition": (8, 3, 48, 960)}
+"""Full batches that keep the worker of a model busy: what is sent meanwhile has to queue."""
+LARGE_REQUESTS = 3
 
 
 @pytest.fixture(scope="module")
@@ -77,12 +78,13 @@ def test_merged_requests_get_what_triton_answers_each(
         expected = [ask(direct, model, picture)() for picture in pictures]
         eventually(lambda: counts(direct, model)[0] == before + rows, "Triton to count what it answered directly")
         inferences, executions = counts(direct, model)
-        busy = ask(through, "text_detection", np.zeros(LARGE, np.float32))
+        busy = [ask(through, model, np.zeros(LARGE[model], np.float32)) for _ in range(LARGE_REQUESTS)]
         waits = [ask(through, model, picture) for picture in pictures]
         answers = [wait() for wait in waits]
-        busy()
-        if model == "text_detection":  # the large ones were counted too
-            inferences, executions = inferences + LARGE[0], executions + 1
+        for large in busy:
+            large()
+        executions += LARGE_REQUESTS  # which were counted, too
+        rows += LARGE_REQUESTS * LARGE[model][0]
         eventually(lambda: counts(direct, model)[0] == inferences + rows, "Triton to count what it answered")
         assert counts(direct, model)[1] - executions < CLIENTS, "nothing was merged"
     for answer, right in zip(answers, expected, strict=True):
