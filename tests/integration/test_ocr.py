@@ -1,11 +1,15 @@
 """The main job: real models, generated, served by the real Triton, asked through Tidegate and directly."""
 
+import os
+import re
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -14,6 +18,7 @@ import tritonclient.grpc as triton_grpc
 import yaml
 
 from demo.read_text import MODEL_FILES, model_path
+from tests.conftest import Tidegate
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model
 
@@ -21,9 +26,8 @@ ROOT = Path(__file__).parents[2]
 PICTURE = Path(skimage.__file__).parent / "data" / "page.png"
 SHAPES = {"text_detection": (3, 96, 128), "text_direction": (3, 48, 192), "text_recognition": (3, 48, 160)}
 CLIENTS = 12
-LARGE = {"text_detection": (1, 3, 640, 640), "text_direction": (8, 3, 48, 192), "text_recognition": (8, 3, 48, 960)}
-"""Full batches that keep the worker of a model busy: what is sent meanwhile has to queue."""
-LARGE_REQUESTS = 3
+LEAST_QUEUED = 4
+"""As many of the requests wait, by Tidegate's own metrics, before Triton goes on: they cannot all run alone."""
 
 
 @pytest.fixture(scope="module")
@@ -38,19 +42,49 @@ def triton(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest
 def tidegate(
     request: pytest.FixtureRequest,
     triton: EmbeddedTriton,
-    start_tidegate: Callable[..., Any],
+    start_tidegate: Callable[..., Tidegate],
     tmp_path_factory: pytest.TempPathFactory,
-) -> str:
-    """Its models run in turn, so that one of them keeps the others waiting, whose requests are merged meanwhile."""
+) -> Tidegate:
+    """One that runs nothing of its own accord: the test counts what Triton executes."""
     config = tmp_path_factory.mktemp("tidegate") / "tidegate.yaml"
-    told = {"tritons": [{"grpc": triton.grpc_address, "serialize_models": True}], "policy": request.param}
+    listen = {"grpc": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
+    told = {
+        "tritons": [triton.grpc_address],
+        "policy": request.param,
+        "listen": listen,
+        "batch_verification": {"fraction": 0},
+    }
     config.write_text(yaml.safe_dump(told))
-    return str(start_tidegate([], config=config).address)
+    return start_tidegate([], config=config)
 
 
-def ask(client: triton_grpc.InferenceServerClient, model: str, pixels: "np.ndarray[Any, Any]") -> Callable[[], Any]:
+@pytest.fixture
+def stop(triton: EmbeddedTriton) -> Iterator[Callable[[], Callable[[], None]]]:
+    """`go_on = stop()`: Triton's process stands still until `go_on()`."""
+
+    def stopped() -> Callable[[], None]:
+        os.kill(triton.pid, signal.SIGSTOP)
+        return lambda: os.kill(triton.pid, signal.SIGCONT)
+
+    yield stopped
+    os.kill(triton.pid, signal.SIGCONT)
+
+
+def queued(tidegate: Tidegate, model: str) -> float:
+    """Read from the metrics how many requests of the model wait for a batch."""
+    address = tidegate.output.split("metrics")[1].strip().rstrip("/")
+    with urlopen(f"http://{address}/metrics") as page:
+        found = re.search(rf'^tidegate_queue_length{{model="{model}"}} (\S+)$', page.read().decode(), re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def ask(
+    client: triton_grpc.InferenceServerClient,
+    metadata: Any,  # noqa: ANN401
+    model: str,
+    pixels: "np.ndarray[Any, Any]",
+) -> Callable[[], Any]:
     """Send a request; what is returned waits for its answer's only output."""
-    metadata = client.get_model_metadata(model)
     tensor = triton_grpc.InferInput(metadata.inputs[0].name, pixels.shape, "FP32")
     tensor.set_data_from_numpy(pixels)
     outcome: Future[Any] = Future()
@@ -65,26 +99,29 @@ def counts(client: triton_grpc.InferenceServerClient, model: str) -> tuple[int, 
 
 @pytest.mark.parametrize("model", MODEL_FILES)
 def test_merged_requests_get_what_triton_answers_each(
-    triton: EmbeddedTriton, tidegate: str, model: str, eventually: Callable[..., None]
+    triton: EmbeddedTriton,
+    tidegate: Tidegate,
+    stop: Callable[[], Callable[[], None]],
+    model: str,
+    eventually: Callable[..., None],
 ) -> None:
     rng = np.random.default_rng(0)
     pictures = [rng.random((1 + index % 2, *SHAPES[model]), np.float32) for index in range(CLIENTS)]
     with (
         triton_grpc.InferenceServerClient(triton.grpc_address) as direct,
-        triton_grpc.InferenceServerClient(tidegate) as through,
+        triton_grpc.InferenceServerClient(tidegate.address) as through,
     ):
+        metadata = direct.get_model_metadata(model)
         rows = sum(len(picture) for picture in pictures)
         before, _ = counts(direct, model)
-        expected = [ask(direct, model, picture)() for picture in pictures]
+        expected = [ask(direct, metadata, model, picture)() for picture in pictures]
         eventually(lambda: counts(direct, model)[0] == before + rows, "Triton to count what it answered directly")
         inferences, executions = counts(direct, model)
-        busy = [ask(through, model, np.zeros(LARGE[model], np.float32)) for _ in range(LARGE_REQUESTS)]
-        waits = [ask(through, model, picture) for picture in pictures]
+        go_on = stop()
+        waits = [ask(through, metadata, model, picture) for picture in pictures]
+        eventually(lambda: queued(tidegate, model) >= LEAST_QUEUED, "requests to queue while Triton stands still")
+        go_on()
         answers = [wait() for wait in waits]
-        for large in busy:
-            large()
-        executions += LARGE_REQUESTS  # which were counted, too
-        rows += LARGE_REQUESTS * LARGE[model][0]
         eventually(lambda: counts(direct, model)[0] == inferences + rows, "Triton to count what it answered")
         assert counts(direct, model)[1] - executions < CLIENTS, "nothing was merged"
     for answer, right in zip(answers, expected, strict=True):
@@ -103,7 +140,7 @@ def read_directly(triton: EmbeddedTriton) -> str:
     return read_text(triton.grpc_address)
 
 
-def test_a_plain_client_reads_the_same_text(read_directly: str, tidegate: str) -> None:
-    through = read_text(tidegate)
+def test_a_plain_client_reads_the_same_text(read_directly: str, tidegate: Tidegate) -> None:
+    through = read_text(tidegate.address)
     assert "determine markers of the coins" in through
     assert through == read_directly
