@@ -101,9 +101,7 @@ class TritonPythonModel:
 """
 
 
-@pytest.mark.parametrize("times", [[2], [3, 1, 2], [-1], [1, -1, 2, 1]])
 def test_a_model_that_sends_its_responses_itself_answers_as_in_a_tritons_stream(
-    times: list[int],
     start_triton: Make,
     add_model: Make,
     serve_here: Make,
@@ -112,17 +110,18 @@ def test_a_model_that_sends_its_responses_itself_answers_as_in_a_tritons_stream(
     request_of: Make,
     tmp_path: Path,
 ) -> None:
-    """Of several responses the first one counts in a stream. A ModelInfer fails with several, and hides an error."""
+    """Of several responses the first one counts in a stream. A ModelInfer fails with several, and hides an error.
+
+    Triton 2.51 dies of streams in which such a model has more than one request: nobody sends it those.
+    """
     (add_model(tmp_path, "m", "max_batch_size: 4") / "model.py").write_text(SENDER)
     triton = start_triton([tmp_path])
-    proxy = serve_here([triton])
-    asked = [request_of("m", {"X": np.full((1, 2), n, np.float32)}, id=str(n)) for n in times]
-    direct = rest_of(open_stream(triton, asked))
-    for _ in range(2):
-        answers, *end = rest_of(open_stream(proxy, asked))
-        assert [answer.infer_response.id for answer in answers] == [str(n) for n in times]
-        assert [answer.error_message for answer in answers] == [answer.error_message for answer in direct[0]]
-        assert [*map(len, (a.infer_response.outputs for a in answers)), *end] == [
-            *map(len, (a.infer_response.outputs for a in direct[0])),
-            *direct[1:],
-        ]
+    for times in ([2], [3, 1, 2], [-1], [1, -1, 2, 1]):
+        proxy = serve_here([triton])
+        asked = [request_of("m", {"X": np.full((1, 2), n, np.float32)}, id=str(n)) for n in times]
+        alone = [rest_of(open_stream(triton, [one])) for one in asked]
+        right = [(a.error_message, a.infer_response.id, len(a.infer_response.outputs)) for (a,), *_ in alone]
+        for _ in range(2):
+            answers, *end = rest_of(open_stream(proxy, asked))
+            assert [(a.error_message, a.infer_response.id, len(a.infer_response.outputs)) for a in answers] == right
+            assert end == [grpc.StatusCode.OK, ""] == list(alone[0][1:])

@@ -90,7 +90,9 @@ class InferStream:
         self._end: RequestFailed | None = None
         """With what it ends when all is answered; None: well."""
         self._relays: dict[tuple[Backend, str], StreamRelay] = {}
-        """The relays, by Triton and model."""
+        """The relays, by Triton and model, or number of a relay for a single request."""
+        self._alone = 0
+        """Relays for single requests, so far."""
         self._strict = guards.asks_for_status(call.metadata)
         self._slots = SlotStreams(
             call,
@@ -245,18 +247,21 @@ class InferStream:
         key = (backend, model if self._inference.is_served(model) else "")
         if self._over or (self._client_done and client is None):
             return
-        if self._client_done and client:  # the other relays were told that there are no more
-            key = (backend, f"{model} {client.request_id}")
+        # One per request where a model sends its responses itself: Triton 2.51 dies of a stream that has two of them.
+        is_alone = client is not None or self._inference.is_left_to_streams(message)
+        if is_alone:
+            self._alone += 1
+            key = (backend, f"{model} {self._alone}")
         relay = self._relays.get(key)
         is_new = relay is None
         if relay is None:
-            relay = self._relays[key] = StreamRelay(self._taken, backend, model)
+            relay = self._relays[key] = StreamRelay(self._taken, backend, model, is_alone=is_alone)
         request, passing = replace(request, header=None), None
         if self._inference.is_scheduled(model):
             passing = BypassedStreamRequest(request, self.settled)
             self._put_in_order(passing, client)
         relay.put((message, request, passing))
-        if self._client_done:
+        if is_alone:
             relay.put(None)
         if is_new:
             self._spawn(self._call, self._run_relay(key, relay))
@@ -320,6 +325,9 @@ class InferStream:
         finally:
             relay.close()
         del self._relays[key]
+        if relay.is_alone and not error:
+            self.settled()
+            return
         self._error = self._error or error
         self._client_done = True
         if error:
@@ -373,14 +381,15 @@ class InferStream:
 
     async def _refuse_unanswered(self, backend: Backend, relay: StreamRelay) -> None:
         """A Triton has ended its stream, and well: what it has not answered by now it never will."""
-        if self._client_done and not relay.unanswered and not relay.is_cut_short:
+        ends_well = self._client_done or relay.is_alone
+        if ends_well and not relay.unanswered and not relay.is_cut_short:
             self._routing.did_well(backend, self._call.owner)
             return
         words = f"Triton at {backend.address} ended the stream early"
         failure = await self._routing.failure(backend, grpc.StatusCode.UNAVAILABLE, words, self._call.owner)
         if self._over:
             return
-        if self._strict or relay.is_cut_short or not self._client_done:  # which may have sent more than was read
+        if self._strict or relay.is_cut_short or not ends_well:  # which may have sent more than was read
             self._end = self._end or failure
         for request, passing in relay.unanswered:
             if passing:

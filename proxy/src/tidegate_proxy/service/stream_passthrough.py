@@ -40,8 +40,12 @@ class BypassedStreamRequest:
 class StreamRelay:
     """Relay of one stream's messages to one Triton, with statistics of the responses."""
 
-    def __init__(self, taken: Callable[[int], None], backend: Backend, model: str) -> None:
-        """Create the stream relay. `taken` is called when a message was sent, with its size."""
+    def __init__(self, taken: Callable[[int], None], backend: Backend, model: str, *, is_alone: bool = False) -> None:
+        """Create the stream relay.
+
+        `taken` is called when a message was sent, with its size. `is_alone`: it is for a single request.
+        """
+        self.is_alone = is_alone
         self._taken = taken
         self._backend = backend
         self._model = model
