@@ -9,6 +9,8 @@ import pytest
 from tritonclient.grpc import model_config_pb2, service_pb2_grpc
 from tritonclient.grpc import service_pb2 as pb
 
+from tests.conftest import wait_until
+
 INPUTS = {
     # model: [(name, data type, dims with rows)]
     "image": [("IMAGE", "FP32", [-1, 3, -1, -1])],
@@ -20,11 +22,11 @@ INPUTS = {
 }
 PLAIN = [("X", "FP32", [-1, 4])]
 CROWD = 20
-MODELS = {*INPUTS, "echo", "crowd", "failing", "expiring", "silent", "tokens"}
+MODELS = {*INPUTS, "echo", "crowd", "failing", "expiring", "patient", "silent", "tokens"}
 
 
 class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    """Answers at once, or as the model is called: `failing`, `expiring`, `silent`, `crowd` (once CROWD are there)."""
+    """Answers at once, or as the model is called: `patient` the last of three, `crowd` once CROWD are there, ..."""
 
     def __init__(self) -> None:
         self.target = ""
@@ -104,6 +106,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
                     context.abort(grpc.StatusCode.UNAVAILABLE, "Request timeout expired")
                 case "picky" if any(request.raw_input_contents[0]):
                     context.abort(grpc.StatusCode.INTERNAL, "indices element out of data bounds")
+                case "patient":
+                    wait_until(lambda: len(self.requests) == 3 and self.in_flight == 1, "the others to be answered")
                 case "silent":
                     self.closing.wait(timeout=120)
             return pb.ModelInferResponse(model_name=request.model_name)

@@ -88,7 +88,7 @@ def test_while_a_policy_hangs_no_probe_is_told_that_all_is_well(
             running = start_call(world, "ModelInfer", request_of("echo", {"X": ROW}), timeout=60)
         else:
             over_http = pool.submit(_get, http, "/v2/models/echo/infer", BODY)
-        assert hang[0].wait(20)
+        assert hang[0].wait(120)
         probe = pool.submit(_get, http, "/v2/health/live")
         assert call(world, "ServerLive", b"", timeout=1)[0] is grpc.StatusCode.DEADLINE_EXCEEDED
         assert not probe.done()

@@ -96,7 +96,7 @@ def test_a_triton_that_was_given_up_is_not_asked_again_before_its_callers_are_to
         membership.give_up(backend, "it hangs")
         return bool(await membership.lost(backend, "cut off"))
 
-    assert asyncio.run_coroutine_threadsafe(cut_off(), proxy.loop).result(20)
+    assert asyncio.run_coroutine_threadsafe(cut_off(), proxy.loop).result(120)
 
 
 def test_a_server_that_is_no_triton_is_named_with_what_it_lacks(at_the_end: Callable[..., None]) -> None:

@@ -31,7 +31,7 @@ class Wire:
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=20)
+        self.socket = socket.create_connection((host, int(port)), timeout=120)
         self.socket.sendall(PREFACE + frame(SETTINGS, 0, 0))
 
     def ask(self, stream: int, method: str = METHOD) -> None:
@@ -101,7 +101,7 @@ def test_a_stream_that_sends_too_much_ends(serve: Callable[..., str], eventually
         with pytest.raises(grpc.RpcError) as refused:
             list(channel.stream_stream(METHOD)(iter([bytes(400_000)] * 5), timeout=60))
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert gone.wait(20), "who works for it is told"
+        assert gone.wait(120), "who works for it is told"
         eventually(lambda: bounds.in_flight_bytes == 0, "what it held to be given back")
 
 
@@ -137,7 +137,7 @@ def test_settings_carry_the_limit_of_streams(limited: Callable[..., Any], wire: 
 
 def test_connections_are_bounded_and_handshakes_end(limited: Callable[..., Any], eventually: Eventually) -> None:
     host, _, port = limited(max_connections=5, request_headers_timeout_s=0.5).address.rpartition(":")
-    silent = [socket.create_connection((host, int(port)), timeout=20) for _ in range(20)]
+    silent = [socket.create_connection((host, int(port)), timeout=120) for _ in range(20)]
     began = time.monotonic()
 
     def ended(connection: socket.socket) -> bool:

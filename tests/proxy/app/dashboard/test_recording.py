@@ -145,17 +145,17 @@ def test_the_command_serves_it_to_whom_it_tells(log: Path) -> None:
         address, _, token = process.stdout.readline().strip().partition("#token=")
         request = urllib.request.Request(f"{address}/hello", headers={"x-tidegate-page": "1"})
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            urllib.request.urlopen(request, timeout=20)
+            urllib.request.urlopen(request, timeout=120)
         request.add_header("authorization", f"Bearer {token}")
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             assert b'"kind":"recording"' in answer.read()
         unknown = urllib.request.Request(f"{address}/timeline?request=999999999", headers=dict(request.header_items()))
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(unknown, timeout=20)
+            urllib.request.urlopen(unknown, timeout=120)
         assert b"is not in this recording" in refused.value.read()
     finally:
         process.send_signal(2)
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
         process.communicate()
 
 

@@ -15,6 +15,7 @@ import grpc
 import numpy as np
 import pytest
 
+from tests.conftest import PATIENCE_S
 from tidegate_proxy.app import metrics_page
 from tidegate_proxy.app.dashboard import viewers
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -36,7 +37,7 @@ def ask(address: str, path: str, method: str = "GET", **headers: str) -> tuple[i
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(f"http://{address}{path}", headers=named, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             return int(answer.status), answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -46,7 +47,7 @@ def ask(address: str, path: str, method: str = "GET", **headers: str) -> tuple[i
 def looking(address: str, **headers: str) -> Iterator[Callable[[], dict[str, Any]]]:
     """Follow the events; what is called gives the next snapshot."""
     request = urllib.request.Request(f"http://{address}/dashboard/events", headers={**ASKS, **headers})
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         assert answer.headers["content-type"] == "text/event-stream"
 
         def following() -> dict[str, Any]:
@@ -98,7 +99,7 @@ def test_what_it_tells_and_that_it_looks_only_while_somebody_does(
         assert (told["requests"], told["actual"]) == (12, 1.0)
         assert [each["share"] for each in told["answers"] if each["name"] == "unchanged"] == [1.0]
         assert {each["why"] for each in told["answers"]} == {""}
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + PATIENCE_S
     while proxy.in_loop(lambda: proxy.engine._witness) is not None:
         assert time.monotonic() < give_up, "it looks on though nobody does"
     assert proxy.engine.reducer._readers == readers
@@ -126,7 +127,7 @@ def test_its_history_is_there_when_it_opens_again(
         told: dict[str, Any] = json.loads(text)
         return told
 
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + PATIENCE_S
     while "echo" not in (told := history())["models"] or len(told["at_s"]) < 3:
         assert time.monotonic() < give_up, told
     echo = told["models"]["echo"]
@@ -205,7 +206,7 @@ def test_one_who_never_reads_holds_no_seat(serve: Make, monkeypatch: pytest.Monk
         stuck.sendall(b"GET /dashboard/events HTTP/1.1\r\nhost: localhost\r\nx-tidegate-page: 1\r\n\r\n")
         stuck.recv(1)  # it is seated
         assert ask(address, "/dashboard/events", **ASKS)[0] == 503
-        give_up = time.monotonic() + 60
+        give_up = time.monotonic() + PATIENCE_S
         while True:
             try:
                 with looking(address):

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import PATIENCE_S
 from tests.proxy.servers.http.by_hand import NOT_FOUND, exchange
 from tidegate_proxy.configuration.settings import CurrentSettings, SettingsHolder
 from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
@@ -166,7 +167,7 @@ def test_a_trickle_is_no_progress(limited: Callable[..., Peer]) -> None:
     peer = limited(HttpLimits(head_s=0.5, body_s=0.5))
     for begun in (HALF_A_HEAD, HALF_A_BODY):
         connection = peer.connect(begun)
-        give_up = time.monotonic() + 20
+        give_up = time.monotonic() + PATIENCE_S
         with contextlib.suppress(ConnectionError):
             while time.monotonic() < give_up:
                 connection.sendall(b"x")
