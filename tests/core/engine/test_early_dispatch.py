@@ -33,7 +33,7 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.engine import FIRST_LEAD_NS, CancelStage, ClockAdvanced, Engine, InvariantViolation, StartStage
-from tidegate.engine.kernel.early_dispatch import MAX_LEAD_FRACTION, MAX_NS
+from tidegate.engine.kernel.in_flight import MAX_LEAD_FRACTION, MAX_LEAD_NS
 from tidegate.host import Plugins
 from tidegate.observation import FirstResponse, TopologyChanged
 from tidegate.sim import EventQueue, Simulation
@@ -51,7 +51,7 @@ Duration = Callable[[int], int]
 def short_stages() -> Iterator[None]:
     """Stages are as short here as they are in timelines."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("tidegate.engine.kernel.early_dispatch.SHORTEST_NS", 0)
+        monkeypatch.setattr("tidegate.engine.kernel.in_flight.MIN_STAGE_NS", 0)
         yield
 
 
@@ -153,7 +153,7 @@ def test_what_is_sent_early_hardly_waits(execution_us: int, there_us: int, back_
     stages_ns = execution_ns + network_latency_ns
     # At most `MAX_LEAD_FRACTION` of what passes between two ends, which is shorter by as much as the batch is sent
     # early.
-    reachable_ns = min(network_latency_ns, MAX_NS, round(MAX_LEAD_FRACTION / (1 + MAX_LEAD_FRACTION) * stages_ns))
+    reachable_ns = min(network_latency_ns, MAX_LEAD_NS, round(MAX_LEAD_FRACTION / (1 + MAX_LEAD_FRACTION) * stages_ns))
     assert sum(far_away.idle_ns[200:]) / 100 <= network_latency_ns - reachable_ns + 0.03 * stages_ns
 
 
@@ -272,7 +272,7 @@ def test_a_stage_that_was_planned_without_a_margin_has_none_to_share() -> None:
 
 
 def test_nothing_is_sent_behind_a_stage_that_is_over_in_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.engine.kernel.early_dispatch.SHORTEST_NS", 10_001)
+    monkeypatch.setattr("tidegate.engine.kernel.in_flight.MIN_STAGE_NS", 10_001)
     engine, script = taught()
     assert engine.next_wake_ns is None
     engine.handle(ClockAdvanced(39_500))

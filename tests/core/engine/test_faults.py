@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import tidegate.engine.kernel.commands
+import tidegate.engine.kernel.policy_runner
 from tests.core.engine import script
 from tests.core.engine.script import PROFILES, Script, arrived, engine_of, run, two_stages
 from tidegate.api import (
@@ -58,9 +58,9 @@ NOT_ON_THE_WAY = {
 
 def methods() -> Iterator[tuple[type | ModuleType, str]]:
     """Every method of every class of the engine, but for those that isolate observers; what commands do."""
-    for name, function in vars(tidegate.engine.kernel.commands).items():
-        if isinstance(function, FunctionType) and function.__module__ == tidegate.engine.kernel.commands.__name__:
-            yield tidegate.engine.kernel.commands, name
+    for name, function in vars(tidegate.engine.kernel.policy_runner).items():
+        if isinstance(function, FunctionType) and function.__module__ == tidegate.engine.kernel.policy_runner.__name__:
+            yield tidegate.engine.kernel.policy_runner, name
     for module in pkgutil.walk_packages(tidegate.engine.__path__, "tidegate.engine."):
         if module.name.endswith(".observers"):
             continue
@@ -265,7 +265,9 @@ def test_whichever_method_fails(where: type | ModuleType, calls: Counter[str], s
 @pytest.mark.parametrize("name", CHECKS)
 def test_whichever_check_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(engine_of(FirstComeFirstServed(SETUP, PolicyOptions()), strict=False))
-    monkeypatch.setattr(tidegate.engine.kernel.commands, name, once(getattr(tidegate.engine.kernel.commands, name)))
+    monkeypatch.setattr(
+        tidegate.engine.kernel.policy_runner, name, once(getattr(tidegate.engine.kernel.policy_runner, name))
+    )
     eventful(world)
     assert_serves(world)
 

@@ -4,8 +4,7 @@ from msgspec.structs import replace
 
 from tidegate.api import Model, Profile, Request
 from tidegate.engine.estimates.expectations import Expectations
-from tidegate.engine.waiting.batch_costs import BatchCosts, WidestRoute
-from tidegate.engine.waiting.fair_queue_group import VisibleRequests
+from tidegate.engine.waiting.fair_queue_group import BatchCosts, VisibleRequests, WidestRoute
 from tidegate.engine.waiting.flows import ClientFlow
 
 FLOW = ClientFlow(1, hurried=True)

@@ -27,7 +27,7 @@ from tests.core.engine.worlds import (
 from tests.examples import examples
 from tidegate.api import AnyCommand, AnyEvent, Commands, Drop, PolicySpec, RequestArrived, StageFinished
 from tidegate.engine import AnyStimulus, ClockAdvanced, Engine, InvariantViolation, PolicyReplaced, StartStage
-from tidegate.engine.kernel.early_dispatch import MAX_NS
+from tidegate.engine.kernel.in_flight import MAX_LEAD_NS
 from tidegate.host import Plugins
 from tidegate.observation import Recorder, read_log
 from tidegate.testing import random_world, run_world
@@ -99,7 +99,7 @@ def test_2_exclusivity_nothing_is_sent_long_before_the_stage_before_it_ends(
             early_ns = event.started_ns - sent[event.batch_id, event.stage]
             if early_ns:
                 ran_ns = before[event.worker_id].ended_ns - before[event.worker_id].started_ns
-                assert early_ns <= min(MAX_NS, ran_ns)
+                assert early_ns <= min(MAX_LEAD_NS, ran_ns)
             before[event.worker_id] = event
 
 

@@ -13,7 +13,7 @@ from tidegate.api import NEVER_NS, Model, Profile, Request, RequestArrived, Setu
 from tidegate.engine import AnyStimulus, ClockAdvanced, Engine, StartStage
 from tidegate.engine.timers import MAX_DEAD_TIMERS, Timers
 from tidegate.engine.waiting.flows import WaitingFlows
-from tidegate.engine.waiting.out_of_order_deadlines import OutOfOrderDeadlines
+from tidegate.engine.waiting.waiting import OutOfOrderDeadlines
 from tidegate.host import Plugins
 
 PLUGINS = Plugins.installed()

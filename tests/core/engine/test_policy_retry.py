@@ -16,7 +16,7 @@ from tidegate.engine import (
     PolicyRestored,
     StartStage,
 )
-from tidegate.engine.kernel.policy_handover import FIRST_BACKOFF_NS, MAX_BACKOFF_NS
+from tidegate.engine.kernel.state import FIRST_BACKOFF_NS, MAX_BACKOFF_NS
 from tidegate.observation import Recorder, read_log
 from tidegate.toolkit import FirstComeFirstServed
 

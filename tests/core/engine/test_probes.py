@@ -5,8 +5,14 @@ from typing import Any
 import pytest
 
 from tidegate.api import Request
-from tidegate.engine.estimates.probes import KNOWN_EVERY, MODEL_EVERY, UNKNOWN_EVERY, ProbeCounts
-from tidegate.engine.estimates.standalone_latency import FIRST_REPORT_STAGES, MAX_APPS
+from tidegate.engine.estimates.standalone_latency import (
+    FIRST_REPORT_STAGES,
+    KNOWN_PROBE_INTERVAL,
+    MAX_APPS,
+    MODEL_PROBE_INTERVAL,
+    UNKNOWN_PROBE_INTERVAL,
+    ProbeCounts,
+)
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 
@@ -25,21 +31,21 @@ def test_an_application_is_seen_alone_a_few_times_and_seldom_from_then_on() -> N
         if probes.wants(of("a")):
             probes.ran_alone(of("a"))
             wanted += 1
-    assert not any(probes.wants(of("a")) for _ in range(KNOWN_EVERY - 1))
+    assert not any(probes.wants(of("a")) for _ in range(KNOWN_PROBE_INTERVAL - 1))
     assert probes.wants(of("a")), "what is known is looked at again"
 
 
 def test_nothing_is_asked_where_an_application_runs_alone_anyway() -> None:
     probes = ProbeCounts()
-    for _ in range(10 * MODEL_EVERY):
+    for _ in range(10 * MODEL_PROBE_INTERVAL):
         probes.ran_alone(of("a"))
         assert not probes.wants(of("a"))
 
 
 def test_names_that_clients_make_up_take_a_bounded_share_of_a_model() -> None:
     probes = ProbeCounts()
-    sent = [f"made up {number // UNKNOWN_EVERY}" for number in range(4 * UNKNOWN_EVERY * MAX_APPS)]
-    assert sum(probes.wants(of(app)) for app in sent) <= UNKNOWN_EVERY * MAX_APPS / MODEL_EVERY + 1
+    sent = [f"made up {number // UNKNOWN_PROBE_INTERVAL}" for number in range(4 * UNKNOWN_PROBE_INTERVAL * MAX_APPS)]
+    assert sum(probes.wants(of(app)) for app in sent) <= UNKNOWN_PROBE_INTERVAL * MAX_APPS / MODEL_PROBE_INTERVAL + 1
 
 
 def scenario(times_ms: dict[str, float], weights: dict[str, int]) -> Scenario:

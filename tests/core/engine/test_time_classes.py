@@ -28,7 +28,7 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.engine import Engine, StartStage
-from tidegate.engine.estimates.time_classes import CLASS_LATENCY_RATIO, TimeClasses
+from tidegate.engine.estimates.shapes import CLASS_LATENCY_RATIO, TimeClasses
 from tidegate.host import Plugins
 from tidegate.host.by_model import ByModel
 from tidegate.observation import AnyEffect, AnyStimulus, PolicyChanged, Recorder, read_log

@@ -28,7 +28,7 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, StartStage
-from tidegate.engine.estimates.timer_latency import TOO_SHORT_NS, UNSEEN_STAGES, WINDOW_WAKE_UPS, TimerLatency
+from tidegate.engine.timers import TOO_SHORT_NS, UNSEEN_STAGES, WINDOW_WAKE_UPS, TimerLatency
 from tidegate.host import Plugins
 from tidegate.sim import Simulation
 

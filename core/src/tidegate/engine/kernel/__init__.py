@@ -1,12 +1,9 @@
 """The engine itself: applies one event after the other to the state, calls the policy and checks its commands.
 
-engine           the interface of drivers: BEGIN HERE
+engine           the interface of drivers, with events that are rejected, and the observers: BEGIN HERE
 event_handlers   applies an event to the state
-policy_runner    calls the policy, and replaces one that fails
-commands         checks the policy's commands (invariants) and applies them
-state            the state of an engine
-in_flight        batches that were dispatched; early_dispatch: when a busy worker may be given its next batch
-policy_handover  the current policy, how another one takes over, and when one that failed is tried again
-refusals         events that are rejected
-observers        the observers of an engine; validation: consistency checks of the state, in tests
+policy_runner    calls the policy, checks its commands (invariants) and applies them, and replaces one that fails
+state            the state of an engine, with the current policy and how another one takes over
+in_flight        batches that were dispatched, and when a busy worker may be given its next batch
+validation       consistency checks of the state, in tests
 """

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from tidegate.api import (
     NEVER_NS,
+    AnyCommand,
     BatchFailed,
     Policy,
     PolicyOptions,
@@ -22,19 +23,18 @@ from tidegate.api import (
     TimerFired,
     TimerLatencyUpdated,
     Worker,
+    WorkerDelayed,
     WorkerJoined,
     WorkerLost,
+    WorkerReady,
 )
 from tidegate.engine.estimates.expectations import Expectations
 from tidegate.engine.kernel.event_handlers import EventHandlers
 from tidegate.engine.kernel.invariants import InvariantViolation
-from tidegate.engine.kernel.observers import Observers
-from tidegate.engine.kernel.policy_handover import Policies, PolicyRetry
 from tidegate.engine.kernel.policy_runner import PolicyRunner, worker_readiness_events
-from tidegate.engine.kernel.refusals import REFUSABLE_EVENTS, check_event
-from tidegate.engine.kernel.state import EngineState
+from tidegate.engine.kernel.state import EngineState, Policies, PolicyRetry
 from tidegate.engine.kernel.validation import validate
-from tidegate.engine.state_tables import InFlightBatch
+from tidegate.engine.state_tables import InFlightBatch, Reservations
 from tidegate.observation import (
     AnyEffect,
     AnyStimulus,
@@ -42,6 +42,7 @@ from tidegate.observation import (
     EngineRestarted,
     EngineSettings,
     Observer,
+    ObserverRemoved,
     OutcomeCounts,
     PolicyChanged,
     PolicyOverran,
@@ -52,6 +53,121 @@ from tidegate.observation import (
     TopologyChanged,
 )
 from tidegate.toolkit import FirstComeFirstServed
+
+
+class Observers:
+    """Observers of one engine; isolates the engine from their exceptions."""
+
+    def __init__(self, observers: Sequence[Observer], *, strict: bool) -> None:
+        """Create the list. `strict`: exceptions of observers reach the caller, as for the assertions of tests."""
+        self._observers = list(observers)
+        self._strict = strict
+        self._removed: list[AnyEffect] = []
+        """Not yet reported."""
+        self.watch = bool(observers)
+        """Whether anybody watches, or did and is still to be reported: `handled` need not be called otherwise."""
+
+    def add(self, observer: Observer) -> None:
+        """Add an observer, which sees everything from the next event on."""
+        self._observers.append(observer)
+        self.watch = True
+
+    def remove(self, observer: Observer) -> None:
+        """Remove an observer; without effect if it was removed already."""
+        self._observers = [each for each in self._observers if each is not observer]
+        self.watch = bool(self._observers or self._removed)
+
+    def started(self, policy: str, options: dict[str, object], setup: Setup, settings: EngineSettings) -> None:
+        """Notify the observers before the first event of the policy's name, options, setup and engine settings."""
+        for observer in tuple(self._observers):
+            try:
+                observer.started(policy, options, setup, settings)
+            except Exception as fault:
+                self._remove(observer, fault)
+
+    def handled(self, event: AnyStimulus, commands: list[AnyCommand], effects: list[AnyEffect]) -> list[AnyEffect]:
+        """Notify the observers of an event; return the effects that concern observers since the last one."""
+        broken = []
+        for observer in self._observers:
+            try:
+                observer.handled(event, commands, effects)
+            except Exception as fault:
+                broken.append((observer, fault))
+        for observer, raised in broken:
+            self._remove(observer, raised)
+        return self._reported() if self._removed else []
+
+    def close(self) -> list[AnyEffect]:
+        """Notify the observers after the last event."""
+        for observer in tuple(self._observers):
+            try:
+                observer.close()
+            except Exception as fault:
+                self._remove(observer, fault)
+        return self._reported()
+
+    def _remove(self, observer: Observer, fault: Exception) -> None:
+        if self._strict:
+            raise fault
+        self._observers.remove(observer)
+        self._removed.append(ObserverRemoved(type(observer).__name__, f"{type(fault).__name__}: {fault}"))
+
+    def _reported(self) -> list[AnyEffect]:
+        removed, self._removed = self._removed, []
+        self.watch = bool(self._observers)
+        return removed
+
+
+REFUSABLE_EVENTS = frozenset({WorkerJoined, TopologyChanged, PolicyChanged, TimerFired, WorkerReady, WorkerDelayed})
+"""Event types that can be rejected; all others are always applied."""
+
+
+def check_event(event: AnyStimulus, state: EngineState, policies: Policies | None) -> None:
+    """Raise an error if an engine in this state must reject an event; nothing is changed.
+
+    `policies`: creates a policy by name; None: the engine keeps its own. Raises ValueError for a worker without
+    profiles, an inconsistent topology or a policy that cannot be created, InvariantViolation for a timer.
+    """
+    try:
+        match event:
+            case WorkerJoined():
+                state.expectations.check([event.worker], state.models)
+                state.policy.check_worker(event.worker)
+            case TopologyChanged():
+                _check_plan(event, state.policy, state.fleet.bookings, state.expectations)
+            case PolicyChanged():
+                _check_policy(event, state, policies)
+            case TimerFired() | WorkerReady() | WorkerDelayed():
+                raise InvariantViolation(3, f"{type(event).__name__} is told by the engine, not by its driver")
+    except (InvariantViolation, ValueError):
+        raise
+    except Exception as fault:  # such as a policy's, over models that it does not expect
+        raise ValueError(f"the check of {type(event).__name__} broke: {type(fault).__name__}: {fault}") from fault
+
+
+def _check_policy(event: PolicyChanged, state: EngineState, policies: Policies | None) -> None:
+    if policies is None:
+        raise ValueError("this engine keeps its policy: make it with Engine(..., policies=plugins.make_policy)")
+    setup = state.succession.setup(state.models.values(), (), state.next_batch_id)
+    try:
+        policy = policies(event.policy, setup, event.options)
+        policy.check_plan(state.models.values(), state.fleet.workers.values())
+    except Exception as fault:
+        raise ValueError(f"policy {event.policy!r} cannot take over: {fault}") from fault
+
+
+def _check_plan(
+    event: TopologyChanged, policy: Policy, bookings: Mapping[int, Reservations], expectations: Expectations
+) -> None:
+    wanted = {worker.id: worker for worker in event.workers}
+    for worker_id, booked in bookings.items():
+        if booked.stages and wanted.get(worker_id, booked.worker) != booked.worker:
+            raise ValueError(f"{booked.worker.name!r} is busy and is to be another worker: give that a new id")
+    policy.check_plan(event.models, event.workers)
+    extended = Expectations(expectations.profiles.values(), learn=False)
+    extended.extend(event.profiles, event.models)
+    extended.check(event.workers, {model.name: model for model in event.models})
+
 
 _FOLLOWED = frozenset({TopologyChanged, PolicyChanged, PolicyOverran})
 """Events with which another policy takes over."""

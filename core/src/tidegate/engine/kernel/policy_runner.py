@@ -1,18 +1,24 @@
-"""Passes events to the policy and applies its commands; replaces a policy that fails."""
+"""Passes events to the policy, checks and applies its commands, and replaces a policy that fails."""
 
 from collections.abc import Callable, Iterable, Iterator
 
 from tidegate.api import (
+    Advise,
+    AnyCommand,
     AnyEvent,
     Batch,
+    CancelTimer,
     Dispatch,
     Drop,
     Policy,
     PolicyOptions,
+    Preempt,
     ProfileUpdated,
     Request,
     RequestArrived,
     RequestCancelled,
+    Reroute,
+    SetTimer,
     Setup,
     Stage,
     TimerLatencyUpdated,
@@ -20,11 +26,17 @@ from tidegate.api import (
     WorkerJoined,
     WorkerReady,
 )
-from tidegate.engine.kernel import commands
-from tidegate.engine.kernel.invariants import EngineStateError
+from tidegate.engine.kernel.invariants import EngineStateError, InvariantViolation, check_deadlines, check_dispatch
 from tidegate.engine.kernel.state import EngineState
 from tidegate.engine.waiting import DEADLINE_UNREACHABLE, Notification
-from tidegate.observation import ObserverRemoved, PolicyOverran, PolicyReplaced, PolicyRestored, PolicyTraceObserver
+from tidegate.observation import (
+    CancelStage,
+    ObserverRemoved,
+    PolicyOverran,
+    PolicyReplaced,
+    PolicyRestored,
+    PolicyTraceObserver,
+)
 from tidegate.toolkit import FirstComeFirstServed
 
 
@@ -68,7 +80,7 @@ class PolicyRunner:
         before = len(state.commands)
         try:
             for command in self._succession.policy.handle(event):
-                commands.apply(state, command)
+                apply(state, command)
                 state.commands.append(command)
         except EngineStateError:
             raise
@@ -179,7 +191,7 @@ class PolicyRunner:
         batch = Batch(state.policy.new_batch_id(), first.model, tuple(request.id for request in requests), stages)
         self._succession.own_batches.add(batch.id)
         state.commands.append(Dispatch(batch))
-        commands.start_batch(state, batch, requests, rows)
+        start_batch(state, batch, requests, rows)
 
     def show_late(self, requests: Iterable[Request]) -> None:
         """Pass late requests to the policy as arrivals, if it does not see them yet."""
@@ -322,3 +334,72 @@ def worker_readiness_events(state: EngineState, but_for: int | None = None) -> I
             booked.free_ns = state.now_ns
             if ready := readiness(state, ready_id):
                 yield ready
+
+
+def apply(state: EngineState, command: AnyCommand) -> None:
+    """Apply a policy's command and append its effects.
+
+    Raises InvariantViolation, before anything changed, if the policy is at fault; EngineStateError if the engine is.
+    """
+    try:
+        _carry_out(state, command)
+    except InvariantViolation:
+        raise
+    except Exception as fault:
+        raise EngineStateError(f"{type(command).__name__}: {type(fault).__name__}: {fault}") from fault
+
+
+def _carry_out(state: EngineState, command: AnyCommand) -> None:
+    match command:
+        case Dispatch():
+            _dispatch(state, command.batch)
+        case SetTimer():
+            state.succession.timers.set(command.key, command.at_ns)
+        case CancelTimer():
+            state.succession.timers.cancel(command.key)
+        case Drop():
+            _drop(state, command)
+        case Preempt():
+            _preempt(state, command)
+        case Reroute():
+            state.flights.reroute(state.now_ns, command)
+        case Advise():
+            state.effects.append(command)
+        case _:
+            raise InvariantViolation(1, f"{command!r} is no command")
+
+
+def _dispatch(state: EngineState, batch: Batch) -> None:
+    fleet, queued = state.fleet, state.waiting.queued
+    taken, rows = check_dispatch(state.now_ns, state.next_batch_id, batch, queued, state.models, fleet.bookings)
+    if not state.policy.is_best_effort(batch.model):
+        check_deadlines(batch, taken, rows, fleet.workers, state.expectations.profiles)
+    start_batch(state, batch, taken, rows)
+
+
+def start_batch(state: EngineState, batch: Batch, taken: list[Request], rows: int) -> None:
+    """Remove `taken`, the requests of a batch, from their queue and start the batch. `rows`: their rows in total."""
+    state.next_batch_id = batch.id + 1
+    state.succession.offered.difference_update([stage.worker_id for stage in batch.stages])
+    state.waiting.starts(batch.model, taken, rows, sum(stage.duration_ns for stage in batch.stages))
+    state.flights.start_batch(state.now_ns, batch, taken, rows)
+
+
+def _drop(state: EngineState, command: Drop) -> None:
+    request = state.waiting.queued.pop(command.request_id, None)
+    if request is None:
+        raise InvariantViolation(1, f"request {command.request_id} is dropped but not queued")
+    if doubted := state.expectations.doubt(state.now_ns, request, state.fleet.idle):
+        state.reprieved.append((request, doubted))
+        return
+    if state.waiting.give_up(state.now_ns, request):
+        state.dropped(command)
+
+
+def _preempt(state: EngineState, command: Preempt) -> None:
+    flight = state.flights.get(command.batch_id)
+    if flight is None or not flight.running:
+        raise InvariantViolation(3, f"batch {command.batch_id} is preempted but does not run")
+    if not flight.preempted:
+        flight.preempted = True
+        state.effects.append(CancelStage(flight.batch, flight.stage))

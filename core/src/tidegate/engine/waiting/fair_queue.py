@@ -8,8 +8,7 @@ from tidegate.api import NEVER_NS, Model, Request, Worker
 from tidegate.api.model import DEFAULT_PRIORITY
 from tidegate.engine.estimates.expectations import Expectations
 from tidegate.engine.state_tables import WorkerTable
-from tidegate.engine.waiting.batch_costs import WidestRoute
-from tidegate.engine.waiting.fair_queue_group import FairQueueGroup
+from tidegate.engine.waiting.fair_queue_group import FairQueueGroup, WidestRoute
 from tidegate.engine.waiting.priority_classes import PriorityClasses
 
 
