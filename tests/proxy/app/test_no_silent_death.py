@@ -54,7 +54,7 @@ CUT_OFF = 0
 """Instead of an HTTP status: the connection was closed, which tells a client as well."""
 AT_ONCE = {
     "tidegate.engine.kernel.in_flight",
-    "tidegate.engine.kernel.observers",
+    "tidegate.engine.kernel.engine",
     "tidegate.observation.reducer",
     "tidegate_baselines.fifs",
     "tidegate_proxy.scheduling.driver",

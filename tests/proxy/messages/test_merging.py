@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy.messages.merging import ScatterError
 from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, ModelSignature, TensorSpec
 from tidegate_proxy.messages.request import InferenceRequest, open_envelope
-from tidegate_proxy.scheduling.payload import BatchPayload, OutputSizes, StageTarget
+from tidegate_proxy.scheduling.in_flight import BatchPayload, OutputSizes, StageTarget
 
 if TYPE_CHECKING:
     from tidegate_proxy.tritons.backend import Backend

@@ -16,7 +16,7 @@ from tidegate_proxy.messages.merging import ScatterError, read_answer
 from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, ModelSignature, signature_of
 from tidegate_proxy.messages.padding import ResizedTensor, TensorResize, join, write
 from tidegate_proxy.messages.request import InferenceRequest, open_envelope
-from tidegate_proxy.scheduling.payload import BatchPayload, OutputSizes, StageTarget
+from tidegate_proxy.scheduling.in_flight import BatchPayload, OutputSizes, StageTarget
 from tidegate_proxy.tritons.batching_mode import consent_of
 from tidegate_proxy.tritons.declared_padding import padding_of
 from tidegate_proxy.tritons.shared_memory import SharedRegion

@@ -2,10 +2,9 @@
 
 driver           admits requests and executes the engine's effects
 clock            wakes the engine when a timer is due
-in_flight        waiting clients, within the limits of the queue, and running stages
+in_flight        waiting clients, within the limits of the queue; running stages, and the tensors of their batches
 stages           batches in flight through Tritons; paces those that one Triton would merge
 slots            requests that occupy a worker from their dispatch to their last response
-payload          the tensors of a batch, in messages or in shared memory
 failures         retries after a failed batch, and detection of poison requests
 membership       Tritons that take part: joins, losses, outlier ejection
 """

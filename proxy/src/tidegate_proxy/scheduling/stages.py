@@ -21,9 +21,15 @@ from tidegate_proxy.messages.request import InferenceRequest, PendingRequest
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.clock import LiveEngine
 from tidegate_proxy.scheduling.failures import FailureVerdict, Recovery
-from tidegate_proxy.scheduling.in_flight import PendingRequests, RunningStages, StageRun
+from tidegate_proxy.scheduling.in_flight import (
+    BatchPayload,
+    OutputSizes,
+    PendingRequests,
+    RunningStages,
+    StageRun,
+    StageTarget,
+)
 from tidegate_proxy.scheduling.membership import OutlierDetector
-from tidegate_proxy.scheduling.payload import BatchPayload, OutputSizes, StageTarget
 from tidegate_proxy.scheduling.slots import OccupiedSlots, Slot, SlotWaiter
 from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER_METHOD
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog

@@ -27,8 +27,7 @@ from tidegate_proxy.messages.model_signature import split_elements
 from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.observability.observability import Metrics
 from tidegate_proxy.scheduling.driver import Driver
-from tidegate_proxy.scheduling.in_flight import StageRun
-from tidegate_proxy.scheduling.payload import BatchPayload, OutputSizes, StageTarget
+from tidegate_proxy.scheduling.in_flight import BatchPayload, OutputSizes, StageRun, StageTarget
 from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.transport import CallFailed, Metadata
 from tidegate_proxy.tritons.backend import INFER_METHOD, Backend
