@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 import pytest
 import yaml
@@ -156,6 +157,13 @@ class Tidegate:
                 found.append((Path(f"/proc/{pid}/comm").read_text().strip(), int(pid)))
         return [pid for name, pid in sorted(found) if name.startswith(title)]
 
+    def queued(self, model: str) -> float:
+        """How many requests of a model wait for a batch, by its own metrics, for which it has to `listen`."""
+        address = self.output.split("metrics")[1].strip().rstrip("/")
+        with urlopen(f"http://{address}/metrics", timeout=PATIENCE_S) as page:
+            found = re.search(rf'^tidegate_queue_length{{model="{model}"}} (\S+)$', page.read().decode(), re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
     def ask_to_stop(self) -> None:
         """Ask it to end as a person would; once, since a second signal may find it past its handlers."""
         if not self._asked_to_stop:
@@ -257,6 +265,36 @@ def start_tidegate(
         return tidegate.start()
 
     return start
+
+
+@pytest.fixture
+def stand_still() -> Iterator[Callable[..., Callable[[], None]]]:
+    """`go_on = stand_still(triton, ...)`: their processes stand still until `go_on()`, so that requests queue.
+
+    However fast anything is: what is merged is then decided by what waits, which a test can look at.
+    """
+    stopped: list[EmbeddedTriton] = []
+
+    def go_on() -> None:
+        while stopped:
+            os.kill(stopped.pop().pid, signal.SIGCONT)
+
+    def stop(*tritons: EmbeddedTriton) -> Callable[[], None]:
+        for triton in tritons:
+            stopped.append(triton)
+            os.kill(triton.pid, signal.SIGSTOP)
+        return go_on
+
+    yield stop
+    go_on()
+
+
+UNHURRIED: dict[str, Any] = {
+    "listen": {"grpc": "127.0.0.1:0", "metrics": "127.0.0.1:0"},
+    "limits": {"health_timeout_s": PATIENCE_S},
+    "batch_verification": {"fraction": 0},
+}
+"""Configuration of a Tidegate whose Tritons may stand still, of which a test counts the executions."""
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:

@@ -1,15 +1,11 @@
 """The main job: real models, generated, served by the real Triton, asked through Tidegate and directly."""
 
-import os
-import re
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -18,7 +14,7 @@ import tritonclient.grpc as triton_grpc
 import yaml
 
 from demo.read_text import MODEL_FILES, model_path
-from tests.conftest import Tidegate
+from tests.conftest import UNHURRIED, Tidegate
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model
 
@@ -47,35 +43,9 @@ def tidegate(
 ) -> Tidegate:
     """One that runs nothing of its own accord: the test counts what Triton executes."""
     config = tmp_path_factory.mktemp("tidegate") / "tidegate.yaml"
-    listen = {"grpc": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
-    told = {
-        "tritons": [triton.grpc_address],
-        "policy": request.param,
-        "listen": listen,
-        "batch_verification": {"fraction": 0},
-    }
+    told = {"tritons": [triton.grpc_address], "policy": request.param, **UNHURRIED}
     config.write_text(yaml.safe_dump(told))
     return start_tidegate([], config=config)
-
-
-@pytest.fixture
-def stop(triton: EmbeddedTriton) -> Iterator[Callable[[], Callable[[], None]]]:
-    """`go_on = stop()`: Triton's process stands still until `go_on()`."""
-
-    def stopped() -> Callable[[], None]:
-        os.kill(triton.pid, signal.SIGSTOP)
-        return lambda: os.kill(triton.pid, signal.SIGCONT)
-
-    yield stopped
-    os.kill(triton.pid, signal.SIGCONT)
-
-
-def queued(tidegate: Tidegate, model: str) -> float:
-    """Read from the metrics how many requests of the model wait for a batch."""
-    address = tidegate.output.split("metrics")[1].strip().rstrip("/")
-    with urlopen(f"http://{address}/metrics") as page:
-        found = re.search(rf'^tidegate_queue_length{{model="{model}"}} (\S+)$', page.read().decode(), re.MULTILINE)
-    return float(found[1]) if found else 0.0
 
 
 def ask(
@@ -101,7 +71,7 @@ def counts(client: triton_grpc.InferenceServerClient, model: str) -> tuple[int, 
 def test_merged_requests_get_what_triton_answers_each(
     triton: EmbeddedTriton,
     tidegate: Tidegate,
-    stop: Callable[[], Callable[[], None]],
+    stand_still: Callable[..., Callable[[], None]],
     model: str,
     eventually: Callable[..., None],
 ) -> None:
@@ -117,9 +87,9 @@ def test_merged_requests_get_what_triton_answers_each(
         expected = [ask(direct, metadata, model, picture)() for picture in pictures]
         eventually(lambda: counts(direct, model)[0] == before + rows, "Triton to count what it answered directly")
         inferences, executions = counts(direct, model)
-        go_on = stop()
+        go_on = stand_still(triton)
         waits = [ask(through, metadata, model, picture) for picture in pictures]
-        eventually(lambda: queued(tidegate, model) >= LEAST_QUEUED, "requests to queue while Triton stands still")
+        eventually(lambda: tidegate.queued(model) >= LEAST_QUEUED, "requests to queue while Triton stands still")
         go_on()
         answers = [wait() for wait in waits]
         eventually(lambda: counts(direct, model)[0] == inferences + rows, "Triton to count what it answered")

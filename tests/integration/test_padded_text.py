@@ -13,6 +13,7 @@ import yaml
 
 from bench.dynamic_models.ocr import AS_THEY_ARE, write_lines
 from demo.read_text import model_path
+from tests.conftest import UNHURRIED
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model
 
@@ -60,17 +61,26 @@ def read(answer: Picture) -> list[int]:
 
 @pytest.mark.slow
 def test_padded_by_tidegate_is_padded_by_its_clients_and_reads_nearly_as_unpadded(
-    recognizer: EmbeddedTriton, lines: list[Picture], start_tidegate: Callable[..., Any], tmp_path: Path
+    recognizer: EmbeddedTriton,
+    lines: list[Picture],
+    start_tidegate: Callable[..., Any],
+    stand_still: Callable[..., Callable[[], None]],
+    eventually: Callable[..., None],
+    tmp_path: Path,
 ) -> None:
     """The recognizer looks at all of a line: what is to its right matters a little, whoever has put it there.
 
     So equal is what clients would have got who had padded; to unpadded lines the stated tolerance applies.
     """
-    document = {"tritons": [recognizer.grpc_address], "policy": "fifs", "models": {MODEL: SAID}}
+    document = {"tritons": [recognizer.grpc_address], "policy": "fifs", "models": {MODEL: SAID}, **UNHURRIED}
     (tmp_path / "tidegate.yaml").write_text(json.dumps(document))
     tidegate = start_tidegate([], config=tmp_path / "tidegate.yaml")
     with ThreadPoolExecutor(len(lines)) as pool:
-        answers = list(pool.map(lambda line: ask(tidegate.address, line), lines))
+        go_on = stand_still(recognizer)
+        asked = [pool.submit(ask, tidegate.address, line) for line in lines]
+        eventually(lambda: tidegate.queued(MODEL) >= len(lines) - 2, "lines to queue while Triton stands still")
+        go_on()
+        answers = [line.result() for line in asked]
     with triton_grpc.InferenceServerClient(recognizer.grpc_address) as client:
         (statistics,) = client.get_inference_statistics(MODEL).model_stats
     assert 0 < statistics.execution_count < len(lines), "none shared a batch"

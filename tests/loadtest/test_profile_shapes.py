@@ -77,7 +77,6 @@ def test_every_shape_is_measured_and_a_kind_named(triton: str, tmp_path: Path) -
     for measured, elements in ((narrow, 20), (wide, 120)):
         for rows, median_ms in _median_ms(measured).items():
             assert median_ms >= rows * elements * MS_PER_ELEMENT, "faster than the model can be"
-    assert _median_ms(narrow)[1] < _median_ms(wide)[1]
     for measured in (narrow, wide):
         assert f"{measured.shape} 1 {_median_ms(measured)[1]:.2f}" in told
         assert f"{measured.shape}: l(b) = {measured.alpha_ms:.3f} ms * b + {measured.beta_ms:.3f} ms" in told
@@ -166,7 +165,7 @@ def test_real_inputs_are_measured_by_the_shapes_that_they_have(triton: str, tmp_
     _run(*where, "--most-shapes", "2")
     narrow, wide = read_profiles(file).profiles
     assert [each.shape for each in (narrow, wide)] == [NARROW, WIDE]
-    assert _median_ms(narrow)[4] < _median_ms(wide)[4]
+    assert _median_ms(wide)[4] >= 4 * 120 * MS_PER_ELEMENT, "faster than the model can be"
     _run(*where, "--shape", "MASK:0:30;PIXELS:2,30")
     assert len(read_profiles(file).profiles) == 3
     told = _run(*where, "--shape", "MASK:0:7;PIXELS:2,7", status=1)

@@ -56,7 +56,7 @@ def test_a_rate_limit_rejects_with_the_time_to_try_again_and_costs_other_tenants
         assert start_call(proxy, "ModelInfer", message, metadata=_of("unnamed")).exception() is None
     statuses = []
     for _ in range(2):
-        connection = http.client.HTTPConnection(proxy.serving.http_address, timeout=20)
+        connection = http.client.HTTPConnection(proxy.serving.http_address, timeout=60)
         connection.request("POST", "/v2/models/echo/infer", BODY, {"X-Tenant": "web"})
         answer = connection.getresponse()
         statuses.append(answer.status)

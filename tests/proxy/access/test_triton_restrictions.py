@@ -108,7 +108,7 @@ def over_http() -> Iterator[Ask]:
     connections = []
 
     def ask(proxy: Any, method: str, path: str, body: bytes | None = None, headers: Any = None) -> int:  # noqa: ANN401
-        connections.append(http.client.HTTPConnection(proxy.serving.http_address, timeout=20))
+        connections.append(http.client.HTTPConnection(proxy.serving.http_address, timeout=60))
         connections[-1].request(method, path, body, headers or {})
         with connections[-1].getresponse() as response:
             response.read()
@@ -125,9 +125,9 @@ def over_grpc(proxy: Any, method: str, message: bytes, metadata: Mapping[str, st
     with grpc.insecure_channel(proxy.address) as channel:
         try:
             if "Stream" in method:
-                list(channel.stream_stream(SERVICE_PREFIX + method)(iter([message]), metadata=pairs, timeout=20))
+                list(channel.stream_stream(SERVICE_PREFIX + method)(iter([message]), metadata=pairs, timeout=60))
             else:
-                channel.unary_unary(SERVICE_PREFIX + method)(message, metadata=pairs, timeout=20)
+                channel.unary_unary(SERVICE_PREFIX + method)(message, metadata=pairs, timeout=60)
         except grpc.RpcError as error:
             return "restricted" if "restricted" in error.details() else str(error.code().name)
     return "OK"
@@ -166,14 +166,14 @@ def answers(grpc_address: str, http_address: str) -> dict[str, object]:
             answer: object
             try:
                 if "Stream" in method:
-                    stream = channel.stream_stream(method)(iter([message]), metadata=pairs, timeout=20)
+                    stream = channel.stream_stream(method)(iter([message]), metadata=pairs, timeout=60)
                     answer = [str(service_pb2.ModelStreamInferResponse.FromString(each)) for each in stream]
                 else:
-                    answer = channel.unary_unary(method)(message, metadata=pairs, timeout=20)
+                    answer = channel.unary_unary(method)(message, metadata=pairs, timeout=60)
             except grpc.RpcError as error:
                 answer = (error.code(), error.details())
             said[f"{call} {key}"] = answer
-    connection = http.client.HTTPConnection(http_address, timeout=20)
+    connection = http.client.HTTPConnection(http_address, timeout=60)
     for ((verb, path), body), key in product(PATHS_ALIKE.items(), KEYS):
         connection.request(verb, path, body, key)
         response = connection.getresponse()
@@ -226,7 +226,7 @@ def test_what_is_left_to_a_triton_is_said(
     assert f"Triton at {of_all.grpc_address} refuses " in caplog.text
     assert "does not know which models it has" in caplog.text
     assert "give the header in tritons.N.headers" in caplog.text
-    connection = http.client.HTTPConnection(proxy.serving.metrics_address, timeout=20)
+    connection = http.client.HTTPConnection(proxy.serving.metrics_address, timeout=60)
     connection.request("GET", "/metrics")
     page = connection.getresponse().read().decode()
     connection.close()

@@ -25,7 +25,7 @@ def serve(serve_here: Serve, start_fake: Callable[..., Any]) -> Serve:
 def _status(address: str, path: str = "/metrics", **headers: str) -> int:
     request = urllib.request.Request(f"http://{address}{path}", headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             assert b"tidegate_build_info" in answer.read()
             return int(answer.status)
     except urllib.error.HTTPError as error:

@@ -52,7 +52,7 @@ def _http(
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(url, body, given)
     try:
-        with urllib.request.urlopen(request, timeout=20, context=tls) as answer:
+        with urllib.request.urlopen(request, timeout=60, context=tls) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()

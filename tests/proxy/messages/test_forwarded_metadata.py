@@ -151,7 +151,7 @@ def _told(address: str, *headers: str, host: str = "") -> tuple[int, str]:
         *headers,
     ]
     name, _, port = address.partition(":")
-    with socket.create_connection((name, int(port)), timeout=20) as connection:
+    with socket.create_connection((name, int(port)), timeout=60) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
         response = http.client.HTTPResponse(connection)
         response.begin()

@@ -272,7 +272,7 @@ def test_owners_of_http_requests_are_those_of_their_headers_and_are_recorded(
     )
     body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}]})
     for headers in ({"Tenant-ID": "over http"}, {}):
-        connection = http.client.HTTPConnection(proxy.serving.http_address, timeout=20)
+        connection = http.client.HTTPConnection(proxy.serving.http_address, timeout=60)
         connection.request("POST", "/v2/models/echo/infer", body, headers)
         assert connection.getresponse().status == 200
         connection.close()

@@ -71,7 +71,7 @@ class Instances(Split):
         return len(self.tritons[0].calls)
 
     async def until_there(self, stages: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.there < stages:
                 await asyncio.sleep(0)
 
@@ -136,7 +136,7 @@ def test_what_was_sent_in_advance_is_in_the_way_until_a_stage_ends() -> None:
             await asyncio.sleep(BEGINS_WITHIN_NS / 1e9)  # by then they have begun
             for _ in range(2):
                 instances.send()
-            async with asyncio.timeout(20):  # both are for instances that run another stage
+            async with asyncio.timeout(60):  # both are for instances that run another stage
                 while len(instances.driver.running) < 4:
                     await asyncio.sleep(0)
             assert instances.there == 3
@@ -154,7 +154,7 @@ def test_nothing_is_sent_for_clients_that_left_meanwhile() -> None:
         try:
             instances.send()
             assert instances.driver.leave(instances.send())
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while instances.driver.engine.in_flight > 1:
                     await asyncio.sleep(0)
             assert instances.there == 1

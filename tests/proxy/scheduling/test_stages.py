@@ -171,7 +171,7 @@ class Split:
 
     async def called(self, *numbers: int) -> Triton:
         """One of these Tritons, as soon as it is called."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 for number in numbers:
                     if self.tritons[number].calls:
@@ -205,7 +205,7 @@ async def _left_while_the_first_stage_runs(split: Split) -> None:
     head = await split.called(0)
     assert split.driver.leave(client)
     head.answer("Y", bytes(4 * WIDTH))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while split.driver.engine.in_flight:
             await asyncio.sleep(0.001)
 
@@ -215,7 +215,7 @@ async def _refused_by_the_second(split: Split) -> None:
     (await split.called(0)).answer("Y", bytes(4 * WIDTH))
     tail = await split.called(1, 2)
     tail.calls.pop(0)(None, grpc.StatusCode.INTERNAL, "it breaks")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while split.driver.engine.in_flight:
             await asyncio.sleep(0.001)
 
@@ -252,7 +252,7 @@ def test_those_that_wait_for_a_worker_that_is_given_up_leave_nothing() -> None:
                 (await split.called(0)).answer("Y", bytes(4 * WIDTH))
             hung = await split.called(1)
             assert len(split.driver.running._between) == 1
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while split.driver.running._between:
                     split.driver.membership.give_up_overdue(cast("Backend", hung))
                     await asyncio.sleep(0.001)

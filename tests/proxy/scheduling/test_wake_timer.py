@@ -28,7 +28,7 @@ class Rings:
 
     async def next(self) -> int:
         """When it rings next."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self._rang.wait()
         self._rang.clear()
         return self.at_ns[-1]

@@ -69,7 +69,7 @@ class asking:
     """Of the HTTP service of a proxy."""
 
     def __init__(self, proxy: Any) -> None:  # noqa: ANN401
-        self._connection = http.client.HTTPConnection(proxy.serving.http_address, timeout=20)
+        self._connection = http.client.HTTPConnection(proxy.serving.http_address, timeout=60)
 
     def __enter__(self) -> Callable[..., tuple[int, bytes]]:
         return self._ask
@@ -363,7 +363,7 @@ def test_the_status_of_a_region_that_nobody_registered(
     region: str, triton: EmbeddedTriton, ask: Callable[..., tuple[int, bytes]], proxy: object, call: Callable[..., Any]
 ) -> None:
     path = f"/v2/systemsharedmemory/region/{region}/status"
-    direct = http.client.HTTPConnection(triton.http_address, timeout=20)
+    direct = http.client.HTTPConnection(triton.http_address, timeout=60)
     direct.request("GET", path)
     response = direct.getresponse()
     assert ask("GET", path) == (response.status, response.read()) == (404, ask("GET", path)[1])

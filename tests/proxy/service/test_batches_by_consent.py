@@ -15,6 +15,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
+from tests.conftest import UNHURRIED
 from tests.examples import few
 from tidegate_proxy.app.proxy import Proxy
 from tidegate_proxy.configuration.config import ModelConfig
@@ -91,8 +92,11 @@ def http(address: str, model: str, arrays: list[Any]) -> Iterator[Any]:
             yield client.infer(model, [given]).as_numpy("Y")
 
 
-def judge(proxy: Proxy, model: str) -> Counter[str]:
-    """How many answers are right and wrong, of many clients at once, a third of them each way."""
+def judge(proxy: Proxy, model: str, once_sent: Callable[[], object] = bool) -> Counter[str]:
+    """How many answers are right and wrong, of many clients at once, a third of them each way.
+
+    `once_sent` is called while they wait.
+    """
     ways = (unary, streamed, http)
 
     def ask(number: int) -> Counter[str]:
@@ -108,7 +112,9 @@ def judge(proxy: Proxy, model: str) -> Counter[str]:
         )
 
     with ThreadPoolExecutor(CLIENTS) as pool:
-        return sum(pool.map(ask, range(CLIENTS)), Counter())
+        asked = pool.map(ask, range(CLIENTS))
+        once_sent()
+        return sum(asked, Counter())
 
 
 def serve_policy(serve_here: Make, triton: EmbeddedTriton, policy: str, **options: Any) -> Proxy:  # noqa: ANN401
@@ -149,9 +155,19 @@ def test_no_answer_is_wrong(
 
 
 @pytest.mark.parametrize("model", ["unbatched", "batched"])
-def test_what_the_operator_has_merged_is_merged(model: str, normalizing: EmbeddedTriton, serve_here: Make) -> None:
-    proxy = serve_policy(serve_here, normalizing, "fifs", models={model: {"scheduling": "batched"}})
-    assert judge(proxy, model)["wrong"] > CLIENTS  # which is why it takes a word
+def test_what_the_operator_has_merged_is_merged(
+    model: str, normalizing: EmbeddedTriton, serve_here: Make, stand_still: Make, eventually: Make
+) -> None:
+    said = {model: {"scheduling": "batched"}}
+    limits = UNHURRIED["limits"]
+    proxy = serve_policy(serve_here, normalizing, "fifs", models=said, limits=limits)
+    go_on = stand_still(normalizing)
+
+    def once_sent() -> None:
+        eventually(lambda: proxy.engine.queued > CLIENTS, "requests to queue while Triton stands still")
+        go_on()
+
+    assert judge(proxy, model, once_sent)["wrong"]  # which is why it takes a word
 
 
 def test_what_happens_to_every_model_is_told(
@@ -167,7 +183,7 @@ def test_what_happens_to_every_model_is_told(
     proxy = here.serving
 
     def page() -> dict[str, dict[str, Any]]:
-        with urllib.request.urlopen(f"http://{proxy.metrics_address}/models", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://{proxy.metrics_address}/models", timeout=60) as answer:
             return {model["name"]: model for model in json.load(answer)}
 
     def scheduling() -> list[str]:

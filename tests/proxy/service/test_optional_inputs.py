@@ -78,7 +78,7 @@ def test_they_get_tritons_word_beside_others_and_the_policy_stays(
     with pytest.raises(InferenceServerException) as refused:
         connect(triton).infer(model, [])
     sets = [(), ("A",), ("A", "B")]
-    calls = [start_call(proxy, "ModelInfer", message(model, *sets[number % 3]), timeout=20) for number in range(30)]
+    calls = [start_call(proxy, "ModelInfer", message(model, *sets[number % 3]), timeout=60) for number in range(30)]
     for number, (code, answer) in enumerate(map(outcome, calls)):
         if number % 3:
             raw = service_pb2.ModelInferResponse.FromString(answer).raw_output_contents[0]
@@ -95,7 +95,7 @@ def post(address: str, model: str) -> tuple[int, bytes]:
     """The status and body for a request over HTTP that has no inputs."""
     request = Request(f"http://{address}/v2/models/{model}/infer", b'{"inputs":[]}', method="POST")
     try:
-        with urlopen(request, timeout=20) as answer:
+        with urlopen(request, timeout=60) as answer:
             return answer.status, answer.read()
     except HTTPError as error:
         return error.code, error.read()

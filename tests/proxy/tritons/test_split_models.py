@@ -21,6 +21,7 @@ import typer
 from tritonclient.utils import InferenceServerException
 from typer.testing import CliRunner
 
+from tests.conftest import UNHURRIED
 from tests.proxy.fixtures.split_model import infer, write_config
 from tidegate_proxy.commands.doctor import doctor
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -119,7 +120,9 @@ def tritons(start_triton: Make, repositories: dict[str, Path]) -> dict[str, Embe
 @pytest.fixture(scope="module")
 def tidegate(tritons: dict[str, EmbeddedTriton], start_tidegate: Make, tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: ANN401
     """in front of all three."""
-    return start_tidegate([], config=write_config(tmp_path_factory.mktemp("config"), tritons, LAYOUT))
+    listen = {**UNHURRIED["listen"], "http": "127.0.0.1:0"}
+    config = write_config(tmp_path_factory.mktemp("config"), tritons, LAYOUT, **{**UNHURRIED, "listen": listen})
+    return start_tidegate([], config=config)
 
 
 def http_address(tidegate: Any) -> str:  # noqa: ANN401
@@ -144,30 +147,36 @@ def test_the_answer_is_that_of_the_whole_model(tidegate: Any, connect: Make, wid
         assert (response.id, response.model_name, response.model_version) == (f"request {index}", "m", "1")
 
 
-@pytest.mark.parametrize("width", [3, 40_000], ids=["sent", "shared"])
 def test_many_clients_share_batches(
     tidegate: Any,  # noqa: ANN401
     tritons: dict[str, EmbeddedTriton],
     connect: Make,
-    width: int,
+    stand_still: Make,
+    eventually: Make,
 ) -> None:
-    client = connect(tidegate)
+    """Whether their tensors are sent or shared."""
+    client, counting = connect(tidegate), connect(tritons["fast-0"])
 
     def executions() -> int:
-        (counted,) = connect(tritons["fast-0"]).get_inference_statistics("m.3-5").model_stats
+        (counted,) = counting.get_inference_statistics("m.3-5").model_stats
         return int(counted.execution_count)
 
-    def ask(index: int) -> None:
+    def ask(index: int, width: int) -> None:
         x = np.full((1, width), index - 30.0)
         outputs = None if index % 3 else [triton_grpc.InferRequestedOutput("Y")]
         answer = infer(client, x, outputs=outputs)
         np.testing.assert_array_equal(answer.as_numpy("Y"), x / 2 + 1)
         assert (answer.as_numpy("SAID") is None) == (index % 3 == 0)
 
-    before = executions()
-    with ThreadPoolExecutor(24) as pool:
-        list(pool.map(ask, (number for number in range(72) if number - 30 != 26)))
-    assert executions() - before < 60, "nothing was merged"
+    for width in (3, 40_000):
+        before, go_on = executions(), stand_still(*tritons.values())
+        with ThreadPoolExecutor(24) as pool:
+            asked = [pool.submit(ask, number, width) for number in range(24)]
+            eventually(lambda: tidegate.queued("m") >= 12, "requests to queue while the Tritons stand still")
+            go_on()
+            for one in asked:
+                one.result()
+        assert executions() - before < 24, "nothing was merged"
 
 
 def test_the_doctor_sees_one_model_and_holds_its_slo_against_the_layout(

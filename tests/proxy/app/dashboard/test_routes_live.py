@@ -152,7 +152,7 @@ def test_pages_of_other_sites_learn_nothing(serve: Make) -> None:
     assert ask(address, "/dashboard/what-if", **ASKS)[0] == 405
     assert ask(address, "/dashboard/nothing", **ASKS)[0] == 404
     assert ask(address, "/dashboard/at?ms=5", **ASKS)[0] == 400
-    policy = urllib.request.urlopen(f"http://{address}/dashboard", timeout=20).headers["content-security-policy"]
+    policy = urllib.request.urlopen(f"http://{address}/dashboard", timeout=60).headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
 

@@ -39,7 +39,7 @@ class Peer:
     def connect(self, sent: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
         """A connection on which something was sent, from an address of this machine."""
         host, _, port = self.http_server.http_address.rpartition(":")
-        connection = socket.create_connection((host, int(port)), timeout=20, source_address=(source, 0))
+        connection = socket.create_connection((host, int(port)), timeout=60, source_address=(source, 0))
         self._opened.append(connection)
         connection.sendall(sent)
         return connection
