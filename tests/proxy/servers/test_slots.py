@@ -2,7 +2,10 @@
 
 import json
 import socket
+import threading
 from collections.abc import Callable
+from http.client import IncompleteRead
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -16,6 +19,7 @@ from tidegate_proxy.servers import streams as streams_module
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
+LISTEN = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
 STREAMS = 6
 SLOTS = 2
 RESPONSES = 40
@@ -182,10 +186,9 @@ def test_calls_and_http_wait_for_the_slots_of_a_model_without_batches(
     eventually: Make,
 ) -> None:
     gate_file.unlink(missing_ok=True)
-    listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
     tritons = [{"grpc": tokens.grpc_address, "http": tokens.http_address}]
     models = {"flat": {"max_concurrency": "instances", "slo_ms": 60_000}, "tokens": {"max_concurrency": 1}}
-    proxy = serve_here([tokens], tritons=tritons, models=models, listen=listen)
+    proxy = serve_here([tokens], tritons=tritons, models=models, listen=LISTEN)
     message = request_of("flat", {"X": np.ones((1,), np.float32)}, id="mine")
     calls = [start_call(proxy, "ModelInfer", message) for _ in range(2)]
     stream = open_stream(proxy, [message, message])
@@ -215,6 +218,53 @@ def test_calls_and_http_wait_for_the_slots_of_a_model_without_batches(
         )
         eventually(lambda: proxy.engine.in_flight or proxy.serving.bounds.in_flight_bytes >= 2_000_000, "the body")
         assert not proxy.engine.in_flight, "a client that is still sending has no slot"
+
+
+class _BrokenOff(BaseHTTPRequestHandler):
+    """Answers half of what it announces."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", "100")
+        self.end_headers()
+        self.wfile.write(b"half")
+        self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep the output clean."""
+
+
+@pytest.mark.parametrize("models", [{}, {"flat": {"max_concurrency": 1}}], ids=["bypassed", "slots"])
+def test_a_response_that_breaks_off_is_no_answer(
+    tokens: EmbeddedTriton,
+    gate_file: Path,
+    serve_here: Make,
+    call: Make,
+    request_of: Make,
+    eventually: Make,
+    models: dict[str, Any],
+) -> None:
+    gate_file.touch()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _BrokenOff) as broken:
+        thread = threading.Thread(target=broken.serve_forever)
+        thread.start()
+        tritons = [{"grpc": tokens.grpc_address, "http": f"127.0.0.1:{broken.server_port}"}]
+        proxy = serve_here([tokens], tritons=tritons, models=models, listen=LISTEN)
+        metrics = proxy.serving.driver.observability.metrics
+        message = request_of("flat", {"X": np.ones((1,), np.float32)})
+        assert call(proxy, "ModelInfer", message)[0] is grpc.StatusCode.OK
+        request = Request(f"http://{proxy.serving.http_address}/v2/models/flat/infer", b"{}")
+        with pytest.raises(IncompleteRead), urlopen(request, timeout=60) as answer:
+            answer.read()
+        broken.shutdown()
+        thread.join()
+    if models:
+        eventually(lambda: proxy.engine.tally.failed == 1, "the request to fail")
+        assert proxy.engine.tally.answered == 1
+    else:
+        eventually(lambda: metrics.bypassed["flat", "failed"] == 1, "it to be counted as failed")
+        assert metrics.bypassed["flat", "answered"] == 1
 
 
 def test_a_client_that_reads_slowly_does_not_fill_the_memory(

@@ -264,6 +264,7 @@ class HttpApplication:
             await exchange.reply(infer_response.failure(rejected))
             return
         sent_ns = tried_ns = time.monotonic_ns()
+        is_answered = False
         while True:
             routing = self._routing
             if is_inference:
@@ -272,8 +273,9 @@ class HttpApplication:
                 triton = routing.route(model, "http", route.api)
             triton.passes(model)
             try:
-                await self._forwarder.stream(triton, call, body, exchange.send)
-                if is_inference and exchange.status == _OK:
+                is_complete = await self._forwarder.stream(triton, call, body, exchange.send)
+                is_answered = is_complete and exchange.status == _OK
+                if is_inference and is_answered:
                     routing.took(triton, model, tried_ns)
                 break
             except TritonUnreachable as failed:
@@ -288,7 +290,7 @@ class HttpApplication:
             finally:
                 triton.passed(model)
         if self._passed_through and is_inference:
-            self._passed_through(model, route.version, sent_ns=sent_ns, ok=exchange.status == _OK)
+            self._passed_through(model, route.version, sent_ns=sent_ns, ok=is_answered)
 
     async def _inside(
         self, exchange: HttpExchange, body: bytes | AsyncIterator[bytes], model: str

@@ -89,8 +89,8 @@ class HttpForwarder:
         except (aiohttp.ClientError, TimeoutError) as failed:
             return unreachable(triton, failed)
 
-    async def stream(self, triton: Backend, call: HttpCall, body: bytes | AsyncIterator[bytes], send: Send) -> None:
-        """Forward a call and stream its response to the client.
+    async def stream(self, triton: Backend, call: HttpCall, body: bytes | AsyncIterator[bytes], send: Send) -> bool:
+        """Forward a call and stream its response to the client; return whether the response was complete.
 
         Raises TritonUnreachable as long as nothing has been sent. A response that breaks off leaves the client's
         response incomplete, and the server library closes the connection. If the Triton is given up meanwhile, the
@@ -110,8 +110,9 @@ class HttpForwarder:
             if not begun:
                 raise TritonUnreachable(str(failed)) from failed
             log.warning("response cut off by triton", extra={"triton": triton.http_url, "error": str(failed)})
-            return
+            return False
         await send({"type": "http.response.body", "body": b""})
+        return True
 
     def _request(
         self, triton: Backend, call: HttpCall, body: bytes | AsyncIterator[bytes]

@@ -44,7 +44,7 @@ class HttpSlots:
                     if not exchange.started:
                         await exchange.reply(infer_response.failure(slot))
                     return
-                if await self._send(exchange, call, body, slot):
+                if exchange.started or await self._send(exchange, call, body, slot):
                     return
         finally:
             self._inference.leave(waiter)  # without effect once it has ended
@@ -62,12 +62,15 @@ class HttpSlots:
         model = call.route.model
         slot.backend.passes(model)
         try:
-            await self._forwarder.stream(slot.backend, call, body, send)
+            is_complete = await self._forwarder.stream(slot.backend, call, body, send)
         except TritonUnreachable as failed:
             await self._routing.unreachable(slot.backend, str(failed))
             slot.failed(grpc.StatusCode.UNAVAILABLE, f"Triton at {slot.backend.http_url} cannot be reached: {failed}")
             return False
         finally:
             slot.backend.passed(model)
-        slot.finished()
-        return True
+        if is_complete:
+            slot.finished()
+        else:
+            slot.failed(grpc.StatusCode.UNAVAILABLE, f"Triton at {slot.backend.http_url} broke its response off")
+        return is_complete
