@@ -58,7 +58,9 @@ def test_the_attainment_is_the_recorded_one() -> None:
 def test_stalls_are_recorded() -> None:
     """Without them a policy that leaves no time for them looks better than the one that served."""
     assert recorded()[1].simulation.stalls is None
-    found = recorded(stalls={"probability": 0.03, "factor": 10})[1].simulation.stalls
+    scenario = recorded(stalls={"probability": 0.03, "factor": 10})[1]
+    assert Scenario.model_validate(scenario.model_dump(mode="json", exclude_defaults=True)) == scenario
+    found = scenario.simulation.stalls
     assert found is not None
     assert found.probability == pytest.approx(0.03, abs=0.012)
     assert isinstance(found.factor, Constant)

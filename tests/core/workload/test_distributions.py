@@ -7,6 +7,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from tidegate.workload.distributions import AnyDistribution, Constant, LogNormal, Normal, ValueTable, choosing_from
+from tidegate.workload.simulated import StallSpec
 
 READ: TypeAdapter[Constant | LogNormal | Normal | ValueTable] = TypeAdapter(AnyDistribution)
 
@@ -14,6 +15,9 @@ READ: TypeAdapter[Constant | LogNormal | Normal | ValueTable] = TypeAdapter(AnyD
 def test_a_number_is_a_constant() -> None:
     three = READ.validate_python(3)
     assert three == Constant(value=3)
+    section = StallSpec(probability=0.1, factor=three)
+    written = section.model_dump(mode="json", exclude_defaults=True)
+    assert StallSpec.model_validate(written) == section, "as `recommend` writes and reads scenarios"
     draw = three.drawing_from(Random(0))
     assert [draw(), draw()] == [3, 3]
     assert (three.smallest, three.largest) == (3, 3)

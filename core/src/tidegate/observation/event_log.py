@@ -52,6 +52,7 @@ class Recorder(Observer):
     def started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:
         """Write the header line: policy name, options, setup and engine settings."""
         self._write(LogHeader(LOG_VERSION, policy, options, setup, settings))
+        self._out.flush()
 
     def handled(self, event: AnyStimulus, commands: Sequence[AnyCommand], effects: Sequence[AnyEffect]) -> None:
         """Write one line for a stimulus."""

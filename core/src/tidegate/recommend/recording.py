@@ -118,7 +118,10 @@ def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[RecordedT
         if request.deadline_ns < NEVER_NS:
             slos_ns[request.model].append(request.deadline_ns - request.arrival_ns)
     if len(at_ns) < MIN_REQUESTS or not at_ns[-1] > at_ns[0]:
-        raise RecordingError(f"{len(at_ns)} requests were recorded: record at least {MIN_REQUESTS}, under load")
+        raise RecordingError(
+            f"{len(at_ns)} scheduled requests were recorded: record at least {MIN_REQUESTS}, under load (those that "
+            "bypass the scheduler, as all do in shadow mode, are not recorded)"
+        )
     if idle := sorted(set(known) - set(sizes)):
         known_models = [name for name in known if name not in idle]
     else:

@@ -9,7 +9,7 @@ from random import Random
 from statistics import NormalDist
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_serializer, model_validator
 
 from tidegate.workload.section import ScenarioSection
 
@@ -43,6 +43,10 @@ class Constant(Distribution):
 
     distribution: Literal["constant"] = "constant"
     value: float = Field(ge=0)
+
+    @model_serializer
+    def _to_number(self) -> float:
+        return self.value
 
     def drawing_from(self, rng: Random) -> Draw:
         """Return a function that returns the value and draws nothing."""
