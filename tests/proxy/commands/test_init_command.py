@@ -48,9 +48,9 @@ def test_what_it_writes_is_right_and_says_something_of_every_model(triton: Embed
     assert lines["echo:"].split("#")[1].split() == ["echo:", "{slo_ms:", "100}"]
     assert lines["echo:"].endswith("batched up to 4 rows: tidegate_scheduling of its config says so")
     assert lines["patient:"].endswith("; SLO of 600000 ms in its config.pbtxt")
-    (in_force,) = [line for line in text.splitlines() if " are in force: " in line]
-    assert "patient" in in_force
-    assert "echo" not in in_force
+    (own_slo,) = [line for line in text.splitlines() if " in their config.pbtxt: " in line]
+    assert "patient" in own_slo
+    assert "echo" not in own_slo
     assert lines["chain:"].endswith("bypassed to a Triton: ensemble: its steps are scheduled by Triton")
     status, out = _run("check", path, "--online")
     assert status == 0, out

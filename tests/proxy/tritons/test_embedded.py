@@ -269,6 +269,10 @@ def test_what_the_machine_lacks_is_named_with_the_remedy(monkeypatch: pytest.Mon
 def test_reasons_fall_back_to_the_last_lines() -> None:
     assert log.failure_reasons("one\n\ntwo") == ["one", "two"]
     assert log.failure_reasons("") == []
+    row = "| m | 1 | UNAVAILABLE: Invalid argument: unable to find backend library for backend 'onnxruntime' |"
+    (reason,) = log.failure_reasons(row)
+    assert reason.startswith("model 'm': Invalid argument: unable")
+    assert reason.endswith("has the Python backend only: `tidegate generate MODEL.onnx -o FOLDER`)")
 
 
 def test_a_flag_of_later_releases_is_named(tmp_path: Path) -> None:

@@ -50,5 +50,6 @@ def _renamed_path(path: PurePath, name: str) -> Path:
 
 def _renamed(text: str, name: str) -> str:
     words = name.split("-")
+    text = text.replace("[Tidegate](../../README.md)", "Tidegate")
     text = text.replace("tidegate_template", f"tidegate_{'_'.join(words)}")
     return text.replace("Template", "".join(word.capitalize() for word in words)).replace("template", name)

@@ -225,7 +225,7 @@ def _no_such_field(location: Location, kind: type[BaseModel]) -> str:
     """Return a suggestion for an unknown field: a similar name, its place elsewhere, or the known fields."""
     if meant := _meant(location, kind):
         return f"there is no such field; did you mean {meant}?"
-    if elsewhere := next(_shards(kind, str(location[-1])), None):
+    if elsewhere := next(_places_of(kind, str(location[-1])), None):
         return f"there is no such field here; did you mean {elsewhere}?"
     return f"there is no such field; there are: {', '.join(_fields_at(location[:-1], kind)) or 'none'}"
 
@@ -243,7 +243,7 @@ def _fields_at(location: Location, kind: type[BaseModel]) -> list[str]:
     return list(dict.fromkeys(field for each in at if _is_model(each) for field in each.model_fields))
 
 
-def _shards(kind: type[BaseModel], name: str) -> Iterator[str]:
+def _places_of(kind: type[BaseModel], name: str) -> Iterator[str]:
     """Where in a document there is a field of this name, those nearest to the top first: `models.*.slo_ms`."""
     seen, level = {kind}, [("", kind)]
     while level:

@@ -207,7 +207,10 @@ class ShadowWindow:
                 "batches: see tidegate profile"
             )
         if requests < MIN_REQUESTS or blocks < MIN_BLOCKS:
-            return f"{requests} requests in {blocks} blocks of {BLOCK_NS // NS_PER_S} s are too few"
+            return (
+                f"too few requests: {requests} in {blocks} blocks of {BLOCK_NS // NS_PER_S} s; {MIN_REQUESTS} in "
+                f"{MIN_BLOCKS} blocks are needed"
+            )
         if worst_error <= MAX_CALIBRATION_ERROR:
             return ""
         if abs(error) <= MAX_CALIBRATION_ERROR:

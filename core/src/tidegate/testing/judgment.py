@@ -60,7 +60,7 @@ def _pools() -> dict[str, Any]:
 
 JUDGED_SCENARIOS: Mapping[str, Mapping[str, Any]] = {
     "usual": _world(2350),
-    "more load than they bear": _world(3000),
+    "more load than they sustain": _world(3000),
     "rows: log-normal, mean 4": _world(
         560, models=[{**_MODEL, "rows": {"distribution": "lognormal", "mean": 4, "cv": 1}}]
     ),

@@ -101,10 +101,8 @@ def _report(examination: "Examination", file: str) -> None:
 
     console = Console(soft_wrap=True, highlight=False)
     scheduled = sum(service.model is not None for service in examination.facts.services.values())
-    console.print(
-        f"{escape(file)}: {len(examination.facts.services)} models, {scheduled} of which are scheduled, the "
-        "others passed on as they come"
-    )
+    bypassed = len(examination.facts.services) - scheduled
+    console.print(f"{escape(file)}: models: {scheduled} scheduled, {bypassed} bypass the scheduler")
     print_settings(console, examination.facts.services.values(), file)
     serious = [each for each in examination.findings if each.severity != "advice" and each.rule != "unreachable"]
     if serious:

@@ -63,11 +63,11 @@ tritons:
 
 
 def _slos_in_force(facts: DoctorFacts) -> str:
-    """Return a line that names the models whose SLO is in force."""
+    """Return a line that names the models whose SLO is set in a config.pbtxt."""
     names = [name for name, service in facts.services.items() if service.slo_ms is not None]
     if not names:
-        return "The SLOs below are examples; none is in force."
-    return f"The SLOs below are examples, but those in a config.pbtxt are in force: {', '.join(names)}."
+        return "The SLOs below are examples; none is set."
+    return f"The SLOs below are examples, but these models have one in their config.pbtxt: {', '.join(names)}."
 
 
 def _model_lines(facts: DoctorFacts) -> Iterator[str]:

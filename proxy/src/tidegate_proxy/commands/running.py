@@ -148,18 +148,21 @@ def announce(proxy: "Proxy", title: str = "policy", *, is_whole: bool = True) ->
     scheduled = ", ".join(proxy.catalog.models) or "no model"
     console = Console(soft_wrap=True, highlight=False)
     console.print(
-        f"[bold]{title:<8}[/] {proxy.config.policy.name} over {len(proxy.catalog.workers)} workers: {scheduled}"
+        f"[bold]{title:<9}[/] {proxy.config.policy.name} over {len(proxy.catalog.workers)} workers: {scheduled}"
     )
     if not proxy.config.shadow:
         _announce_slos(console, proxy)
     else:
         assumed = ", ".join(proxy.trial.shadow.assumed)
         judged = f"; judged as if scheduling: batched were set for {assumed}" if assumed else ""
-        console.print(f"[bold]shadow[/]   nothing is scheduled: all requests bypass the scheduler{escape(judged)}")
+        recorded = "; event_log stays empty" if proxy.config.event_log else ""
+        console.print(
+            f"[bold]shadow[/]    nothing is scheduled: all requests bypass the scheduler{escape(judged + recorded)}"
+        )
     if proxy.config.canary is not None:
         share = f"{proxy.config.canary:.3g}" if proxy.config.canary < 0.001 else f"{100 * proxy.config.canary:g} %"
         console.print(
-            f"[bold]canary[/]   {share} of the time all requests are scheduled, else all bypass the scheduler"
+            f"[bold]canary[/]    {share} of the time all requests are scheduled, else all bypass the scheduler"
         )
     if is_whole:
         announce_addresses(proxy.address, proxy.http_address, proxy.metrics_address, proxy.has_dashboard)
@@ -180,7 +183,7 @@ def _announce_slos(console: "Console", proxy: "Proxy") -> None:
             if model.slo_ns is not None and model.on_deadline_miss == action
         ]
         if slos:
-            console.print(f"[bold]SLO[/]      {escape(', '.join(slos))}: {effect}")
+            console.print(f"[bold]SLO[/]       {escape(', '.join(slos))}: {effect}")
 
 
 def announce_addresses(grpc: str, http: str, metrics: str, has_dashboard: bool = False) -> None:
@@ -192,12 +195,12 @@ def announce_addresses(grpc: str, http: str, metrics: str, has_dashboard: bool =
 
     console = Console(soft_wrap=True, highlight=False)
     if http:
-        console.print(f"[bold]HTTP[/]     {http}")
+        console.print(f"[bold]HTTP[/]      {http}")
     if metrics:
-        console.print(f"[bold]metrics[/]  {metrics}/metrics")
+        console.print(f"[bold]metrics[/]   {metrics}/metrics")
         if has_dashboard:
             console.print(f"[bold]dashboard[/] http://{metrics}/dashboard")
-    console.print(f"[bold]gRPC[/]     {grpc}")
+    console.print(f"[bold]gRPC[/]      {grpc}")
     console.file.flush()
 
 

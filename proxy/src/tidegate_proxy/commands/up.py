@@ -263,7 +263,7 @@ def _say(console: "Console", folder: Path, state: "RunningState", remedy: str) -
     for what, address in (("HTTP", state.http), ("metrics", state.metrics and f"{state.metrics}/metrics")):
         if address:
             console.print(f"[bold]{what:8}[/] {address}")
-    console.print(f"[bold]gRPC[/]     {state.grpc}")
+    console.print(f"[bold]gRPC[/]      {state.grpc}")
     console.print(f"[dim]{escape(str(folder))} is up; {escape(remedy)}[/]")
 
 

@@ -265,7 +265,7 @@ def _about_changes(snapshot: MetricsSnapshot) -> Iterable[Metric]:
     for outcome, each in sorted(snapshot.change_times.items()):
         times.add_metric((outcome,), each.count, each.sum_ns * _PER_NS)
     yield times
-    gpus = GaugeMetricFamily("tidegate_layout_gpus", "GPUs that the layout in force takes; shares count as such.")
+    gpus = GaugeMetricFamily("tidegate_layout_gpus", "GPUs that the current layout takes; shares count as such.")
     gpus.add_metric((), snapshot.layout_gpus)
     yield gpus
 

@@ -232,11 +232,11 @@ def _why_not(
         return "the model has no SLO"
     if min(scheduled.requests, passed.requests) < MIN_REQUESTS or min(of_scheduled, of_passed) < MIN_BLOCKS:
         rare = MAX_BLOCKS * min(share, 1 - share)
-        seldom = "the share" if share < 0.5 else "what passes"
-        hopeless = f", and {seldom} has only some {rare:.2g} in ten minutes" if rare < 2 * MIN_BLOCKS else ""
+        rare_group = "scheduled" if share < 0.5 else "bypassed"
+        hopeless = f", and ten minutes have about {rare:.2g} {rare_group} blocks" if rare < 2 * MIN_BLOCKS else ""
         return (
-            f"{scheduled.requests} scheduled in {of_scheduled} blocks and {passed.requests} passed in {of_passed} "
-            f"are too few: {MIN_REQUESTS} in {MIN_BLOCKS} blocks are not{hopeless}"
+            f"too few requests: {scheduled.requests} scheduled in {of_scheduled} blocks, {passed.requests} bypassed in "
+            f"{of_passed}; {MIN_REQUESTS} in {MIN_BLOCKS} blocks of each are needed{hopeless}"
         )
     return ""
 

@@ -11,6 +11,8 @@ _ERROR_LINE = re.compile(r"^E\d{4} [\d:.]+ \d+ [\w.]+:\d+\] (?P<text>.*)$")
 _UNMARKED_LINE = re.compile(r"(?:^error: (?=.)|(?=unrecognized option|Error parsing text-format))(?P<text>.+)$")
 # Every machine without a GPU logs this one.
 _HARMLESS = ("CudaDriverHelper has not been initialized",)
+_NO_BACKEND = "unable to find backend library"
+ONNX_REMEDY = "(the nvidia-pytriton wheel has the Python backend only: `tidegate generate MODEL.onnx -o FOLDER`)"
 _BIND_FAILURE = re.compile(
     r"already in use|address in use|Failed to bind|Unable to bind|failed to start .* service", re.I
 )
@@ -61,6 +63,8 @@ def _unavailable_models(lines: list[str]) -> list[str]:
 def _essence(status: list[str]) -> str:
     """Shorten a Python exception of several lines to its message and its innermost frame."""
     text = [line for line in status if line]
+    if any(_NO_BACKEND in line for line in text):
+        return f"{' '.join(text)} {ONNX_REMEDY}"
     if "At:" not in text:
         return " ".join(text)
     at = text.index("At:")
