@@ -3,7 +3,7 @@
 # Compiled modules are kept even where the machine says not to: the tests start hundreds of Pythons.
 export PYTHONDONTWRITEBYTECODE =
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(shell command -v $(name) >/dev/null 2>&1 && $(name) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' >/dev/null 2>&1 && echo $(name))))
-MEMBERS = core[sim] proxy[embedded,nvml,tracing] plugins/baselines plugins/symphony[planner] plugins/ppipe[planner] plugins/orloj plugins/paris_elsa[planner] plugins/inss[planner] repo_generator triton_models[early-exit] loadtest[locust]
+MEMBERS = core[sim] proxy[embedded,nvml,tracing] plugins/baselines plugins/symphony[planner] plugins/ppipe[planner] plugins/orloj plugins/paris_elsa[planner] plugins/inss[planner] repo_generator triton_models loadtest[locust]
 BIN = .venv/bin
 SOURCES = core/src proxy/src plugins/baselines/src plugins/symphony/src plugins/ppipe/src plugins/orloj/src plugins/paris_elsa/src plugins/inss/src plugins/template repo_generator/src triton_models/src loadtest/src
 

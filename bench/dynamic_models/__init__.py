@@ -2,7 +2,7 @@
 
     python -m bench.dynamic_models [--model NAME ...] [--loads 0.3 0.5 ...] [--rounds N] [--json FILE] [--pages FOLDER]
 
-`ocr`, `detector`, `file_types` and `digits` each describe a model and its inputs (`case`); `baselines` has the
+`ocr`, `detector` and `file_types` each describe a model and its inputs (`case`); `baselines` has the
 contenders that serve it; `measuring` measures a single caller; `loads` sends Poisson arrivals to all contenders,
 alternating. Unpadded text lines, for a Tidegate that pads them, are measured only on request: `--model text_lines
 --tidegate padded=bench/dynamic_models/padded_lines.yaml`. Each contender has its own tritonserver with one instance of
@@ -19,7 +19,6 @@ MODULES = {
     "text_direction": "ocr",
     "text_detection": "detector",
     "file_types": "file_types",
-    "digits": "digits",
 }
 """Module that describes each model."""
 ON_REQUEST = {"text_lines": "ocr"}

@@ -15,7 +15,7 @@ from bench.dynamic_models.case import Case, package_folder
 
 MODEL = package_folder("magika") / "models" / "standard_v3_3" / "model.onnx"
 FILES = 96
-PACKAGES = ("bench", "skimage", "sklearn", "onnx", "locust", "magika", "tidegate_loadtest")
+PACKAGES = ("bench", "skimage", "onnx", "locust", "magika", "tidegate_loadtest")
 """Packages whose files are classified: sources, pictures, tables, libraries, pages."""
 ENDS, BLOCK, PADDING = 1024, 4096, 256
 """Bytes used from either end, bytes read there, and the value for padding."""

@@ -28,15 +28,13 @@ from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model
 
 Arrays = dict[str, NDArray[Any]]
-UNTRAINED = [name for name in MODULES if name != "digits"]
-"""tests/triton_models has the other one, which takes its time to be trained."""
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
     """The ONNX file and the folder of inputs of every model."""
     found = {}
-    for name in UNTRAINED:
+    for name in MODULES:
         folder = tmp_path_factory.mktemp(name)
         found[name] = (folder / "model.onnx", folder / "inputs")
         found[name][1].mkdir()

@@ -2,8 +2,7 @@
 
 Each is a folder with one `model.py`, to be copied into the version folder of a model repository. That file imports
 nothing of Tidegate, so the repository works where this package is not installed. `emulated_gpu` emulates the execution
-time of a GPU, `onnx_runner` runs ONNX files; `early_exit` is not such a folder: it trains a network whose latency
-depends on its input, and writes it as an ONNX file.
+time of a GPU, `onnx_runner` runs ONNX files.
 """
 
 from pathlib import Path
