@@ -9,9 +9,8 @@ from importlib import import_module
 from bench.fault_injection.hazard import Hazard
 
 NAMES = (
-    "foreign_memory", "merge_keys", "hanging_policy", "hung_triton", "failing_backend", "greedy_neighbor",
-    "slow_first_runs", "lone_requests", "poisoned_batches", "without_slo", "rolling_tritons", "replaced_tidegate",
-    "large_json", "cancellations", "drain_budget", "kills",
+    "merge_keys", "hung_triton", "slow_first_runs", "lone_requests", "without_slo", "rolling_tritons",
+    "replaced_tidegate", "cancellations", "drain_budget", "kills",
 )  # fmt: skip
 """Modules of this package, the most dangerous hazard first."""
 
