@@ -24,7 +24,7 @@ def tell_tally(proxy: "Proxy") -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    from tidegate_proxy.observability.observability import bypassed_in_words
+    from tidegate_proxy.service.passthrough import bypassed_in_words
 
     bypassed = bypassed_in_words(proxy.driver.observability.metrics.bypassed)
     summary = f"{proxy.engine.tally}; bypassed the scheduler: {bypassed or '0'}"

@@ -185,22 +185,16 @@ def by_number(version: str) -> tuple[int, str]:
 
 
 LATENCY_BOUNDS_NS = tuple(
-    map(
-        ms_to_ns, (0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000, 2000, 5000, 10_000)
-    )
+    map(ms_to_ns, (0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100, 150, 200, 300, 500, 750, 1000, 2000, 5000, 10000))
 )
 """Bucket bounds of queue times and latencies in ns; dense where SLOs are."""
 SLACK_BOUNDS_NS = tuple(map(ms_to_ns, (0, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 100, 200, 500, 1000, 5000)))
 """Bucket bounds of slack in ns; below zero the batch was predicted to be late."""
 _OF_WORKERS = frozenset({WorkerJoined, WorkerLost, TopologyChanged})
 DECISION_BOUNDS_NS = tuple(map(ms_to_ns, (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100)))
-MAX_NAMED_MODELS = 5
-"""Number of models that a sentence names."""
 MAX_REASONS = 32
 OTHER_REASONS = "other"
 """Reason under which drops are counted once a policy has given too many reasons: each is a time series."""
-
-
 MAX_SHAPES = 32
 OTHER_SHAPES = "other"
 """Shape under which requests are counted once a model has had too many shapes: clients choose them."""
@@ -290,25 +284,18 @@ class ModelCounts:
 
     def copy(self) -> "ModelCounts":
         """Return an independent copy."""
-        return ModelCounts(
-            self.slo_ns,
-            self.slack.copy(),
-            {shape: StageTimes(each.count, each.upper_ns, each.taken_ns) for shape, each in self.stages.items()},
-            self.queued.copy(),
-            self.answered.copy(),
-            self.batch_rows.copy(),
-            self.batch_requests.copy(),
-            self.rows.copy(),
-            self.on_time,
-            self.late,
-            self.failed,
-            self.cancelled,
-            self.dropped.copy(),
-            self.padded_rows,
-            self.sent_elements,
-            self.added_elements,
-            self.shapes.copy(),
-            self.gaps.copy(),
+        return replace(
+            self,
+            slack=self.slack.copy(),
+            stages={shape: replace(times) for shape, times in self.stages.items()},
+            queued=self.queued.copy(),
+            answered=self.answered.copy(),
+            batch_rows=self.batch_rows.copy(),
+            batch_requests=self.batch_requests.copy(),
+            rows=self.rows.copy(),
+            dropped=self.dropped.copy(),
+            shapes=self.shapes.copy(),
+            gaps=self.gaps.copy(),
         )
 
 
@@ -461,7 +448,7 @@ class Metrics(OutcomeListener):
         return MetricsSnapshot(
             models={name: counts.copy() for name, counts in self._models.items()},
             waiting=self._reducer.waiting(),
-            workers=[WorkerCounts(worker.name, worker.up, worker.busy_ns) for worker in self._workers.values()],
+            workers=[replace(worker) for worker in self._workers.values()],
             decisions=self._decisions.copy(),
             advised=self._advised,
             advised_at_ns=self._advised_at_ns,
@@ -473,7 +460,7 @@ class Metrics(OutcomeListener):
             observers_removed=self._observers_removed,
             engine_restarts=self._engine_restarts,
             changes=self._changes.copy(),
-            change_times={state: ChangeTimes(each.count, each.sum_ns) for state, each in self._change_times.items()},
+            change_times={state: replace(times) for state, times in self._change_times.items()},
             layout_gpus=self.layout_gpus,
             gpu_ns=dict(self.accounts.gpu_ns),
             costs=costs_of(self.accounts.gpu_ns, self.prices) if self.prices else {},
@@ -638,18 +625,6 @@ class Metrics(OutcomeListener):
                 self._observers_removed += 1
             case EngineRestarted():
                 self._engine_restarts += 1
-
-
-def bypassed_in_words(bypassed: Mapping[tuple[str, str], int]) -> str:
-    """Return how many requests bypassed the scheduler, and of which models, the most first; empty: none."""
-    of_models = Counter[str]()
-    for (model, _), count in bypassed.items():
-        of_models[model] += count
-    if not of_models:
-        return ""
-    shown = [f"{model} {count}" for model, count in of_models.most_common(MAX_NAMED_MODELS)]
-    more = len(of_models) - len(shown)
-    return f"{of_models.total()} ({', '.join(shown)}{f', and {more} more models' if more > 0 else ''})"
 
 
 PassedWatcher = Callable[[str, int, int, bool], None]

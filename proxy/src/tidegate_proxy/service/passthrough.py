@@ -7,7 +7,7 @@ import asyncio
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -33,6 +33,8 @@ from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER_METHOD, Backend
 from tidegate_proxy.tritons.catalog import CurrentCatalog
 
 _SEQUENCE_ID = re.compile(rb'"sequence_id"\s*:\s*(?:"((?:[^"\\]|\\.)*)"|(\d+))')
+MAX_NAMED_MODELS = 5
+"""Number of models that a sentence names."""
 
 
 def sequence_in_json(body: bytes) -> str:
@@ -406,3 +408,15 @@ class BypassedInferences:
             task.cancel()
         for passage in list(self._under_way):
             passage.end(RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, refusal=refusal.SHUTTING_DOWN))
+
+
+def bypassed_in_words(bypassed: Mapping[tuple[str, str], int]) -> str:
+    """Return how many requests bypassed the scheduler, and of which models, the most first; empty: none."""
+    of_models = Counter[str]()
+    for (model, _), count in bypassed.items():
+        of_models[model] += count
+    if not of_models:
+        return ""
+    shown = [f"{model} {count}" for model, count in of_models.most_common(MAX_NAMED_MODELS)]
+    more = len(of_models) - len(shown)
+    return f"{of_models.total()} ({', '.join(shown)}{f', and {more} more models' if more > 0 else ''})"

@@ -25,11 +25,12 @@ from tidegate_proxy.app.dashboard.timeline_builder import build_timeline, build_
 from tidegate_proxy.app.dashboard.what_if import what_if
 from tidegate_proxy.app.tuning.policy_tuning import PolicyTuning
 from tidegate_proxy.observability.accounts import costs_of
-from tidegate_proxy.observability.observability import Metrics, bypassed_in_words
+from tidegate_proxy.observability.observability import Metrics
 from tidegate_proxy.rollout.mode import RolloutMode
 from tidegate_proxy.rollout.shadow import own_batching
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.discovery import Discovery
+from tidegate_proxy.service.passthrough import bypassed_in_words
 from tidegate_proxy.tritons.catalog import CurrentCatalog
 from tidegate_proxy.tritons.restrictions import restriction_warnings
 
