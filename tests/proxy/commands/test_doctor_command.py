@@ -107,10 +107,14 @@ def test_another_port_than_that_of_grpc(triton: EmbeddedTriton, service: str, sa
     assert f"tritons.0.grpc: no Triton is ready at {address}: {says}" in out
 
 
-def test_somebody_who_says_nothing() -> None:
+def test_somebody_who_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate_proxy.tritons.backend.ANSWER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("tidegate_proxy.app.doctor.triton_queries.REACHED_WITHIN_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        status, out = _run("--triton", address)
+        document = {"tritons": [address], "limits": {"health_timeout_s": 0.1}}
+        (tmp_path / "tidegate.yaml").write_text(yaml.safe_dump(document))
+        status, out = _run(tmp_path / "tidegate.yaml")
     assert status == 1
     assert "somebody listens there who does not speak gRPC as a Triton does" in out
 

@@ -84,7 +84,7 @@ async def examine(
     ]
     if not config.tritons:
         return Examination((), DoctorFacts(config, broken_plugins=plugins.broken), unread)
-    backends = [AsLoaded(triton, config.models) for triton in config.tritons]
+    backends = [AsLoaded(triton, config) for triton in config.tritons]
     try:
         reports = await asyncio.gather(
             *(_report(backend, triton, config) for backend, triton in zip(backends, config.tritons, strict=True))

@@ -16,7 +16,8 @@ from tidegate_proxy.app.doctor.facts import DoctorFacts, Executions, NotReady, O
 from tidegate_proxy.app.doctor.models import first_line
 from tidegate_proxy.base.reserved_names import OWN_PREFIX, why_not_unregistered
 from tidegate_proxy.configuration.addresses import host_of, port_of
-from tidegate_proxy.configuration.config import ModelConfig
+from tidegate_proxy.configuration.config import ServeConfig
+from tidegate_proxy.configuration.settings import SettingsHolder, settings_of
 from tidegate_proxy.configuration.tritons import TritonAddress, TritonTls
 from tidegate_proxy.transport import CallFailed
 from tidegate_proxy.tritons.backend import INFER_METHOD, SERVICE_PREFIX, Backend, LoadedModel
@@ -97,8 +98,8 @@ def _executions(answer: service_pb2.ModelStatisticsResponse) -> dict[str, Execut
 class AsLoaded(Backend):
     """Triton that is only queried for the scheduling of its models."""
 
-    def __init__(self, triton: TritonAddress, model_configs: Mapping[str, ModelConfig]) -> None:
-        """Prepare the queries. `model_configs`: configuration of models. Raises TlsError, RestrictionError."""
+    def __init__(self, triton: TritonAddress, config: ServeConfig) -> None:
+        """Prepare the queries with the configured limits. Raises TlsError, RestrictionError."""
         super().__init__(
             triton.grpc,
             http=triton.http,
@@ -109,8 +110,9 @@ class AsLoaded(Backend):
             serialize_models=triton.serialize_models,
             is_local=triton.is_local,
             headers=headers_of(triton),
+            in_force=SettingsHolder(settings_of(config)),
         )
-        self._without_delay = {name for name, model_config in model_configs.items() if model_config.strip_queue_delay}
+        self._without_delay = {name for name, model_config in config.models.items() if model_config.strip_queue_delay}
         self._known: list[LoadedModel] | None = None
 
     async def models(self, known: Sequence[LoadedModel] = (), suspects: Collection[str] = ()) -> list[LoadedModel]:
@@ -183,13 +185,15 @@ async def why_not_ready(backend: Backend, triton: TritonAddress) -> str:
     address = triton.grpc
     if why := await _why_not_connected(address):
         return why
-    for path, name in _PORTS:
-        if await _speaks_http(address, path):
+    paths = asyncio.gather(*(_speaks_http(address, path) for path, _ in _PORTS), _speaks_http(address, "/"))
+    (*named, spoken), no_tls = await asyncio.gather(paths, _why_no_tls(address, triton.tls))
+    for (_, name), it_is in zip(_PORTS, named, strict=True):
+        if it_is:
             return f"that is {name}: give its gRPC port (Triton's default is 8001)"
-    if await _speaks_http(address, "/"):
+    if spoken:
         return "HTTP is spoken there: is this its gRPC port?"
-    if why := await _why_no_tls(address, triton.tls):
-        return why
+    if no_tls:
+        return no_tls
     if await backend.is_live():
         failed = await not_ready(backend)
         reasons = "; ".join(f"model {each.model}: {first_line(each.reason)}" for each in failed)
