@@ -6,6 +6,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.examples import few
 from tests.proxy.fixtures.injected import LIMIT_S, OK, ROW, Fault, Make, Refusing, places
 from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.scheduling.clock import LiveEngine
@@ -25,7 +26,7 @@ AT_THE_START_OR_THE_END = {
 """And what catches what the others raise."""
 
 
-@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("nth", few([1, 2]))
 @pytest.mark.parametrize("module", LOOKING_AFTER)
 def test_a_task_that_fails_once_goes_on(
     module: str,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -14,15 +14,20 @@ from tidegate.host import Plugins
 from tidegate.schemas import PROXY_FILE, Layout
 from tidegate_proxy.deployed.folder import placed, read_plan
 from tidegate_proxy.deployed.tritons import RunningTritons
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 
 @pytest.fixture
-def start_live(tmp_path: Path, at_the_end: Callable[..., None], start_triton: object) -> Callable[..., Live]:
+def start_live(
+    tmp_path: Path, at_the_end: Callable[..., None], start_triton: object, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Live]:
     """`start_live(layout, **controller, config={...})`: a deployment on free ports, with a proxy in this process.
 
     In place of the layout the folder of a deployment will do.
     """
     del start_triton  # which says whether there is a tritonserver
+    # Nobody asks those that end for anything: each would take its two seconds.
+    monkeypatch.setitem(cast("dict[str, Any]", EmbeddedTriton.__init__.__kwdefaults__), "grace_s", 0)
 
     def start(first: Layout | Path, *, config: dict[str, Any] | None = None, **choice: Any) -> Live:  # noqa: ANN401
         folder = tmp_path / "deployment"
