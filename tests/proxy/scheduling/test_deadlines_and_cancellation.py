@@ -10,6 +10,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tests.examples import few
+from tests.proxy.fixtures.gate import pending_at
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -45,7 +46,7 @@ def test_a_deadline_that_passes_is_told_in_tritons_words(
     ahead = [start_call(triton, "ModelInfer", request_of("patient", {"X": FULL})) for _ in range(2)]
     eventually(gate.somebody_waits, "the model to run")
     late = start_call(triton, "ModelInfer", _timed(request_of("patient", {"X": FULL}, id="late"), 1))
-    assert call(triton, "ServerLive", b"")[0] is grpc.StatusCode.OK
+    eventually(lambda: pending_at(triton, "patient") == 2, "it to wait there behind the other")
     gate.open()  # it looks at its queue again when an instance is free
     words = outcome(late)
     assert [outcome(one)[0] for one in ahead] == [grpc.StatusCode.OK] * 2

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.proxy.fixtures.gate import pending_at
 from tidegate_proxy.messages.request import PassedThrough
 from tidegate_proxy.servers import streams
 from tidegate_proxy.service import stream_passthrough as relays
@@ -208,7 +209,7 @@ def test_a_deadline_that_passes_is_told_as_triton_tells_it(
 ) -> None:
     late = _request("patient", "late", FULL, timeout=1)
     ahead = open_stream(triton, [_request("patient", "ahead", FULL), _request("patient", "ahead", FULL), late])
-    eventually(gate.somebody_waits, "the model to run")
+    eventually(lambda: pending_at(triton, "patient") == 2, "one to run, and the others to wait at Triton")
     gate.open()  # it looks at its queue again when an instance is free
     (words,) = (answer for answer in rest_of(ahead)[0] if answer.infer_response.id == "late")
     assert words.error_message == "Request timeout expired"

@@ -309,17 +309,18 @@ FLOODS = {
 }
 
 
-@pytest.mark.parametrize("flood", FLOODS)
-def test_floods_end_their_connection_alone(
-    serve: Serve, connect: Connect, flood: str, eventually: Callable[..., Any]
-) -> None:
-    client = connect(served := serve(_hold))
-    client.until(lambda client: bool(client.seen))
-    with suppress(ConnectionError):  # it is cut off while it still writes
-        client.socket.sendall(FLOODS[flood])
-        client.until(lambda client: client.ended)
-    eventually(lambda: served.bounds.connections["grpc"] == 0, "the end of the connection")
-    assert served.bounds.ended["grpc", "floods"] == 1
+def test_floods_end_their_connections_alone(serve: Serve, connect: Connect, eventually: Callable[..., Any]) -> None:
+    served, clients = serve(_hold), []
+    for number, (name, flood) in enumerate(FLOODS.items(), 1):
+        clients.append(connect(served))
+        clients[-1].until(lambda client: bool(client.seen))
+        with suppress(ConnectionError):  # it is cut off while it still writes
+            clients[-1].socket.sendall(flood)
+        eventually(lambda number=number: served.bounds.ended["grpc", "floods"] == number, f"the end of {name}")
+    for client in clients:
+        with suppress(ConnectionError):
+            client.until(lambda client: client.ended)
+    eventually(lambda: served.bounds.connections["grpc"] == 0, "the end of the connections")
     assert served.bounds.in_flight_bytes == 0
     _others_of_holding_are_served(served)
 
