@@ -22,6 +22,7 @@ from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.service import on_demand as on_demand_models
 from tidegate_proxy.service.on_demand import OnDemandModels
+from tidegate_proxy.tritons.backend import Backend
 from tidegate_proxy.tritons.catalog import Catalog
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_proxy.tritons.process_memory import ProcessMemory, growth
@@ -228,6 +229,35 @@ def test_what_does_not_load_is_not_tried_again_at_once_and_others_go_on(
         assert "; the next try is in " in words
     assert ask(proxy, "first")[0] is OK
     assert "unknown model" in ask(proxy, "nowhere")[1]
+
+
+@pytest.mark.slow
+def test_a_load_ends_when_its_triton_hangs(
+    heavy: EmbeddedTriton,
+    serve_here: Make,
+    start_call: Make,
+    request_of: Make,
+    outcome: Make,
+    eventually: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    load = Backend.load
+
+    async def hang(self: Backend, name: str) -> None:
+        os.kill(heavy.pid, signal.SIGSTOP)
+        await load(self, name)
+
+    monkeypatch.setattr(Backend, "load", hang)
+    proxy = _serve(serve_here, heavy)
+    backend = proxy.serving._discovery.backends[0]
+    try:
+        waiting = start_call(proxy, "ModelInfer", request_of("first", {"X": ROW}))
+        eventually(lambda: backend.open_calls, "the load")
+        eventually(lambda: not backend.alive, "the Triton to be given up")
+        eventually(lambda: not backend.open_calls, "the load to end")
+    finally:
+        os.kill(heavy.pid, signal.SIGCONT)
+    assert outcome(waiting)[0] is UNAVAILABLE
 
 
 @pytest.mark.slow

@@ -140,7 +140,7 @@ class Backend:
         self.heard_ns = 0
         """Instant of its last response to an inference, on the monotonic clock."""
         self.open_calls: set[Any] = set()
-        """Calls without a timeout, each with a method `cancel`."""
+        """Calls with a long timeout or none, each with a method `cancel`."""
         self.in_flight_by_model = Counter[str]()
         """Number of forwarded inferences without a response, by model; of a stream, each of its requests."""
         self.in_flight = 0
@@ -239,7 +239,7 @@ class Backend:
         self.in_flight -= count
 
     def cut_off(self) -> None:
-        """End the calls without a timeout, because it does not answer."""
+        """End the calls with a long timeout or none, because it does not answer."""
         for call in list(self.open_calls):
             call.cancel()
 
@@ -341,9 +341,7 @@ class Backend:
         if config is not None:
             request.parameters["config"].string_param = config
         try:
-            await self.ask(
-                SERVICE_PREFIX + "RepositoryModelLoad", request.SerializeToString(), timeout_s=LOAD_TIMEOUT_S
-            )
+            await self._change(SERVICE_PREFIX + "RepositoryModelLoad", request.SerializeToString())
         except CallFailed as error:
             raise BackendError(f"Triton at {self.address} does not load {name!r}: {error.details}") from error
 
@@ -351,11 +349,13 @@ class Backend:
         """Unload a model after its running requests. Raises BackendError if that fails."""
         request = service_pb2.RepositoryModelUnloadRequest(model_name=name)
         try:
-            await self.ask(
-                SERVICE_PREFIX + "RepositoryModelUnload", request.SerializeToString(), timeout_s=LOAD_TIMEOUT_S
-            )
+            await self._change(SERVICE_PREFIX + "RepositoryModelUnload", request.SerializeToString())
         except CallFailed as error:
             raise BackendError(f"Triton at {self.address} does not unload {name!r}: {error.details}") from error
+
+    async def _change(self, method: str, message: bytes) -> None:
+        """Change a model; the call ends when this Triton is given up. Raises CallFailed."""
+        await ask(self.channel, method, message, self.opened(()), LOAD_TIMEOUT_S, among=self.open_calls)
 
     async def repository(self) -> frozenset[str]:
         """Return the models in its repository, loaded or not. Raises BackendError if it cannot be queried."""
