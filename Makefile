@@ -7,7 +7,7 @@ MEMBERS = core[sim] proxy[embedded,nvml,tracing] plugins/baselines plugins/symph
 BIN = .venv/bin
 SOURCES = core/src proxy/src plugins/baselines/src plugins/symphony/src plugins/ppipe/src plugins/orloj/src plugins/paris_elsa/src plugins/inss/src plugins/template repo_generator/src triton_models/src loadtest/src
 
-.PHONY: help demo test test-all explore test-frontends test-shards test-training test-machines lint dist site release bench fuzz soak loadtest install clean
+.PHONY: help demo test test-all explore test-frontends test-shards test-training test-machines test-pythons lint dist site release bench fuzz soak loadtest install clean
 help:  ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/'
 
@@ -17,6 +17,8 @@ demo: .venv/installed  ## The main job: real models through Tidegate, then why d
 # Much of the time goes into waiting for servers, so there are more processes than cores. How they share the tests out: tests/sharing.py
 WORKERS ?= 4
 HASH_SEED = 0
+COMMA = ,
+TESTS_OF_PYTHONS = tests/core/api tests/core/engine tests/plugins tests/proxy/configuration tests/proxy/messages tests/proxy/transport
 # The same every time: the order of sets, too. `make explore` draws.
 PYTEST = PYTHONHASHSEED=$(HASH_SEED) $(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
@@ -41,6 +43,20 @@ test-training: .venv-training/installed  ## The tests of `tidegate train-inss`, 
 
 test-machines: .venv-machines/installed  ## The tests on real clusters of Dask and Ray, which skip elsewhere, in .venv-machines (5 minutes)
 	.venv-machines/bin/pytest tests/core/sim/test_clusters.py tests/machines
+
+# Without the embedded Triton, which has no wheel for them, and with numpy 2. Looked for as pythonX.Y, then among pyenv's.
+PYTHONS ?= 3.13 3.14
+test-pythons: .venv/installed  ## The tests that need no Triton, on later CPythons: PYTHONS="3.13 3.14", each as far as it is installed
+	@grep -v '^numpy==' constraints.txt > .venv/constraints-numpy2.txt
+	@set -e; for version in $(PYTHONS); do \
+		python=$$(command -v python$$version || true); \
+		"$${python:-false}" -c '' 2>/dev/null || python=$$(ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python$$version 2>/dev/null | tail -n 1); \
+		if [ -z "$$python" ]; then echo "make: no CPython $$version here: skipped"; continue; fi; \
+		echo "$$python: $(TESTS_OF_PYTHONS)"; \
+		$(BIN)/uv venv --quiet --clear --python "$$python" .venv-pythons; \
+		$(BIN)/uv pip install --quiet --python .venv-pythons/bin/python -c .venv/constraints-numpy2.txt cloudpickle cryptography hypothesis jsonschema pytest pytest-timeout pytest-xdist requests trustme $(foreach member,$(subst [early-exit],,$(subst embedded$(COMMA),,$(MEMBERS))),-e ./$(member)); \
+		PYTHONHASHSEED=$(HASH_SEED) .venv-pythons/bin/pytest -n 2 -m "not slow" $(TESTS_OF_PYTHONS); \
+	done
 
 lint: .venv/installed  ## ruff, strict mypy, import contracts, subjects of commits, banned words
 	$(BIN)/ruff format --check .
@@ -78,7 +94,7 @@ loadtest: .venv/installed  ## A scenario live: SCENARIO=file [TARGET=HOST:PORT] 
 install: .venv/installed  ## Only set up .venv
 
 clean:  ## Remove .venv and every cache
-	rm -rf .venv .venv-training .venv-machines dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-training .venv-machines .venv-pythons dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/installed: VERSION constraints.txt overrides.txt requirements-dev.txt $(wildcard */pyproject.toml plugins/*/pyproject.toml)

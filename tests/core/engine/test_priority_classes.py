@@ -141,7 +141,7 @@ def two(model: str = "a", *, high: float = 0.4, low: float = 1.1, slo_ms: float 
 
 
 @pytest.mark.parametrize("policy", few(MERGING, len(USUAL)))
-def test_the_high_class_is_in_time_under_overload_and_the_low_one_keeps_its_floor(policy: str) -> None:
+def test_11_the_high_class_is_in_time_under_overload_and_the_low_one_keeps_its_floor(policy: str) -> None:
     other = "a" if policy == "nexus" else "b"  # nexus gives each model workers of its own
     for loads in (two(), two(other)):
         run = OpenLoop(policy, loads)
@@ -185,7 +185,7 @@ def _classed(request: Request, number: int) -> Request:
 
 @settings(max_examples=examples(0.5))
 @given(rng=st.randoms(use_true_random=False), name=st.sampled_from(sorted(PLUGINS.policies)))
-def test_nothing_is_lost_and_all_books_agree_whatever_classes_and_tenants_there_are(
+def test_11_nothing_is_lost_and_all_books_agree_whatever_classes_and_tenants_there_are(
     rng: random.Random, name: str
 ) -> None:
     world = random_world(rng)
