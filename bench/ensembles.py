@@ -1,0 +1,185 @@
+"""Ensembles: one of three emulated steps, run by Triton alone and by Tidegate in stages, over load.
+
+    python -m bench.ensembles [--seconds N] [--rates RPS ...] [--json FILE]
+
+The steps are like those of OCR: detection, direction, recognition, with one emulated GPU each. Triton is tuned: each
+model's queue delay is 0 or 5 % of the SLO, with or without a queue timeout, and the best at each rate counts. The last
+table is the latency at light load, where Tidegate bypasses the ensemble unless it is told to expand it.
+"""
+
+import argparse
+import asyncio
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from tritonclient.grpc import service_pb2
+
+from bench.proxy_process import proxy_before
+from tidegate_loadtest.connection import Connection
+from tidegate_loadtest.open_loop import run_open_loop
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
+from tidegate_triton_models import model_source
+
+STEPS: Final = {
+    "detection": {"alpha_ms": 3.0, "beta_ms": 30.0},
+    "direction": {"alpha_ms": 0.5, "beta_ms": 6.0},
+    "recognition": {"alpha_ms": 6.0, "beta_ms": 20.0},
+}
+"""Latency of a batch by step: `alpha_ms` for each row, `beta_ms` for the batch."""
+MAX_ROWS: Final = 16
+SLO_MS: Final = 300.0
+RATES_RPS: Final = (60.0, 110.0, 140.0)
+LIGHT_RPS: Final = 3.0
+SECONDS, WARMUP_S = 10.0, 4.0
+TENSOR: Final = '{ name: "%s" data_type: TYPE_FP32 dims: [ 8 ] }'
+TUNINGS: Final[dict[str, dict[str, float]]] = {
+    "no delay": {},
+    "delay 5 %": {"max_queue_delay_microseconds": round(SLO_MS * 50)},
+    "timeout 50 %": {"timeout_ms": SLO_MS / 2},
+    "delay 5 %, timeout 50 %": {"max_queue_delay_microseconds": round(SLO_MS * 50), "timeout_ms": SLO_MS / 2},
+}
+"""Queue policies of Triton's dynamic batcher, the same for each step."""
+
+
+def write_models(repository: Path, tuning: dict[str, float]) -> None:
+    """Write the steps and the ensemble `ocr` into a repository. `tuning`: queue policy of the steps."""
+    queue = ""
+    if "timeout_ms" in tuning:
+        timeout_us = round(tuning["timeout_ms"] * 1000)
+        queue = f"default_queue_policy {{ timeout_action: REJECT default_timeout_microseconds: {timeout_us} }}"
+    delay = tuning.get("max_queue_delay_microseconds", 0)
+    for name, latency in STEPS.items():
+        version = repository / name / "1"
+        version.mkdir(parents=True)
+        (version / "model.py").write_text(model_source("emulated_gpu").read_text())
+        parameters = {**latency, "tidegate_scheduling": "batched"}
+        (version.parent / "config.pbtxt").write_text(
+            f'backend: "python" max_batch_size: {MAX_ROWS}\n'
+            f"input {TENSOR % 'INPUT0'}\noutput {TENSOR % 'OUTPUT0'}\n"
+            "instance_group { count: 1 kind: KIND_CPU }\n"
+            f"dynamic_batching {{ max_queue_delay_microseconds: {delay:.0f} {queue} }}\n"
+            + "".join(
+                f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}\n'
+                for key, value in parameters.items()
+            )
+        )
+    tensors = ["IMAGE", *(f"after_{name}" for name in list(STEPS)[:-1]), "TEXT"]
+    steps = ",\n".join(
+        f'{{ model_name: "{name}" model_version: -1 input_map {{ key: "INPUT0" value: "{tensors[number]}" }} '
+        f'output_map {{ key: "OUTPUT0" value: "{tensors[number + 1]}" }} }}'
+        for number, name in enumerate(STEPS)
+    )
+    (repository / "ocr" / "1").mkdir(parents=True)
+    (repository / "ocr" / "config.pbtxt").write_text(
+        f'platform: "ensemble" max_batch_size: {MAX_ROWS}\ninput {TENSOR % "IMAGE"}\noutput {TENSOR % "TEXT"}\n'
+        f"ensemble_scheduling {{ step [ {steps} ] }}\n"
+    )
+
+
+@contextmanager
+def triton_of(folder: Path, tuning: dict[str, float]) -> Iterator[EmbeddedTriton]:
+    """Run a Triton with the models until the block is left. `folder`: for its repository."""
+    write_models(folder / "models", tuning)
+    triton = EmbeddedTriton([folder / "models"]).start()
+    try:
+        yield triton
+    finally:
+        triton.stop()
+
+
+async def measure(address: str, rate_rps: float, seconds: float) -> dict[str, float]:
+    """Send Poisson arrivals to the ensemble at an address; return attainment and latency percentiles.
+
+    `rate_rps`: requests per second; `seconds`: length of the window.
+    """
+    message = service_pb2.ModelInferRequest(model_name="ocr")
+    message.inputs.add(name="IMAGE", datatype="FP32", shape=[1, 8])
+    message.raw_input_contents.append(np.zeros(8, np.float32).tobytes())
+    gaps = np.random.default_rng(1).exponential(1e9 / rate_rps, round(2 * rate_rps * (seconds + WARMUP_S)) + 10)
+    arrivals = np.cumsum(gaps)
+    arrivals = arrivals[arrivals < (seconds + WARMUP_S) * 1e9].astype(np.int64)
+    async with Connection(address) as connection:
+        result = await run_open_loop(
+            connection,
+            arrivals.tolist(),
+            lambda _index: message,
+            window_ns=round(seconds * 1e9),
+            warmup_ns=round(WARMUP_S * 1e9),
+        )
+    on_time = result.ok & (result.latency_ns <= SLO_MS * 1e6)
+    answered = result.latency_ns[result.ok] / 1e6
+    return {
+        "attainment": float(np.mean(on_time)),
+        "p50_ms": float(np.median(answered)) if len(answered) else float("nan"),
+        "p99_ms": float(np.percentile(answered, 99)) if len(answered) else float("nan"),
+        "lateness_p99_ms": float(np.percentile(result.lateness_ns, 99)) / 1e6,
+    }
+
+
+def bench_ensembles(rates_rps: Sequence[float], seconds: float, console: Console) -> list[dict[str, Any]]:
+    """Measure each contender at each rate and at light load; return a row for each.
+
+    `rates_rps`: requests per second; `seconds`: length of each window; `console`: where progress is shown.
+    """
+    rows: list[dict[str, Any]] = []
+
+    def measured(contender: str, address: str) -> None:
+        for rate_rps in (LIGHT_RPS, *rates_rps):
+            window_s = seconds if rate_rps != LIGHT_RPS else 2 * seconds
+            row = {"contender": contender, "rate_rps": rate_rps}
+            rows.append({**row, **asyncio.run(measure(address, rate_rps, window_s))})
+            console.print(rows[-1])
+
+    for name, tuning in TUNINGS.items():
+        with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, triton_of(Path(folder), tuning) as triton:
+            measured(f"Triton, {name}", triton.grpc_address)
+            if tuning:
+                continue
+            for mode in ("expanded", "auto"):
+                config = Path(folder) / f"{mode}.yaml"
+                models = {"ocr": {"scheduling": mode, "slo_ms": SLO_MS}}
+                address = {"grpc": triton.grpc_address, "http": triton.http_address}
+                config.write_text(json.dumps({"tritons": [address], "models": models}))
+                with proxy_before(triton, Path(folder), "--config", str(config)) as proxy:
+                    measured(f"Tidegate, {mode}", proxy.grpc)
+    return rows
+
+
+def print_rows(rows: Sequence[dict[str, Any]], console: Console) -> None:
+    """Print attainment by contender and rate, and the latency at light load."""
+    rates = sorted({row["rate_rps"] for row in rows})
+    table = Table(box=None)
+    for head in ("", "p50 light", *(f"{rate_rps:g}/s" for rate_rps in rates[1:])):
+        table.add_column(head, justify="right" if head else "left")
+    for contender in dict.fromkeys(row["contender"] for row in rows):
+        of = {row["rate_rps"]: row for row in rows if row["contender"] == contender}
+        cells = (f"{of[rate_rps]['attainment']:.1%}" for rate_rps in rates[1:])
+        table.add_row(contender, f"{of[rates[0]]['p50_ms']:.1f} ms", *cells)
+    console.print(table)
+
+
+def main() -> None:
+    """Run the benchmark and print its table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.ensembles", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each measured window; default 10")
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES_RPS, metavar="RPS", help="requests/s")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    options = parser.parse_args()
+    console = Console(highlight=False)
+    rows = bench_ensembles(options.rates, options.seconds, console)
+    print_rows(rows, console)
+    if options.json:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
