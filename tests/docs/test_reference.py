@@ -9,7 +9,7 @@ import pytest
 from tidegate.api import PolicySpec
 from tidegate.control import ControllerSpec
 from tidegate.host import Plugins
-from tidegate.host.hookspecs import Hooks
+from tidegate.host.manager import Hooks
 from tidegate.host.options import PluginOption, options_of
 
 ROOT = Path(__file__).parents[2]

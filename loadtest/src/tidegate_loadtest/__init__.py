@@ -12,13 +12,13 @@ comparison/        several servers under the same load, in rounds, and which dif
 locust/            the same load from Locust: its web page, closed loops of users, many processes, HTTP too;
                      locust_command: `tidegate-locust`
 open_loop          requests on a schedule, and the outcome of each
-result             one row per request, and the summary; report: as a table; progress_bar: progress in the terminal
+result             one row per request, and the summary; progress_bar: progress in the terminal
 server_stats       batch sizes and utilization of a server, from its own statistics
 profiler           measures the latency of a model by shape and rows, through its server
                      requested_shapes: the shapes to measure; profile_table: the result as text; hardware: the GPU's
                      name
-  profiling_run      several models, one after the other; profilable_models: the models of a server that can be measured
+  profiling_run      several models of a server, one after the other
 interference/      slowdown of models that share a GPU, learned from measured runs
-connection         connection to the server; tls: its certificates
+connection         connection to the server, with TLS
 model_inputs       random tensors; shapes: their sizes; input_files: tensors from files
 """

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from tritonclient.grpc import model_config_pb2
+
 from tidegate.schemas import Hardware, ModelProfile
 from tidegate_loadtest.connection import Connection, LoadTestError
 from tidegate_loadtest.hardware import runs_on_gpu
 from tidegate_loadtest.input_files import Tensors
-from tidegate_loadtest.profilable_models import why_not_measurable
 from tidegate_loadtest.profiler import files_by_shape, measure_profiles, shapes_to_measure, sizes_to_measure
 from tidegate_loadtest.requested_shapes import Dimensions, RequestedShape
 
@@ -191,3 +192,18 @@ async def carry_out(
         measured = [profile.model_copy(update={"hardware": hardware}) for profile in measured]
         campaign.measured += measured
         keep(job, measured)
+
+
+def why_not_measurable(config: model_config_pb2.ModelConfig) -> str:
+    """Explain why Tidegate would bypass a model's requests despite any profile; "" if it can schedule them."""
+    if config.max_batch_size < 1:
+        return "max_batch_size 0: it has no rows to measure latency against"
+    if config.HasField("ensemble_scheduling"):
+        return "an ensemble: Triton schedules its steps"
+    if config.HasField("sequence_batching"):
+        return "sequence_batching: its requests depend on those before them"
+    if config.model_transaction_policy.decoupled:
+        return "decoupled: a request may have any number of responses"
+    if config.batch_input or config.batch_output or any(tensor.is_shape_tensor for tensor in config.input):
+        return "only Triton can form its batches"
+    return ""

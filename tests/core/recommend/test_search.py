@@ -9,8 +9,8 @@ import pytest
 from tidegate.api import PlanningError
 from tidegate.host import Plugins
 from tidegate.recommend import simulation_runs as trials_module
+from tidegate.recommend.assess import first_enough, least_around, least_count
 from tidegate.recommend.hardware import format_gpus, parse_gpus, parse_offer
-from tidegate.recommend.min_hardware import first_enough, least_around, least_count
 from tidegate.recommend.simulation_run import SimulationOutcome, SimulationRun
 from tidegate.recommend.simulation_runs import SimulationRuns
 from tidegate.recommend.successive_halving import MAX_SCORE_GAP, successive_halving

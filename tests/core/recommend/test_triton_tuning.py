@@ -6,7 +6,7 @@ from typing import Any, cast
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from tidegate.recommend.by_model import tuned_by_model
+from tidegate.recommend.assess import tuned_by_model
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.files import dynamic_batching
 from tidegate.recommend.simulation_run import SimulationOutcome, SimulationRun

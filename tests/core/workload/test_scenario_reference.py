@@ -8,13 +8,13 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from tidegate.workload import Scenario, distributions, partitions, profiles, scenario, shapes, simulated, workers
+from tidegate.workload import Scenario, distributions, partitions, profiles, scenario, simulated, workers
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = (ROOT / "docs/reference/scenario.md").read_text(encoding="utf-8")
 SECTIONS = [
     part
-    for module in (scenario, workers, partitions, shapes, simulated, profiles, distributions)
+    for module in (scenario, workers, partitions, simulated, profiles, distributions)
     for part in vars(module).values()
     if isinstance(part, type) and issubclass(part, BaseModel) and part.__module__ == module.__name__
 ]

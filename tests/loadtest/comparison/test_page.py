@@ -15,7 +15,7 @@ from tidegate.report import PageOrigin
 from tidegate_loadtest.comparison import findings
 from tidegate_loadtest.comparison.document import comparison_document
 from tidegate_loadtest.comparison.page import comparison_page
-from tidegate_loadtest.comparison.settings import BatchingSettings
+from tidegate_loadtest.comparison.runs import BatchingSettings
 from tidegate_loadtest.comparison.table import print_comparison
 
 if TYPE_CHECKING:

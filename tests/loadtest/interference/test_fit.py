@@ -6,7 +6,15 @@ import pytest
 
 from tests.loadtest.interference.synthetic import BATCHES, NOISE, SHARES, co_runs, few_of_each, solo_runs, truth_ms
 from tidegate.schemas import Tenant
-from tidegate_loadtest.interference.fit import constant_factors, fit, fit_alone, transfers, unseen_models, with_compute
+from tidegate_loadtest.interference.fit import (
+    constant_factors,
+    fit,
+    fit_alone,
+    learn_uses,
+    transfers,
+    unseen_models,
+    with_compute,
+)
 from tidegate_loadtest.interference.held_out import (
     by_constant,
     by_model,
@@ -15,7 +23,6 @@ from tidegate_loadtest.interference.held_out import (
     errors_by_model,
     split,
 )
-from tidegate_loadtest.interference.missing_utilization import learn_uses
 from tidegate_loadtest.interference.runs import CoRun, RunsError
 
 FEW_BATCHES, FEW_SHARES = (1, 4, 16, 32), (20, 40, 60, 80)

@@ -9,9 +9,8 @@ from tidegate.workload import PolicyChoice, Scenario
 from tidegate_paris_elsa.layout import layout_of
 from tidegate_paris_elsa.plan import MigPlan
 from tidegate_paris_elsa.planners import plan_homogeneous, plan_paris
-from tidegate_paris_elsa.portfolio import buckets
+from tidegate_paris_elsa.portfolio import SliceSimulation, buckets
 from tidegate_paris_elsa.problem import MigModel, MigProblem
-from tidegate_paris_elsa.slice_simulation import SliceSimulation
 from tidegate_paris_elsa.slices import offers_of
 
 MIXES: tuple[dict[int, float], ...] = (

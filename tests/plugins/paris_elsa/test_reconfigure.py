@@ -13,13 +13,12 @@ from tidegate.api import PlanningError
 from tidegate.api.device import Device, Mig, Mps, Slice, WholeDevice
 from tidegate.api.mig import MIG_GEOMETRIES
 from tidegate.schemas import Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker
-from tidegate_paris_elsa.capacity import rates_borne
 from tidegate_paris_elsa.change_plan import Reconfiguration, ReconfigurationProblem
 from tidegate_paris_elsa.instances import gpu_of, gpus_of
 from tidegate_paris_elsa.layout import layout_of
 from tidegate_paris_elsa.ordering import CapacityChange, least_kept, waves_of
 from tidegate_paris_elsa.planners import plan_paris
-from tidegate_paris_elsa.reconfigure import new_layout, plan_reconfiguration
+from tidegate_paris_elsa.reconfigure import new_layout, plan_reconfiguration, rates_borne
 
 GEOMETRY = MIG_GEOMETRIES["A100-40GB"]
 PRODUCT = "A100-40GB"

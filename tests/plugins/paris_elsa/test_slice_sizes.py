@@ -4,7 +4,7 @@ import pytest
 
 from tidegate.api import Profile, Worker
 from tidegate.schemas import Device, Mig, Mps, Slice, WholeDevice
-from tidegate_paris_elsa.slice_sizes import smallest_first
+from tidegate_paris_elsa.policy import smallest_first
 
 
 def worker(number: int, part: Slice, product: str = "A100") -> Worker:

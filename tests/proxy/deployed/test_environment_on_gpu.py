@@ -10,7 +10,7 @@ import pytest
 from tests.repo_generator.deploying.test_shares_on_gpu import QUARTER, THIRD, WHY_NOT, environment
 from tidegate.schemas import LayoutWorker
 from tidegate_proxy.deployed.folder import DeploymentError
-from tidegate_proxy.deployed.slice_environment import environment_of
+from tidegate_proxy.deployed.tritons import environment_of
 
 __all__ = ["environment"]
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))]

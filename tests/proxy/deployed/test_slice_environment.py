@@ -6,16 +6,16 @@ import pytest
 
 from tests.proxy.app.actuation.deployment import layout
 from tidegate.schemas import Device, Mig, Mps
-from tidegate_proxy.deployed import slice_environment
+from tidegate_proxy.deployed import tritons
 from tidegate_proxy.deployed.folder import DeploymentError
-from tidegate_proxy.deployed.slice_environment import environment_of
+from tidegate_proxy.deployed.tritons import environment_of
 
 SHARE = layout(3, percent=40).workers[0]
 
 
 @pytest.fixture(autouse=True)
 def _no_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(slice_environment, "_DRIVER", tmp_path / "nvidiactl")
+    monkeypatch.setattr(tritons, "_DRIVER", tmp_path / "nvidiactl")
     monkeypatch.setenv("TIDEGATE_MPS", "/run/mps")
 
 

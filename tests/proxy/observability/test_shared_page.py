@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tidegate_proxy.observability.shared_page import MAX_BURST_PAGES, SharedPage
+from tidegate_proxy.app.metrics_page import MAX_BURST_PAGES, SharedPage
 
 
 class Pages:

@@ -14,7 +14,7 @@ from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.configuration.shard_config import of_shard
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.folder import DeploymentError, read_plan
-from tidegate_proxy.on_ray.node_folder import own_folder
+from tidegate_proxy.on_ray.actors import own_folder
 from tidegate_proxy.on_ray.plan import RayPlan, plan_for_ray
 from tidegate_proxy.on_ray.role_configs import SECRET_FILE, Document, RoleConfigs, files_of_shard, named_files
 from tidegate_proxy.on_ray.session import serve_on_ray

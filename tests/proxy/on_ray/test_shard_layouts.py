@@ -4,7 +4,7 @@ import pytest
 
 from tests.proxy.on_ray.deployment import layout
 from tidegate.schemas import Device, Layout, LayoutWorker
-from tidegate_proxy.on_ray.shard_layouts import split_layout
+from tidegate_proxy.on_ray.plan import split_layout
 
 FOUR = ("ant", "bee", "cat", "dog")
 

@@ -11,7 +11,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tests.proxy.fixtures.here import ProxyHere
-from tidegate_proxy.app.dashboard.rollout_section import section_of
+from tidegate_proxy.app.dashboard.live import section_of
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.rollout import canary, comparison
 from tidegate_proxy.tritons.embedded import EmbeddedTriton

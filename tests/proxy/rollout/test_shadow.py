@@ -23,7 +23,7 @@ from tritonclient.grpc import service_pb2
 
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate.schemas import ProfileFile
-from tidegate_proxy.app.dashboard.rollout_section import section_of
+from tidegate_proxy.app.dashboard.live import section_of
 from tidegate_proxy.configuration.config import PolicyChoice
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.configuration.settings import SettingsHolder, settings_of

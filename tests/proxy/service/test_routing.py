@@ -10,8 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tidegate_proxy.access.passthrough_apis import PassthroughApis
-from tidegate_proxy.service.passthrough import Routing
-from tidegate_proxy.service.triton_speeds import TritonSpeeds
+from tidegate_proxy.service.passthrough import Routing, TritonSpeeds
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 
 

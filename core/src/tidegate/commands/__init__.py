@@ -5,7 +5,6 @@ common    what commands that run scenarios share
 result_columns  the columns of runs, simulated or live; fitting_table: tables that fit the terminal
 result_flags  the options of commands that have results: --json, --output, --html
 clusters  the options of commands whose runs may use a cluster
-scaffold  copies the template of a policy under another name
 tls_flags the TLS options for connections to servers
 plugin    registers them
 """

@@ -1,8 +1,7 @@
 """The plugin host: finds distributions by entry point and selects what they offer by name.
 
-hookspecs  the hooks that a distribution may implement
 by_model   the policy `by-model`: one policy for each group of models and workers
-manager    loads and checks plugins, rejects conflicts, selects by name
+manager    the hooks that a distribution may implement; loads and checks plugins, rejects conflicts, selects by name
 options    the options of plugins, as text
 """
 

@@ -1,6 +1,6 @@
 """Plugin manager: loads plugins, checks the results of their hooks, rejects duplicate names, and selects by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -12,9 +12,40 @@ from pydantic import BaseModel, ValidationError
 from tidegate.api import CommandSpec, PlannerSpec, Policy, PolicySpec, Setup
 from tidegate.api.specs import PROJECT_NAME
 from tidegate.control import Controller, ControllerChoice, ControllerSpec
-from tidegate.host.hookspecs import Hooks
 from tidegate.observation import Observer, ObserverSpec
 from tidegate.schemas import Layout, did_you_mean, field_errors
+
+hookspec = pluggy.HookspecMarker(PROJECT_NAME)
+
+
+class Hooks:
+    """Hook specifications that a distribution may implement."""
+
+    @hookspec
+    def tidegate_policies(self) -> Iterable[PolicySpec]:
+        """Return the policies of this distribution."""
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def tidegate_planners(self) -> Iterable[PlannerSpec]:
+        """Return the planners of this distribution (`tidegate plan NAME`)."""
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def tidegate_controllers(self) -> Iterable[ControllerSpec]:
+        """Return the controllers of this distribution (`controller` in a scenario)."""
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def tidegate_commands(self) -> Iterable[CommandSpec]:
+        """Return the subcommands that this distribution adds to `tidegate`."""
+        raise AssertionError("a specification is never called")
+
+    @hookspec
+    def tidegate_observers(self) -> Iterable[ObserverSpec]:
+        """Return the observers of this distribution (`tidegate serve --observer NAME`)."""
+        raise AssertionError("a specification is never called")
+
 
 Spec = PolicySpec | PlannerSpec | ControllerSpec | CommandSpec | ObserverSpec
 Options = TypeVar("Options", bound=BaseModel)

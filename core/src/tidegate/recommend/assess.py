@@ -1,12 +1,11 @@
 """Assessment of one choice of hardware: the best candidate, the best-tuned Triton, and the least hardware for each."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean
 
 from tidegate.api import PlanningError
-from tidegate.recommend.by_model import tuned_by_model
 from tidegate.recommend.candidates import (
     NO_PLANNER,
     Candidate,
@@ -16,13 +15,19 @@ from tidegate.recommend.candidates import (
     policy_choices,
 )
 from tidegate.recommend.held_out import HELD_OUT_SEEDS, HeldOutResult, MeasuredCandidate, gain_of, held_out_result
-from tidegate.recommend.min_hardware import first_enough, least_around, least_count
 from tidegate.recommend.query import RecommendQuery
 from tidegate.recommend.recording import TRAFFIC_WINDOWS
-from tidegate.recommend.simulation_run import SimulationRun
+from tidegate.recommend.simulation_run import SimulationOutcome, SimulationRun
 from tidegate.recommend.simulation_runs import SimulationRuns
-from tidegate.recommend.successive_halving import MAX_HEAT_SURVIVORS, HalvingResult, RunOfEntrant, successive_halving
-from tidegate.recommend.triton_tuning import in_proportion, nearby, triton_choices
+from tidegate.recommend.successive_halving import (
+    MAX_HEAT_SURVIVORS,
+    SEEDS_BY_ROUND,
+    EntrantStanding,
+    HalvingResult,
+    RunOfEntrant,
+    successive_halving,
+)
+from tidegate.recommend.triton_tuning import batched, choices_of, in_proportion, nearby, triton_choices
 from tidegate.sim.interval import Interval
 from tidegate.workload import PolicyChoice, Scenario, ScenarioError
 
@@ -411,3 +416,123 @@ def _by_reason(broken: Sequence[tuple[Candidate, str]]) -> list[UnfitCandidate]:
         if (name := f"policy {candidate.choice.name}") not in names:
             names.append(name)
     return [UnfitCandidate(tuple(names), why) for why, names in reasons.items()]
+
+
+def least_count(keeps: Callable[[int], bool], most: int) -> int | None:
+    """Return the least number from 1 to `most` for which `keeps` holds, if it is monotone; None if none does."""
+    if most < 1 or not keeps(most):
+        return None
+    bad, good = 0, most
+    while good - bad > 1:
+        middle = (good + bad) // 2
+        if keeps(middle):
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+def least_around(keeps: Callable[[int], bool], start: int, most: int) -> int | None:
+    """Return the same as `least_count`, faster if the result is near `start`.
+
+    `keeps`: monotone condition; `most`: largest number to try. Steps double from `start`, then bisection.
+    """
+    start = min(start, most)
+    if start < 1:
+        return None
+    step = 1
+    if keeps(start):
+        good = start
+        while (bad := max(0, good - step)) and keeps(bad):
+            good, step = bad, 2 * step
+    else:
+        bad = start
+        while True:
+            if bad == most:
+                return None
+            good = min(bad + step, most)
+            if keeps(good):
+                break
+            bad, step = good, 2 * step
+    between = least_count(lambda count: bad + count >= good or keeps(bad + count), good - bad)
+    assert between is not None, "all of it keeps the goal"
+    return bad + between
+
+
+def first_enough(keeps: Callable[[int], bool], most: int) -> int | None:
+    """Return a number for which `keeps` holds, at most twice the least one; None if none up to `most`."""
+    count = 1
+    while not keeps(count):
+        if count >= most:
+            return None
+        count = min(2 * count, most)
+    return count
+
+
+MAX_TUNED_MODELS = 16
+"""Maximum number of models that get their own settings: those with the most misses."""
+MAX_RETESTED_SETTINGS = 2
+"""Maximum number of a model's better settings that are run with more seeds."""
+ROUND_SEEDS = (SEEDS_BY_ROUND[0], (*SEEDS_BY_ROUND[0], *SEEDS_BY_ROUND[1]))
+"""Seeds of the first and of the second run of a model's settings."""
+PER_MODEL_LABEL = "Triton's own batcher, model by model"
+
+
+def tuned_by_model(
+    scenario: Scenario, common: HalvingResult[Candidate], trial_of: RunOfEntrant[Candidate], trials: SimulationRuns
+) -> HalvingResult[Candidate]:
+    """Return a race of common settings with the best settings by model added to its finishers.
+
+    `common`: result of the race of common settings. `trial_of`: returns the run of a candidate. `trials`: simulates
+    runs. Settings by model are added only if they are better on the seeds that chose them.
+    """
+    first, *others = common.standings
+    models = batched(scenario)
+    if len(scenario.models) < 2 or not models:
+        return common
+    loads = (common.load,) if common.load == 1 else (common.load, 1.0)
+
+    def outcomes(
+        candidates: Sequence[Candidate], seeds: Sequence[int], goal: float | None = None
+    ) -> list[list[SimulationOutcome]]:
+        runs = [trial_of(each, seed, load, goal) for each in candidates for seed in seeds for load in loads]
+        got = trials.run(PER_MODEL_LABEL, runs)
+        size = len(seeds) * len(loads)
+        return [got[start : start + size] for start in range(0, len(got), size)]
+
+    def scores(candidates: Sequence[Candidate], seeds: Sequence[int], goal: float | None = None) -> list[float]:
+        return [fmean(each.score for each in its) for its in outcomes(candidates, seeds, goal)]
+
+    (begun,) = outcomes([first.entrant], ROUND_SEEDS[0])
+    best = first.entrant
+    for model in sorted(models, key=_missed(scenario, begun))[:MAX_TUNED_MODELS]:
+        tried = [Candidate(choice) for choice in choices_of(scenario, best.choice, model)]
+        (known,) = scores([best], ROUND_SEEDS[0])
+        found = scores(tried, ROUND_SEEDS[0], _least_worst(known, len(loads)))
+        better = sorted((number for number, score in enumerate(found) if score > known), key=lambda at: -found[at])
+        if better:
+            again = [best, *(tried[number] for number in better[:MAX_RETESTED_SETTINGS])]
+            means = scores(again, ROUND_SEEDS[1])
+            best = again[means.index(max(means))]
+    if best == first.entrant:
+        return common
+    every = [seed for seeds in SEEDS_BY_ROUND for seed in seeds]
+    (score,) = scores([best], every)
+    own = EntrantStanding(best, score, len(every) * len(loads))
+    return HalvingResult(
+        common.load, [own, first, *others] if score > first.score else [first, own, *others], common.broken
+    )
+
+
+def _least_worst(known: float, loads: int) -> float:
+    """Return the least attainment of the worst model, under each load, at which the mean score can beat a known one.
+
+    No score exceeds the mean of 1 and the worst model's attainment, and under the other loads none exceeds 1.
+    """
+    return max(0.0, 1 - 2 * loads * (1 - known))
+
+
+def _missed(scenario: Scenario, outcomes: Sequence[SimulationOutcome]) -> Callable[[str], float]:
+    """Return a sort key that puts models with the most missed requests first."""
+    weights = {model.name: weight for model, weight in zip(scenario.models, scenario.weights(), strict=True)}
+    return lambda name: -weights[name] * sum(1 - outcome.models.get(name, 1.0) for outcome in outcomes)

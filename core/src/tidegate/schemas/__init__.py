@@ -1,20 +1,18 @@
 """Schemas of the files that distributions exchange: versioned documents that people can read and diff.
 
-document       reads JSON or YAML, writes JSON
+document       reads JSON or YAML, writes JSON; recognizes a file of another kind than a command takes
 layout         what is loaded where: written by planners, read by the generator, the simulator and the proxy
-demand         the request rates of models, and the GPUs: planners derive their problems from it
-assignment     which server schedules which model: the part of a sub-cluster plan that a server reads
+demand         the request rates of models, the GPUs and the rows per request: planners derive their problems from
+               them; and which server schedules which model
 deployment     what the generator wrote: model repositories and the processes that serve them
-profile_file   measured latency of models; hardware: the GPU; local_hardware: the hardware of this machine
+profile_file   measured latency of models; hardware: the processor and GPUs
 interference   latency of models on shares of one GPU, and how models there slow each other down
 emulated_interference  the same for the emulated GPUs of a deployment
 struct_field   types of `tidegate.api` as fields of a document
 path_field     documents as fields of options, given inline or by path
 dynamic_batching   Triton's `dynamic_batching` of a model, as in config.pbtxt and as options of the policy `triton`
-request_sizes  the observed distribution of rows per request
 shape_format   shapes of requests as text, the key of profiles
 validation_errors  validation errors as text: the field, the problem, the value
-document_kind  a file of another kind than a command takes, and the commands that take it
 did_you_mean   the known name that is closest to an unknown one
 block_profile  measured latency of the blocks of a model, for planners of partitions
 """
@@ -31,9 +29,8 @@ from tidegate.api.device import (
 )
 from tidegate.api.interference import Interference, Tenant
 from tidegate.api.mig import MIG_GEOMETRIES, MigGeometry, MigProfile, mig_geometries
-from tidegate.schemas.assignment import Assignment
 from tidegate.schemas.block_profile import BlockLatencies, BlockProfile
-from tidegate.schemas.demand import Demand, DemandedModel
+from tidegate.schemas.demand import Assignment, Demand, DemandedModel, RequestSizes
 from tidegate.schemas.deployment import (
     DEPLOYMENT_FILE,
     LAYOUT_FILE,
@@ -47,8 +44,7 @@ from tidegate.schemas.deployment import (
     read_deployment,
 )
 from tidegate.schemas.did_you_mean import did_you_mean
-from tidegate.schemas.document import DocumentError, read_document, write_document
-from tidegate.schemas.document_kind import other_kind
+from tidegate.schemas.document import DocumentError, other_kind, read_document, write_document
 from tidegate.schemas.dynamic_batching import (
     dynamic_batching_of,
     options_of,
@@ -57,7 +53,7 @@ from tidegate.schemas.dynamic_batching import (
     tuned_settings,
 )
 from tidegate.schemas.emulated_interference import INTERFERENCE_FILE, NEIGHBORS_PARAMETER, neighbors_parameter
-from tidegate.schemas.hardware import Hardware
+from tidegate.schemas.hardware import Hardware, hardware_here
 from tidegate.schemas.interference import (
     HeldOut,
     InterferenceModel,
@@ -68,7 +64,6 @@ from tidegate.schemas.interference import (
     StandaloneTenant,
 )
 from tidegate.schemas.layout import Layout, LayoutModel, LayoutNetwork, LayoutPartition, LayoutPipeline, LayoutWorker
-from tidegate.schemas.local_hardware import hardware_here
 from tidegate.schemas.path_field import PathField
 from tidegate.schemas.profile_file import (
     ModelProfile,
@@ -78,7 +73,6 @@ from tidegate.schemas.profile_file import (
     read_profiles,
     write_profile,
 )
-from tidegate.schemas.request_sizes import RequestSizes
 from tidegate.schemas.shape_format import format_shape, read_shape
 from tidegate.schemas.validation_errors import (
     WHOLE_DOCUMENT,

@@ -2,12 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
 from tidegate.api import VersionedDocument
-from tidegate.schemas.document_kind import other_kind
 from tidegate.schemas.validation_errors import field_errors, format_field_errors, format_yaml_error
 
 
@@ -55,3 +54,24 @@ def _parse(path: Path) -> object:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise DocumentError(f"{path}: {format_yaml_error(error)}") from error
+
+
+DOCUMENT_KINDS: Final = {
+    "a scenario": ({"arrivals"}, "`tidegate simulate {file}`, `loadtest` or `recommend`"),
+    "a configuration of `tidegate serve`": ({"tritons", "shards"}, "`tidegate serve {file}`, `check` or `doctor`"),
+}
+"""For each kind of document the fields that identify it, and the commands that take it."""
+
+
+def other_kind(data: object, wanted: str, file: str) -> str:
+    """Return an error if a document is of another kind than `wanted`, with the commands that take it; else "".
+
+    `data`: content of the document. `wanted`: a key of DOCUMENT_KINDS, or words for a document of no such kind. `file`:
+    its path, for the message.
+    """
+    if not isinstance(data, dict) or (wanted in DOCUMENT_KINDS and data.keys() & DOCUMENT_KINDS[wanted][0]):
+        return ""
+    for kind, (fields, commands) in DOCUMENT_KINDS.items():
+        if kind != wanted and data.keys() & fields:
+            return f"it is {kind}, not {wanted}: give it to {commands.format(file=file)}"
+    return ""

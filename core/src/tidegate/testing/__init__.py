@@ -1,9 +1,9 @@
 """Test kit for plugin authors: transcripts (`Playbook`) and conformance tests.
 
 playbook                scripted events, and the commands that the policy is expected to return
-conformance             checks the invariants on random worlds (world); hash_seeds: in processes with other hash seeds
+conformance             checks the invariants on random worlds (world)
 judgment                compares a policy with simple baselines
-policy_conformance      the same as a test class; pytest_plugin: fixtures
+policy_conformance      the same as a test class, also with other hash seeds; pytest_plugin: fixtures
 controller_conformance  checks the contract of a controller, as a test class
 
 No test framework is needed. For pytest there are two fixtures (`pytest_plugin`). Modules are imported on first use,

@@ -8,8 +8,6 @@ arrivals       arrival processes; traces: recorded arrivals
 from_layout    a scenario with the workers, models and network of a planner's layout
 from_profiles  a scenario with measured profiles
 graphs         graphs of models (ensembles) with one SLO
-streaming      streaming models: responses and gaps
-shapes         the shapes of a model's requests, each with its frequency and its profile
 distributions  distributions of rows and the like; streams: one random stream for each purpose
 tenants        whose each request is, how urgent it is, and what rate limits reject
 rate_limit     token buckets of tenants, of the proxy as well

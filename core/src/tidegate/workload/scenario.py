@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, ValidationInfo, model_validator
 
+from tidegate.api import Profile
 from tidegate.api.model import DeadlineMissAction
 from tidegate.control import ControllerChoice
 from tidegate.schemas import Layout, did_you_mean, field_errors
@@ -19,12 +20,10 @@ from tidegate.workload.distributions import AnyDistribution, Constant
 from tidegate.workload.from_layout import sections_of
 from tidegate.workload.from_profiles import models_as_measured
 from tidegate.workload.graphs import GraphSpec
-from tidegate.workload.partitions import PartitionSpec, PipelineSpec, blocks_of
+from tidegate.workload.partitions import PartitionSpec, PipelineSpec, blocks_of, of_kind
 from tidegate.workload.profiles import ProfileSpec, folder_of, read_table
 from tidegate.workload.section import Name, Positive, ScenarioSection
-from tidegate.workload.shapes import ShapeSpec
 from tidegate.workload.simulated import SimulationSpec
-from tidegate.workload.streaming import StreamingSpec
 from tidegate.workload.tenants import TenantSpec, floors_checked
 from tidegate.workload.traces import TraceFormat
 from tidegate.workload.workers import WorkerSpec, devices_of
@@ -33,6 +32,55 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tidegate.schemas import Device, Slice
+
+
+class ShapeSpec(ScenarioSection):
+    """One shape: its batches take `latency_factor` times as long as the model's profile says, or have their own
+    profile.
+    """
+
+    shape: Name = Field(
+        description="Shape as the proxy reads it: variable inputs, dimensions without the batch, e.g. x:3,48,320"
+    )
+    weight: float = Field(
+        default=1.0, ge=0, description="Weight among the model's requests, relative to its other shapes"
+    )
+    latency_factor: float | None = Field(
+        default=None, gt=0, lt=1e6, description="Factor on the latency of the model's profile"
+    )
+    profile: ProfileSpec | None = Field(default=None, description="... or a latency of its own, on every device class")
+    profiles: dict[str, ProfileSpec] = Field(default_factory=dict, description="... or by device class")
+    known_to_policy: bool = Field(default=True, description="false: policies do not get its latency and learn it")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.latency_factor is not None) + (self.profile is not None) + bool(self.profiles) > 1:
+            raise ValueError("give times, profile (for every device class) or profiles (by device class): one of them")
+        return self
+
+    def lacks(self, device_class: str) -> bool:
+        """Whether the shape has profiles by device class, and none for `device_class`."""
+        return bool(self.profiles) and of_kind(self.profiles, device_class) is None
+
+    def profile_from(self, base: Profile) -> Profile:
+        """Return the profile of this shape, derived from the model's profile `base` on the same device class."""
+        own = self.profile or of_kind(self.profiles, base.device_class)
+        if own is not None:
+            return own.build(base.partition, base.device_class, base.max_rows).of_shape(self.shape)
+        return base.scaled(1.0 if self.latency_factor is None else self.latency_factor).of_shape(self.shape)
+
+
+class StreamingSpec(ScenarioSection):
+    """Responses of a model's requests. Its profile is the time to the first one, and `slo_ms` its deadline."""
+
+    responses: AnyDistribution = Field(default=Constant(value=1), description="Responses to a request, at least 1")
+    gap_ms: AnyDistribution = Field(
+        description="Mean time between the responses to a request alone on its worker (inter-token latency), in ms"
+    )
+    slo_gap_ms: Positive | None = Field(
+        default=None, description="Longest mean gap of a stream, in ms, that counts as on time in `gap_attainment`"
+    )
+
 
 SCENARIO_VERSION: Literal[1] = 1
 ONE_PROFILE = "give profile (for every GPU) or profiles (by device class), or pipelines: one of them"

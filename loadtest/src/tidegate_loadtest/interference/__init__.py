@@ -4,8 +4,7 @@ Used by `tidegate fit-interference`.
 
 measure           runs models on shares of a GPU, alone and together
 runs              measured runs, alone and together, in CSV files
-locally_weighted  standalone latency of a model on any share, from a few runs
-fit               from runs to the model of InSS: `tidegate.schemas.InterferenceModel`
-                  missing_utilization: use of cache and DRAM for models without a measurement of it
+fit               from runs to the model of InSS: `tidegate.schemas.InterferenceModel`, with the latency of a model on
+                  any share from a few runs, and the use of cache and DRAM of models without a measurement of it
 held_out          errors on runs that the model was not fitted to, beside controls
 """

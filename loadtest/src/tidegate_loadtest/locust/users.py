@@ -1,13 +1,15 @@
 """Base class of a locustfile's users: `from tidegate_loadtest.locust.users import TritonUser`."""
 
+import json
 import logging
 import signal
 import sys
 from typing import Any
 
 import gevent
+from flask import Response, request
 from gevent.event import AsyncResult, Event
-from locust import User, events, task
+from locust import LoadTestShape, User, events, task
 from locust.env import Environment
 from locust.runners import WorkerRunner
 from locust.web import WebUI
@@ -18,10 +20,53 @@ from tidegate.commands.common import console_for_tables
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.locust.coordinator import USER_ERRORS, Coordinator
 from tidegate_loadtest.locust.options import Options, add_options
-from tidegate_loadtest.locust.outcome import report
-from tidegate_loadtest.locust.page import add_tab
-from tidegate_loadtest.locust.shape import ScheduleShape
+from tidegate_loadtest.locust.outcome import by_model, report
 from tidegate_loadtest.locust.worker import Worker
+
+TAB_KEY = "slo-attainment"
+TABLE_COLUMNS = {
+    "name": "Model",
+    "slo_ms": "SLO (ms)",
+    "requests": "# Requests",
+    "attainment": "Attainment",
+    "goodput": "Goodput (/s)",
+    "failed": "Not answered",
+    "p50": "50%ile from schedule (ms)",
+    "p99": "99%ile from schedule (ms)",
+    "late": "Generator late: 50, 99%ile (ms)",
+    "verdict": "Generator",
+}
+
+
+def add_tab(page: WebUI, conductor: Coordinator) -> None:
+    """Add the tab, which the page refreshes together with its own statistics."""
+    page.template_args["extended_tabs"] = [{"title": "SLO attainment", "key": TAB_KEY}]
+    structure = [{"key": key, "title": title} for key, title in TABLE_COLUMNS.items()]
+    page.template_args["extended_tables"] = [{"key": TAB_KEY, "structure": structure}]
+
+    def with_attainment(response: Response) -> Response:
+        if request.path.endswith("/stats/requests") and response.is_json:
+            table = {"key": TAB_KEY, "data": by_model(conductor)}
+            response.set_data(json.dumps({**response.get_json(), "extended_stats": [table]}))
+        return response
+
+    page.app.after_request(with_attainment)
+
+
+class ScheduleShape(LoadTestShape):  # type: ignore[misc]
+    """Load shape that Locust queries every second for the number of users."""
+
+    def __init__(self, conductor: Coordinator) -> None:
+        super().__init__()
+        self._conductor = conductor
+
+    def tick(self) -> tuple[int, float] | None:
+        """Return (users, spawn rate): as many users as sending processes, or None when all is sent and answered."""
+        if self._conductor.ended:
+            return None
+        senders = len(self._conductor.workers)
+        return senders, max(1, senders)
+
 
 logger = logging.getLogger(__name__)
 

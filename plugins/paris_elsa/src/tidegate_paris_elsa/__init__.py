@@ -5,20 +5,20 @@ problem   GPUs, models, sizes of requests; also made from a demand
 slices    the profiles of the GPUs, the latency of each model there, the batch size at which a slice is saturated,
           its knee, and the number of slices of each size that PARIS wants (fractional)
 budget    the possible MIG partitions of a GPU, and the GPCs that they use
-program   the integer program: whole slices on whole GPUs; planners: paris and its baselines
-portfolio the best of several plans; slice_simulation: what slices sustain under ELSA
-capacity  the rate that a layout's slices serve
-placement every slice at its start slot; plan: the document; layout: the layout of a plan
+program   the integer program: whole slices on whole GPUs; planners: paris and its baselines, every slice at its
+          start slot
+portfolio the best of several plans, by what slices sustain under ELSA
+plan      the document; layout: the layout of a plan
 
 From one layout to another:
 change_plan     the current and the target layout, and the steps
 instances       the MIG instances of a GPU; matching: which GPU becomes which planned one; repartitioning: other
                 partitions with as many slices
 steps           which instances of a GPU stay, and how the others change; ordering: their order and parallelism
-reconfigure     the planner
+reconfigure     the planner, and the rate that a layout's slices serve
 
 The policy:
-policy       ELSA; slice_sizes: which slices are smaller than others
+policy       ELSA
 worker_queue the batch that a worker runs, and those that wait for it; the least of many, in logarithmic time
 pool         equal workers, and which has the least work
 """

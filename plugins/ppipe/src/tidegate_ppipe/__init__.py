@@ -5,7 +5,7 @@ columns          every pipeline that meets the SLO and is not dominated by anoth
 column_search    the number of GPUs of each column: the dual bounds the rate and chooses columns, `rounding` finds a
                  start, `program` is the integer program
 division         the same by dynamic programming, for few classes of GPUs (`knapsack`)
-plan             the document, made by `build_plan`; layout: the layout of a plan
+plan             the document, made by `planners`; layout: the layout of a plan
 planners         ppipe, and its baselines np (whole models) and dart-r (pairs of GPUs); infeasibility: why there is no
                  plan
 replanning       a controller that plans again when rates drift

@@ -6,7 +6,7 @@ tritons          the Tritons that take part, and their health checks
 discovered_tritons  Tritons that join and leave as sources list them
 model_ownership  the models of this process, where several shards divide them
 config_check     `tidegate check`
-metrics_page     the metrics page, and the documents served beside it
+metrics_page     the metrics page, rendered for one reader at a time, and the documents served beside it
 dashboard        the dashboard
 tuning           replaces the policy while serving (`policy: auto`)
 simulation_process  child process of the dashboard's what-if analysis and of tuning

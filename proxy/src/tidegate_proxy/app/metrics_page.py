@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -25,7 +25,6 @@ from tidegate_proxy.configuration.apis import Api
 from tidegate_proxy.deployed.tritons import RunningTritons
 from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.observability import MetricsSnapshot, Observability, RequestCounts
-from tidegate_proxy.observability.shared_page import SharedPage
 from tidegate_proxy.observability.triton_metrics import merge, request_metrics
 from tidegate_proxy.rollout.mode import RolloutMode
 from tidegate_proxy.scheduling.driver import Driver
@@ -41,6 +40,32 @@ from tidegate_proxy.transport.liveness import Liveness
 from tidegate_proxy.transport.ports import bind
 from tidegate_proxy.tritons.catalog import CurrentCatalog
 from tidegate_proxy.tritons.metrics_scrape import scrape
+
+MAX_BURST_PAGES: Final = 8
+"""Number of pages that may be rendered back to back after some idle seconds."""
+PER_S: Final = 1.0
+"""Sustained number of pages per second."""
+PageT = TypeVar("PageT")
+
+
+class SharedPage(Generic[PageT]):
+    """Latest page, and the task that renders the next. Use it only in one event loop."""
+
+    def __init__(self, render: Callable[[], Awaitable[PageT]]) -> None:
+        self._render = render
+        self._rendering: asyncio.Future[PageT] | None = None
+        self._credit, self._credited_s = float(MAX_BURST_PAGES), 0.0
+
+    async def read(self) -> PageT:
+        """Return the page being rendered, a new one, or, after too many, the latest. Raises as `render`."""
+        now_s = asyncio.get_running_loop().time()
+        self._credit = min(MAX_BURST_PAGES, self._credit + (now_s - self._credited_s) * PER_S)
+        self._credited_s = now_s
+        if self._rendering is None or (self._rendering.done() and self._credit >= 1):
+            self._credit -= 1
+            self._rendering = asyncio.ensure_future(self._render())
+        return await asyncio.shield(self._rendering)
+
 
 STUCK_S: Final = 30.0
 """Seconds after which a client that reads nothing is disconnected, so that it does not occupy a viewer's slot."""

@@ -1,6 +1,6 @@
 """Metrics, statistics as Triton reports them, traces and logs. The driver calls `observability`.
 
 `exposition` renders metrics of `metrics_registry`; `merged_statistics` adds up ModelStatistics; `triton_metrics` merges
-Tritons' pages, `shared_page` those of several processes; `accounts` divides worker time among tenants; `tracing` and
+Tritons' pages; `accounts` divides worker time among tenants; `tracing` and
 `logs` write spans and lines.
 """

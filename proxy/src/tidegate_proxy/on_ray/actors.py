@@ -4,11 +4,14 @@ An actor is made first, which is when Ray finds a node for it, and started by a 
 process to process, while what an actor is made with is kept by Ray's head.
 """
 
+import fcntl
+import os
 import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -20,9 +23,32 @@ from tidegate_proxy.deployed.folder import DeploymentError, WorkerPlan
 from tidegate_proxy.deployed.state import RunningWorker
 from tidegate_proxy.deployed.tritons import RunningTritons
 from tidegate_proxy.on_ray.files import References, write_files
-from tidegate_proxy.on_ray.node_folder import own_folder
 from tidegate_proxy.on_ray.role import RoleNotStarted, RoleProcess, free_port, seen_from_elsewhere
 from tidegate_proxy.on_ray.role_configs import Document
+
+_PREFIX: Final = "tidegate-ray-"
+_LOCK: Final = "lock"
+
+
+def own_folder() -> Path:
+    """Create the folder, for its owner only, and remove those of killed processes. Raises OSError.
+
+    The process holds a lock there until it exits.
+    """
+    for lock in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_LOCK}"):
+        with suppress(OSError):  # it is held, gone, or another user's
+            descriptor = os.open(lock, os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    before = folder / f"{_LOCK}.new"  # whoever sees the lock finds it held
+    fcntl.flock(os.open(before, os.O_CREAT | os.O_RDONLY, 0o600), fcntl.LOCK_EX)
+    before.rename(folder / _LOCK)
+    return folder
+
 
 _LOOK_EVERY_S: Final = 0.1
 

@@ -1,5 +1,6 @@
 """Process that runs `tidegate serve` in a role, started by an actor."""
 
+import ctypes
 import os
 import re
 import signal
@@ -15,8 +16,23 @@ from typing import Any, Final
 import yaml
 
 from tidegate_proxy.configuration.addresses import host_of, port_of
-from tidegate_proxy.on_ray.parent_death_signal import CHILD_PROGRAM
 from tidegate_proxy.on_ray.role_configs import SECRET_FILE, Document
+
+CHILD_PROGRAM: Final = (
+    "from tidegate_proxy.on_ray.role import end_with; end_with(); from tidegate.cli import main; main()"
+)
+"""Program text for Python; the actor's process id and the arguments of `tidegate` follow."""
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def end_with() -> None:
+    """Let the kernel send this process SIGTERM when the one named by the first argument exits; remove that argument."""
+    actor = int(sys.argv.pop(1))
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != actor:
+        sys.exit(1)
+    os.environ["GRPC_VERBOSITY"] = "NONE"  # as `tidegate serve` has it, before it imports gRPC
+
 
 _CONFIG: Final = "tidegate.yaml"
 _LAST_LINES: Final = 8

@@ -1,12 +1,12 @@
 """Triton's API over all Tritons.
 
 inference           schedules an inference request, or bypasses scheduling
-passthrough         sends a bypassed request to a Triton and relays its response; sequences keep their Triton
+passthrough         sends a bypassed request to a Triton and relays its response; sequences keep their Triton; others
+                    go where the expected work is least
 graph_runs          ensembles whose steps are scheduled as stages with one deadline
 graph_load          which ensembles are expanded into stages under `scheduling: auto`
 stream_passthrough  bypassed streams
 open_sequences      sequences that have begun, each at the Triton that keeps it
-triton_speeds       how fast Tritons answer what is bypassed, to route by expected work
 slot_inference      inferences that wait for a slot of their model
 control             every other call: answered by Tidegate, by one Triton, or for all Tritons
 fan_out             calls that concern every Triton, and how their answers are combined

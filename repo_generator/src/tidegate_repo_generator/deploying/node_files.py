@@ -1,16 +1,16 @@
 """Files of a node besides its workers' repositories: MIG partitioning, MPS daemons, containers."""
 
 import shlex
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from tidegate.schemas import Layout, LayoutWorker
+from tidegate.schemas import Device, Layout, LayoutWorker, Mig, mig_instance
 from tidegate_repo_generator.deploying.compose import compose
 from tidegate_repo_generator.deploying.kubernetes import pods_of, proxy_objects, worker_objects
-from tidegate_repo_generator.deploying.mig_parted import CONFIG_NAME, cuts_of, mig_parted
 from tidegate_repo_generator.deploying.mps import MpsDomain, daemon_file, domain_of
 from tidegate_repo_generator.deploying.nodes import can_name_kubernetes_node
 from tidegate_repo_generator.deploying.places import WorkerPlacement, folder_name
@@ -111,3 +111,41 @@ def _write_yaml(path: Path, what: str, *documents: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=120, default_flow_style=None)
     path.write_text(f"# Written by `tidegate generate`. {' '.join(what.split())}\n{text}", encoding="utf-8")
+
+
+CONFIG_NAME: Final = "tidegate"
+"""Name of the configuration: `nvidia-mig-parted apply -f FILE -c tidegate`."""
+
+
+def cuts_of(workers: Iterable[LayoutWorker]) -> dict[Device, tuple[Mig, ...]]:
+    """Return the MIG instances of every device, ordered by first memory slice; empty for a device that is not cut.
+
+    Instances that the layout identifies by UUID exist already and are left out.
+    """
+    cuts: dict[Device, set[Mig]] = {}
+    for worker in workers:
+        if not str(worker.device.id).startswith("MIG-"):
+            instances = cuts.setdefault(worker.device, set())
+            if instance := mig_instance(worker.slice):
+                instances.add(instance)
+    return {device: tuple(sorted(cut, key=lambda each: each.start)) for device, cut in cuts.items()}
+
+
+def mig_parted(cuts: dict[Device, tuple[Mig, ...]]) -> dict[str, Any] | None:
+    """Return the document of nvidia-mig-parted for one node, or None if no GPU is cut, or if a cut one has no index.
+
+    It counts instances by profile, and the driver places them; `tidegate mig apply` keeps the placement of the layout.
+    """
+    cut = any(cuts.values())
+    if not cut or any(instances and isinstance(device.id, str) for device, instances in cuts.items()):
+        return None
+    alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
+    for device, instances in cuts.items():
+        if isinstance(device.id, int):
+            counts = Counter(instance.profile for instance in instances)
+            alike.setdefault(tuple(sorted(counts.items())), []).append(device.id)
+    entries = [
+        {"devices": sorted(numbers), "mig-enabled": bool(counts), **({"mig-devices": dict(counts)} if counts else {})}
+        for counts, numbers in sorted(alike.items(), key=lambda each: min(each[1]))
+    ]
+    return {"version": "v1", "mig-configs": {CONFIG_NAME: entries}}

@@ -12,7 +12,7 @@ from tests.proxy.app.actuation.deployment import layout
 from tests.proxy.app.actuation.live import Live, Load
 from tests.proxy.app.actuation.split import of_blocks, write_blocks
 from tidegate.schemas import write_document
-from tidegate_proxy.deployed import slice_environment
+from tidegate_proxy.deployed import tritons
 from tidegate_proxy.deployed.folder import DeploymentError
 from tidegate_repo_generator.deploying.deploy import deploy
 
@@ -45,7 +45,7 @@ def test_a_worker_moves_and_no_request_is_lost(start_live: Start, start_load: St
 def test_first_workers_and_new_ones_are_told_of_their_shares(
     start_live: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(slice_environment, "_DRIVER", tmp_path / "nvidiactl")  # which there is not
+    monkeypatch.setattr(tritons, "_DRIVER", tmp_path / "nvidiactl")  # which there is not
     live = start_live(layout(0, percent=40))
     first = told(live.pid("gpu0"))
     live.wants(
@@ -63,8 +63,8 @@ def test_a_deployment_whose_shares_have_no_daemon_does_not_start(
     start_live: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "nvidiactl").touch()
-    monkeypatch.setattr(slice_environment, "_DRIVER", tmp_path / "nvidiactl")
-    monkeypatch.setattr(slice_environment, "which", lambda name: None)
+    monkeypatch.setattr(tritons, "_DRIVER", tmp_path / "nvidiactl")
+    monkeypatch.setattr(tritons, "which", lambda name: None)
     with pytest.raises(DeploymentError, match=r"worker 'gpu1' has a share of GPU 1, and no MPS daemon answers at"):
         start_live(layout(1, 2, percent=40))
 

@@ -7,7 +7,7 @@ from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 
-from tidegate_proxy.app.dashboard.document import CONTENT_SECURITY_POLICY, document
+from tidegate_proxy.app.dashboard.routes import CONTENT_SECURITY_POLICY, document
 
 UPLOT = files("tidegate_proxy.app.dashboard") / "uplot"
 BANNER = "/*! https://github.com/leeoniya/uPlot (v{}) */"

@@ -1,14 +1,13 @@
 """Dashboard: shows in a browser what Tidegate does, and why. Served beside the metrics.
 
 routes        the HTTP routes: BEGIN HERE
-  document      the page in one file: page.html, page.css and the scripts tables.js, rollout.js (shadow and canary),
+              the page in one file: page.html, page.css and the scripts tables.js, rollout.js (shadow and canary),
                 charts.js (curves over time, with uplot/), drawing.js (lanes of workers), timeline.js, page.js
   source        source of the data: a process or a recorded run
   viewers       the viewers; nothing is collected while there are none
-  live          shows a running Tidegate
+  live          shows a running Tidegate, shadow mode, a canary, and models that are bypassed because that is better
 tick_buffer   what happened since the last tick; event_buffer: every event of the last minute
 figures       rolling figures of models, workers, shapes; decisions: recent decisions; snapshot: all of these as JSON
-rollout_section      the results of shadow mode or a canary, and models that are bypassed because that is better
 timeline_builder     builds the timeline of one request, a little at a time
   request_facts         the facts about it; latency_explanation: the same in sentences
 what_if       simulates the latest requests with something changed:

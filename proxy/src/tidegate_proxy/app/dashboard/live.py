@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from tidegate.api import NS_PER_MS, Setup, Worker
 from tidegate.engine import FIRST_LEAD_NS
@@ -17,8 +17,14 @@ from tidegate_proxy.app.dashboard.event_buffer import EventBuffer
 from tidegate_proxy.app.dashboard.figures import RollingFigures
 from tidegate_proxy.app.dashboard.history import History, HistoryRing
 from tidegate_proxy.app.dashboard.latency_explanation import LatencyExplanation
-from tidegate_proxy.app.dashboard.rollout_section import section_of
-from tidegate_proxy.app.dashboard.snapshot import DashboardSnapshot, TenantRow, cut
+from tidegate_proxy.app.dashboard.snapshot import (
+    DashboardSnapshot,
+    RolloutRow,
+    RolloutSection,
+    RolloutSide,
+    TenantRow,
+    cut,
+)
 from tidegate_proxy.app.dashboard.source import PageHello
 from tidegate_proxy.app.dashboard.tick_buffer import TickBuffer
 from tidegate_proxy.app.dashboard.timeline_builder import build_timeline, build_timeline_steps
@@ -26,8 +32,10 @@ from tidegate_proxy.app.dashboard.what_if import what_if
 from tidegate_proxy.app.tuning.policy_tuning import PolicyTuning
 from tidegate_proxy.observability.accounts import costs_of
 from tidegate_proxy.observability.observability import Metrics
+from tidegate_proxy.rollout.canary import Canary
+from tidegate_proxy.rollout.comparison import ModelComparison, TrafficGroup
 from tidegate_proxy.rollout.mode import RolloutMode
-from tidegate_proxy.rollout.shadow import own_batching
+from tidegate_proxy.rollout.shadow import Shadow, own_batching
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.service.passthrough import bypassed_in_words
@@ -231,3 +239,57 @@ def tenant_rows(metrics: Metrics) -> list[TenantRow]:
 
 def _in_ms(ns: int | None) -> float | None:
     return None if ns is None else ns / NS_PER_MS
+
+
+MAX_SHOWN_MODELS: Final = 30
+"""Number of models shown."""
+
+
+def section_of(trial: RolloutMode) -> RolloutSection | None:
+    """Return the section; None if every model is scheduled that can be."""
+    if trial.shadow.is_on:
+        return _of_shadow(trial.shadow)
+    return _of_canary(trial.canary) if trial.canary.is_on else None
+
+
+def _of_shadow(shadow: Shadow) -> RolloutSection:
+    document = shadow.document()
+    report = document["report"] or {"window_s": None, "unsimulated": 0, "estimates": []}
+    rows = [_estimate(each, shadow.policy) for each in report["estimates"]]
+    left_out = document["left_out"]
+    notes = [
+        f"{left_out} requests were left out, as the simulator did not keep up." if left_out else "",
+        report["estimates"][0]["doubt"] if report["estimates"] else "",
+        f"{document['why'][:1].upper()}{document['why'][1:]}." if document["why"] else "",
+    ]
+    note = " ".join(filter(None, notes))
+    return RolloutSection(
+        "shadow", shadow.policy, 0.0, report["window_s"], rows[:MAX_SHOWN_MODELS], len(rows[MAX_SHOWN_MODELS:]), note
+    )
+
+
+def _estimate(estimate: dict[str, Any], policy: str) -> RolloutRow:
+    gain = estimate["gain"]
+    sides = [
+        RolloutSide("as it passes", estimate["requests"], estimate["measured"]),
+        RolloutSide("Triton's batcher, simulated", None, estimate["batcher"]),
+        RolloutSide("Triton's batcher tuned, simulated", None, estimate["tuned"]),
+        RolloutSide(f"{policy}, simulated", None, estimate["policy"]),
+    ]
+    return RolloutRow(cut(estimate["model"]), sides, tuple(gain) if gain else None, cut(estimate["why"]))
+
+
+def _of_canary(canary: Canary) -> RolloutSection:
+    rows = [_compared(each, canary.policy) for each in canary.compared[:MAX_SHOWN_MODELS]]
+    return RolloutSection(
+        "canary", canary.policy, canary.share or 0.0, None, rows, len(canary.compared[MAX_SHOWN_MODELS:]), ""
+    )
+
+
+def _compared(compared: ModelComparison, policy: str) -> RolloutRow:
+    sides = [_side("as it passes", compared.passed), _side(f"scheduled by {policy}", compared.scheduled)]
+    return RolloutRow(cut(compared.model), sides, compared.gain, cut(compared.why))
+
+
+def _side(name: str, side: TrafficGroup) -> RolloutSide:
+    return RolloutSide(name, side.requests, side.attainment, side.p50_ms, side.p99_ms)
