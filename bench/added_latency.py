@@ -22,10 +22,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench.closed_loop import closed_loop
-from bench.no_op import no_op_models
-from bench.perf_analyzer import perf_analyzer
-from bench.proxy_process import ProxyProcess, proxy_process
+from bench.closed_loop import closed_loop, perf_analyzer
+from bench.proxy_process import ProxyProcess, no_op_models, proxy_process
 from bench.relays import PACKAGES, Relay, find_relays, start_relay
 from demo.processes import TIDEGATE
 from tidegate_proxy.tritons.embedded import EmbeddedTriton

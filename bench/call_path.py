@@ -22,8 +22,7 @@ from unittest.mock import patch
 import numpy as np
 import tritonclient.grpc
 
-from bench.no_op import no_op_models
-from bench.proxy_process import proxy_process
+from bench.proxy_process import no_op_models, proxy_process
 from tidegate.sim import Simulation
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario

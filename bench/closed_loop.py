@@ -1,17 +1,20 @@
 """A closed-loop load generator in a process of its own: callers of one model, each sending again after its response.
 
 A separate interpreter keeps its load out of the benchmark and the server: `closed_loop` starts `python -m
-bench.closed_loop`.
+bench.closed_loop`. `perf_analyzer` runs NVIDIA's in its place.
 """
 
 import argparse
 import asyncio
+import csv
 import gc
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import uvloop
@@ -81,6 +84,30 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds before, not counted")
     print(json.dumps(uvloop.run(_run(parser.parse_args()))))
+
+
+def perf_analyzer(path: Path, address: str, model: str, callers: int, *flags: str) -> dict[str, float]:
+    """Run perf_analyzer over gRPC; return requests per second (`rps`) and latencies in ms (`p50_ms`, `p99_ms`).
+
+    The figures are those of the last window.
+
+    Args:
+        path: the program.
+        address: HOST:PORT of the server.
+        model: the model to call.
+        callers: number of concurrent calls.
+        flags: further flags, such as windows and shapes.
+    """
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
+        report = Path(folder) / "report.csv"
+        command = [str(path), "-m", model, "-u", address, "-i", "grpc", "--async", "-s", "999", "-f", str(report)]
+        command += ["--concurrency-range", str(callers), *flags]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        if not report.exists():
+            raise SystemExit(f"perf_analyzer failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        (row,) = csv.DictReader(report.read_text().splitlines())
+    us = {name: float(row[f"{name} latency"]) for name in ("p50", "p99")}
+    return {"rps": float(row["Inferences/Second"]), "p50_ms": us["p50"] / 1000, "p99_ms": us["p99"] / 1000}
 
 
 if __name__ == "__main__":

@@ -24,9 +24,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench.no_op import no_op_models
-from bench.perf_analyzer import perf_analyzer
-from bench.proxy_process import ProxyProcess, proxy_process
+from bench.closed_loop import perf_analyzer
+from bench.proxy_process import ProxyProcess, no_op_models, proxy_process
 from tidegate_proxy.frontends.supervisor import FRONTEND, SHARD
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 

@@ -1,4 +1,4 @@
-"""A `tidegate serve` process observed from outside: addresses, log, memory, threads, descriptors."""
+"""A `tidegate serve` process seen from outside, and a no-op model, with which only the overhead of servers is measured."""
 
 import os
 import re
@@ -143,3 +143,33 @@ def proxy_before(triton: EmbeddedTriton, folder: Path, *flags: str, policy: str 
         given += [f"--listen{service}", "127.0.0.1:0"]
     with proxy_process(folder, *given, *flags) as proxy:  # of flags given twice the last one counts
         yield proxy
+
+
+CONFIG = """
+backend: "python"
+max_batch_size: 32
+input { name: "INPUT" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "OUTPUT" data_type: TYPE_FP32 dims: [ -1 ] }
+instance_group { count: 2 kind: KIND_CPU }
+parameters { key: "tidegate_scheduling" value: { string_value: "batched" } }
+"""
+MODEL = """
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [
+            pb.InferenceResponse([pb.Tensor("OUTPUT", pb.get_input_tensor_by_name(request, "INPUT").as_numpy())])
+            for request in requests
+        ]
+"""
+
+
+def no_op_models(folder: Path, name: str = "noop") -> Path:
+    """Write a repository with one no-op model to a folder; return its path. `name`: of the model."""
+    version = folder / "models" / name / "1"
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").write_text(f'name: "{name}"{CONFIG}')
+    (version / "model.py").write_text(MODEL)
+    return folder / "models"

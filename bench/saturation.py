@@ -19,8 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench.closed_loop import closed_loop
-from bench.perf_analyzer import perf_analyzer
+from bench.closed_loop import closed_loop, perf_analyzer
 from bench.proxy_process import proxy_process
 from demo.processes import TIDEGATE
 from tidegate_proxy.tritons.embedded import EmbeddedTriton

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from tests.command_line import invoke
 from tidegate.schemas import Hardware, ModelProfile, hardware_here, read_profiles
 from tidegate_loadtest.commands.profile import profile
-from tidegate_loadtest.hardware import is_here, runs_on_gpu, why_gpus_are_unknown
+from tidegate_loadtest.profiling_run import is_here, runs_on_gpu, why_gpus_are_unknown
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_triton_models import model_source
 
@@ -232,10 +232,10 @@ def test_models_on_gpus_that_nothing_names_are_told_with_the_extra_that_is_missi
 
     assert runs_on_gpu(config("KIND_GPU"))
     assert not runs_on_gpu(config("KIND_CPU"))
-    monkeypatch.setattr("tidegate_loadtest.hardware.find_spec", lambda _: None)
+    monkeypatch.setattr("tidegate_loadtest.profiling_run.find_spec", lambda _: None)
     said = why_gpus_are_unknown(["bert", "resnet"])
     assert "which GPU bert, resnet ran on is not recorded" in said
     assert 'pip install "tidegate-loadtest[nvml]"' in said
     assert why_gpus_are_unknown([]) == ""
-    monkeypatch.setattr("tidegate_loadtest.hardware.find_spec", lambda name: name)
+    monkeypatch.setattr("tidegate_loadtest.profiling_run.find_spec", lambda name: name)
     assert why_gpus_are_unknown(["bert"]) == ""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 
@@ -9,7 +10,6 @@ from tritonclient.grpc import model_config_pb2
 
 from tidegate.schemas import Hardware, ModelProfile
 from tidegate_loadtest.connection import Connection, LoadTestError
-from tidegate_loadtest.hardware import runs_on_gpu
 from tidegate_loadtest.input_files import Tensors
 from tidegate_loadtest.profiler import files_by_shape, measure_profiles, shapes_to_measure, sizes_to_measure
 from tidegate_loadtest.requested_shapes import Dimensions, RequestedShape
@@ -207,3 +207,26 @@ def why_not_measurable(config: model_config_pb2.ModelConfig) -> str:
     if config.batch_input or config.batch_output or any(tensor.is_shape_tensor for tensor in config.input):
         return "only Triton can form its batches"
     return ""
+
+
+_HERE = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+def is_here(target: str) -> bool:
+    """Return whether HOST:PORT is this machine, so that its hardware is that of the server."""
+    return target.rpartition(":")[0] in _HERE
+
+
+def runs_on_gpu(config: model_config_pb2.ModelConfig) -> bool:
+    """Return whether a Triton runs instances of a model on GPUs, by the config that it reports."""
+    return any(group.kind == model_config_pb2.ModelInstanceGroup.KIND_GPU for group in config.instance_group)
+
+
+def why_gpus_are_unknown(on_gpu: Sequence[str]) -> str:
+    """Explain why the GPUs of these models are unknown, with the remedy; "" if they are known or there are none."""
+    if not on_gpu or find_spec("pynvml") is not None:
+        return ""
+    return (
+        f"which GPU {', '.join(on_gpu)} ran on is not recorded, as nvidia-ml-py is not installed: "
+        'pip install "tidegate-loadtest[nvml]", and measure again'
+    )

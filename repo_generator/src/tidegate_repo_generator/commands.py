@@ -154,7 +154,7 @@ def generate(
 
     from tidegate.terminal import console_for_tables  # noqa: PLC0415
     from tidegate_repo_generator.generate import generate_model  # noqa: PLC0415
-    from tidegate_repo_generator.tensorrt.given_shapes import shapes_given  # noqa: PLC0415
+    from tidegate_repo_generator.tensorrt.sizes import shapes_given  # noqa: PLC0415
 
     errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
     if model.suffix.lower() in LAYOUT_SUFFIXES:

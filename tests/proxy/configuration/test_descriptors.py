@@ -5,8 +5,7 @@ import resource
 
 import pytest
 
-from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.configuration.descriptors import within_descriptors
+from tidegate_proxy.configuration.config import ServeConfig, within_descriptors
 
 LISTEN = dict.fromkeys(("grpc", "http", "metrics"), "127.0.0.1:0")
 

@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from tidegate_proxy import plugin
-from tidegate_proxy.app.doctor.installation import restarted_tritons
+from tidegate_proxy.app.doctor.diagnosis import restarted_tritons
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.folder import DeploymentError, read_plan
 from tidegate_proxy.deployed.state import RunningState, held, holder, read_state, write_state

@@ -18,7 +18,7 @@ from tidegate_proxy.observability.merged_statistics import merge_statistics, sta
 from tidegate_proxy.observability.observability import FAILURE_REASONS, ModelStatistics
 from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
-from tidegate_proxy.tritons.metrics_scrape import scrape
+from tidegate_proxy.tritons.workers import scrape
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 OWN = "# HELP tidegate_queue_length x\n# TYPE tidegate_queue_length gauge\ntidegate_queue_length 0\n"

@@ -7,7 +7,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tidegate_proxy.configuration.graphs import GraphConfig
+from tidegate_proxy.configuration.config import GraphConfig
 from tidegate_proxy.tritons.backend import BackendError
 from tidegate_proxy.tritons.model_graphs import why_not_expandable
 from tidegate_proxy.tritons.operator_graphs import ensemble_config_of

@@ -5,7 +5,7 @@ A *request* of a *model* waits until a *policy* puts it into a *batch*. The batc
 commands that it returns. Beside this package: `tidegate.toolkit` (building blocks), `tidegate.schemas` (files).
 
 policy        base class of policies: BEGIN HERE; events: its input, commands: its output
-model         requests, models, workers, batches; device: GPUs and slices, network: transfers, shape: shapes as text
+model         requests, models, workers, batches; device: GPUs, slices and the network, shape: shapes as text
 mig           MIG profiles of NVIDIA GPUs and where their instances may lie
 interference  how batches on one device slow each other down
 profile       latency of a partition by rows; latency_distribution: stand-alone latency of an application
@@ -14,6 +14,7 @@ specs         what a distribution offers, as its hooks return it
 """
 
 from tidegate.api.commands import Advise, AnyCommand, CancelTimer, Dispatch, Drop, Preempt, Reroute, SetTimer
+from tidegate.api.device import Network
 from tidegate.api.events import (
     AnyEvent,
     BatchFailed,
@@ -32,7 +33,6 @@ from tidegate.api.events import (
 )
 from tidegate.api.latency_distribution import LatencyDistribution
 from tidegate.api.model import NEVER_NS, Batch, Model, Pipeline, QueueKey, Request, Stage, Worker, queue_key
-from tidegate.api.network import Network
 from tidegate.api.planner import (
     Plan,
     Planner,

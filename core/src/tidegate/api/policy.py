@@ -13,6 +13,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict
 
 from tidegate.api.commands import AnyCommand
+from tidegate.api.device import Network
 from tidegate.api.events import (
     AnyEvent,
     BatchFailed,
@@ -30,7 +31,6 @@ from tidegate.api.events import (
 )
 from tidegate.api.latency_distribution import LatencyDistribution
 from tidegate.api.model import Model, Request, Worker
-from tidegate.api.network import Network
 from tidegate.api.profile import Profile
 
 Commands = Sequence[AnyCommand]

@@ -2,7 +2,8 @@
 
 controller       the base class of plugins: observations in, layouts out: BEGIN HERE
 observation      what a controller sees of a period; monitor: computes it from the event stream
-settings         how a scenario or a configuration names a controller, and its limits
+settings         how a scenario or a configuration names a controller, and its limits; options that a
+                 tuner may replace while serving
 loop             the interface of drivers: asks the controller and the governor, and carries out a layout_change
   governor       which layouts are rejected, and why
   layout_change  one change, from the first worker that starts to the last one that has drained
@@ -11,7 +12,6 @@ layout_revision  a layout with its workers' ids, and which of them the next layo
 rates            the rates that a controller plans for, and when they have drifted
 capacity         the rate that a layout serves, and the GPUs that it uses
 residency        which models a Triton keeps in memory, and which one goes for another
-tuning           the options of a policy that a tuner may replace while serving
 """
 
 from tidegate.control.actions import Action, QueryController, StartWorker, StopWorker, Switch

@@ -5,6 +5,24 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, model_validator
 
+from tidegate.api import PolicyOptions
+
+
+class TuningOptions(PolicyOptions):
+    """Options of the tuner: a policy whose options derive from this class is tuned by simulation.
+
+    Its other options are those of the policy that decides first.
+    """
+
+    dry_run: bool = Field(default=False, description="Report what would be better, and change nothing")
+    interval_s: float = Field(default=5.0, gt=0, lt=1e6, description="Shortest window of traffic to simulate")
+    cpu_fraction: float = Field(
+        default=0.4, gt=0, le=1, description="Fraction of one CPU core that simulations may take, on average"
+    )
+    min_improvement: float = Field(
+        default=0.01, ge=0, lt=1, description="Smallest gain of attainment for which the policy is replaced"
+    )
+
 
 class ControllerChoice(BaseModel):
     """Name and options of a controller, and the limits that the governor enforces."""

@@ -1,6 +1,6 @@
 """Observers of an engine: they see every stimulus, with the commands and effects that followed.
 
-observer    the base class, with options: BEGIN HERE; policy_trace_observer: one that also sees the policy's events
+observer    the base class, with options: BEGIN HERE; one that also sees the policy's events
 stimuli     inputs of an engine: the events that policies see, and those that only drivers send
 effects     actions that an engine requests from its driver
 reducer     derives the outcome of each request and stage from the stream: every metric is computed from it
@@ -19,8 +19,7 @@ from tidegate.observation.effects import (
     StartStage,
 )
 from tidegate.observation.event_log import LOG_VERSION, LogEntry, LogHeader, Recorder, read_log
-from tidegate.observation.observer import EngineSettings, Observer, ObserverOptions, ObserverSpec
-from tidegate.observation.policy_trace_observer import PolicyTraceObserver
+from tidegate.observation.observer import EngineSettings, Observer, ObserverOptions, ObserverSpec, PolicyTraceObserver
 from tidegate.observation.reducer import OutcomeCounts, OutcomeListener, Reducer, SentStage
 from tidegate.observation.stimuli import (
     AnyStimulus,

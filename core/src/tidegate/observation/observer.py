@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 from pydantic import BaseModel, ConfigDict
 
-from tidegate.api import AnyCommand, Setup
+from tidegate.api import AnyCommand, AnyEvent, Setup
 from tidegate.observation.effects import AnyEffect
 from tidegate.observation.stimuli import AnyStimulus
 
@@ -69,3 +69,14 @@ class ObserverSpec:
     summary: str
     """One line, for lists."""
     observer: type[Observer]
+
+
+class PolicyTraceObserver(Observer):
+    """Observer that also sees the events that the policy gets, such as WorkerReady and TimerFired.
+
+    An engine has at most one, from its start (`Engine(timelines=...)`) or for a while (`Engine.attach`).
+    """
+
+    @abstractmethod
+    def on_policy_event(self, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
+        """Handle an event that the policy got because of the current stimulus, with its applied commands."""

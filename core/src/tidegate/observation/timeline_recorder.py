@@ -38,8 +38,7 @@ from tidegate.observation.effects import (
     PolicyRestored,
     StartStage,
 )
-from tidegate.observation.observer import EngineSettings, ObserverOptions
-from tidegate.observation.policy_trace_observer import PolicyTraceObserver
+from tidegate.observation.observer import EngineSettings, ObserverOptions, PolicyTraceObserver
 from tidegate.observation.reducer import OutcomeListener, Reducer
 from tidegate.observation.stimuli import AnyStimulus, ClockAdvanced, FirstResponse, PolicyChanged, TopologyChanged
 from tidegate.observation.timeline import MAX_RESPONSE_MARGIN_FRACTION, RequestTimeline, Why, in_ms, name_of, timer_of

@@ -12,8 +12,7 @@ from tidegate.recommend.simulation_run import MIN_REQUESTS
 from tidegate.recommend.triton_tuning import batched
 from tidegate.report.number_format import limit, listed, plural, rate, share
 from tidegate.schemas import options_of_model
-from tidegate.sim.block_bootstrap import MAX_CALIBRATION_ERROR
-from tidegate.sim.interval import Interval
+from tidegate.sim.interval import MAX_CALIBRATION_ERROR, Interval
 from tidegate.workload import mean_rate_rps
 from tidegate.workload.arrivals import NS_PER_S
 

@@ -5,13 +5,11 @@ layout         what is loaded where: written by planners, read by the generator,
 demand         the request rates of models, the GPUs and the rows per request: planners derive their problems from
                them; and which server schedules which model
 deployment     what the generator wrote: model repositories and the processes that serve them
-profile_file   measured latency of models; hardware: the processor and GPUs
+profile_file   measured latency of models by shape, and shapes as text; hardware: the processor and GPUs
 interference   latency of models on shares of one GPU, and how models there slow each other down
 emulated_interference  the same for the emulated GPUs of a deployment
-struct_field   types of `tidegate.api` as fields of a document
-path_field     documents as fields of options, given inline or by path
+struct_field   types of `tidegate.api` as fields of a document; documents as fields of options, inline or by path
 dynamic_batching   Triton's `dynamic_batching` of a model, as in config.pbtxt and as options of the policy `triton`
-shape_format   shapes of requests as text, the key of profiles
 validation_errors  validation errors as text: the field, the problem, the value
 did_you_mean   the known name that is closest to an unknown one
 block_profile  measured latency of the blocks of a model, for planners of partitions
@@ -64,16 +62,17 @@ from tidegate.schemas.interference import (
     StandaloneTenant,
 )
 from tidegate.schemas.layout import Layout, LayoutModel, LayoutNetwork, LayoutPartition, LayoutPipeline, LayoutWorker
-from tidegate.schemas.path_field import PathField
 from tidegate.schemas.profile_file import (
     ModelProfile,
     ProfileFile,
     ProfileFileError,
     ProfilePoint,
+    format_shape,
     read_profiles,
+    read_shape,
     write_profile,
 )
-from tidegate.schemas.shape_format import format_shape, read_shape
+from tidegate.schemas.struct_field import PathField
 from tidegate.schemas.validation_errors import (
     WHOLE_DOCUMENT,
     FieldError,

@@ -1,6 +1,11 @@
-"""The profile file: latency measured by `tidegate profile`, from which schedulers start."""
+"""The profile file: latency measured by `tidegate profile`, from which schedulers start.
+
+Its keys are shapes of requests as text, `x:3,48,320;y:7`: the inputs with variable dimensions beyond the batch, sorted
+by name, each with its dimensions without the batch.
+"""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -9,9 +14,28 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from tidegate.api import Profile, ProfileKey
 from tidegate.api.device import DEFAULT_DEVICE_CLASS
+from tidegate.api.shape import read_sizes
 from tidegate.schemas.hardware import Hardware
-from tidegate.schemas.shape_format import format_shape, read_shape
 from tidegate.schemas.validation_errors import field_errors
+
+
+def format_shape(dimensions: Mapping[str, Sequence[int]]) -> str:
+    """Return the shape of requests as text from the dimensions of their inputs, without rows; empty for no inputs."""
+    return ";".join(f"{name}:{','.join(map(str, sizes))}" for name, sizes in sorted(dimensions.items()))
+
+
+def read_shape(text: str) -> dict[str, tuple[int, ...]]:
+    """Return the dimensions of each input by name; names may contain colons. Raises ValueError with the remedy."""
+    dimensions: dict[str, tuple[int, ...]] = {}
+    for part in text.split(";") if text else ():
+        name, _, listed = part.rpartition(":")
+        sizes = read_sizes(listed)
+        if not name or sizes is None:
+            raise ValueError(f"{text!r} is no shape: write NAME:3,48,320, several inputs as NAME:3,48,320;NAME:7")
+        if name in dimensions:
+            raise ValueError(f"{text!r} names the input {name!r} twice: leave one of them out")
+        dimensions[name] = sizes
+    return dimensions
 
 
 class ProfileFileError(Exception):

@@ -9,12 +9,12 @@ control           carries out the actions of a controller: workers join after a 
 graphs            requests of graphs, which become requests of their stages
 build             makes a simulation of a scenario; run: runs it once; record, result, tenant_results: what it measured
 goodput           searches the highest rate that meets the SLOs; sweep: runs a grid of changes; parallel: many runs at
-                  once, in processes or on a cluster (on_dask, on_ray by ray_cluster); cluster_version_check: rejects
+                  once, in processes or on a cluster of Dask or Ray (ray_cluster); cluster_version_check: rejects
                   machines with other versions
 chart_data        data of charts beyond the figures of a run
 document          the results as JSON; report, goodput_report, sweep_report: as HTML pages, made of
 verdicts          the sentences at the top; charts, gantt_charts, load_sweep: the charts; tables: the tables
-interval          means with 95 % confidence intervals; block_bootstrap: intervals of gains
+interval          means and gains with 95 % confidence intervals
 what_if           simulates recorded requests again with one thing changed; recent_traffic: the latest of an engine;
                   policy_frames: where in its own files a policy failed; tuning: replaces the policy by a better one
 shadow            what a policy would have done with requests that bypassed scheduling; shadow_process: in a process of

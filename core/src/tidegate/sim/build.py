@@ -23,7 +23,7 @@ from tidegate.api import (
     WorkerLost,
 )
 from tidegate.control import Controller, ControlLoop, LayoutRevision
-from tidegate.control.tuning import TuningOptions
+from tidegate.control.settings import TuningOptions
 from tidegate.engine import FIRST_LEAD_NS, Engine, TopologyChanged
 from tidegate.host import Plugins
 from tidegate.observation import Observer

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from tidegate.api import NEVER_NS
 from tidegate.engine import ResponseMargin
 from tidegate.host import Plugins
-from tidegate.sim.block_bootstrap import MAX_CALIBRATION_ERROR, gain_interval
+from tidegate.sim.interval import MAX_CALIBRATION_ERROR, gain_interval
 from tidegate.sim.observed_profiles import ProfileBounds, profile_bounds
 from tidegate.sim.shadow_batcher import OwnBatcher, TunedBatcher
 from tidegate.sim.shadow_messages import (

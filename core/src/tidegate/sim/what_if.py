@@ -17,9 +17,9 @@ from tidegate.api import NEVER_NS, Batch, Profile, ProfileKey, Request, RequestA
 from tidegate.engine import FIRST_LEAD_NS, CancelStage, Engine
 from tidegate.host import PluginError, Plugins
 from tidegate.observation import EngineSettings, OutcomeListener
-from tidegate.sim.block_bootstrap import gain_interval
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.event_queue import EventQueue
+from tidegate.sim.interval import gain_interval
 from tidegate.sim.simulation import Simulation
 from tidegate.sim.true_latency import SimulatedWorker, TrueLatency
 

@@ -2,10 +2,8 @@
 
 scenario       the document that users write; scenario_file reads and checks it
 workers, partitions  its short forms of a layout's sections; layout: that layout
-requests       draws the requests of a scenario from a seed
-sizes          the distribution of rows per request, for planners
+requests       draws the requests of a scenario from a seed; the distribution of rows per request, for planners
 arrivals       arrival processes; traces: recorded arrivals
-from_layout    a scenario with the workers, models and network of a planner's layout
 from_profiles  a scenario with measured profiles
 graphs         graphs of models (ensembles) with one SLO
 distributions  distributions of rows and the like; streams: one random stream for each purpose
@@ -18,10 +16,9 @@ simulated      its section `simulation`: how simulated workers differ from what 
 
 from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, RateStep, Uniform, VaryingRate
 from tidegate.workload.layout import layout_of
-from tidegate.workload.requests import RequestSequence, draw_requests, mean_rate_rps
+from tidegate.workload.requests import RequestSequence, draw_requests, mean_rate_rps, sizes_of
 from tidegate.workload.scenario import PolicyChoice, Scenario
 from tidegate.workload.scenario_file import ScenarioError, read_scenario
-from tidegate.workload.sizes import sizes_of
 from tidegate.workload.streams import stream
 from tidegate.workload.traces import Trace, TraceError, TraceFormat, read_trace
 

@@ -4,6 +4,7 @@ The simulator runs it in virtual time, the load test live. Settings of the simul
 `simulation`. Names of durations end with `_ms` or `_s`.
 """
 
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -13,11 +14,10 @@ from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, Valida
 from tidegate.api import Profile
 from tidegate.api.model import DeadlineMissAction
 from tidegate.control import ControllerChoice
-from tidegate.schemas import Layout, did_you_mean, field_errors
+from tidegate.schemas import DocumentError, Layout, did_you_mean, field_errors, read_document
 from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform, VaryingRate
 from tidegate.workload.arrivals import RateStep as Step
 from tidegate.workload.distributions import AnyDistribution, Constant
-from tidegate.workload.from_layout import sections_of
 from tidegate.workload.from_profiles import models_as_measured
 from tidegate.workload.graphs import GraphSpec
 from tidegate.workload.partitions import PartitionSpec, PipelineSpec, blocks_of, of_kind
@@ -29,9 +29,50 @@ from tidegate.workload.traces import TraceFormat
 from tidegate.workload.workers import WorkerSpec, devices_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tidegate.schemas import Device, Slice
+
+
+def sections_of(given: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the sections `layout`, read, and `models`, with the layout's data of each model.
+
+    A model's fraction of the arrivals is the rate that the plan can sustain, unless the file sets it. Raises ValueError
+    for a file that cannot be used, and for sections that contradict the layout.
+    """
+    if doubled := [name for name in ("workers", "network") if given.get(name)]:
+        raise ValueError(f"{doubled[0]}: comes from the layout; leave it out, or leave layout out")
+    layout = _read(given["layout"], folder)
+    return {"layout": layout, "models": _models(layout, given.get("models") or [])}
+
+
+def _read(given: object, folder: Path) -> Layout:
+    try:
+        return read_document(folder / given, Layout) if isinstance(given, str) else Layout.model_validate(given)
+    except DocumentError as error:
+        raise ValueError(f"layout: {error}") from error
+    except ValidationError as error:
+        raise ValueError(f"layout: {field_errors(error, Layout)[0]}") from error
+
+
+def _models(layout: Layout, listed: Sequence[Any]) -> list[Any]:
+    named = {model["name"]: model for model in listed if isinstance(model, dict) and "name" in model}
+    if len(named) < len(listed):
+        return [*listed]  # which is wrong: let that be said
+    if unknown := sorted(named.keys() - {model.name for model in layout.models}):
+        models = did_you_mean(unknown[0], [model.name for model in layout.models], "it has")
+        raise ValueError(f"models: {unknown[0]!r} is no model of the layout{models}")
+    for name, model in named.items():
+        if doubled := [field for field in ("profile", "profiles", "pipelines") if model.get(field)]:
+            raise ValueError(f"models: {doubled[0]} of {name!r} comes from the layout: leave it out")
+    return [
+        {
+            "slo_ms": model.slo_ms,
+            "weight": model.rate_rps or 1.0,
+            **named.get(model.name, {}),
+            "name": model.name,
+            "max_batch": max(pipeline.batch for pipeline in model.pipelines),
+        }
+        for model in layout.models
+    ]
 
 
 class ShapeSpec(ScenarioSection):

@@ -106,9 +106,15 @@ def profile(
 
     from tidegate.schemas import ProfileFileError, hardware_here, read_profiles
     from tidegate_loadtest.connection import Connection, LoadTestError
-    from tidegate_loadtest.hardware import is_here
     from tidegate_loadtest.input_files import parse_inputs
-    from tidegate_loadtest.profiling_run import InputFolders, ProfilingRun, carry_out, plan_campaign, skip_known
+    from tidegate_loadtest.profiling_run import (
+        InputFolders,
+        ProfilingRun,
+        carry_out,
+        is_here,
+        plan_campaign,
+        skip_known,
+    )
     from tidegate_loadtest.requested_shapes import parse_asked
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
@@ -225,7 +231,7 @@ def _tell(errors: "Console", campaign: "ProfilingRun", stopped: str, output: Pat
     """Print what was not measured, and why, one line each. `stopped`: why the run ended early; empty: it did not."""
     from rich.markup import escape
 
-    from tidegate_loadtest.hardware import why_gpus_are_unknown
+    from tidegate_loadtest.profiling_run import why_gpus_are_unknown
 
     gpu_models = sorted({job.model for job in campaign.jobs if job.on_gpu})
     measured_here = {profile.model for profile in campaign.measured if profile.hardware is not None}

@@ -1,6 +1,6 @@
 """The policy `auto`: Symphony until the driver's tuner finds a policy that suits the traffic better."""
 
-from tidegate.control.tuning import TuningOptions
+from tidegate.control.settings import TuningOptions
 from tidegate_symphony.policy import Symphony, SymphonyOptions
 
 
@@ -9,6 +9,6 @@ class AutoOptions(TuningOptions, SymphonyOptions):
 
 
 class Auto(Symphony):
-    """Symphony, which a driver replaces while it serves (`tidegate.control.tuning`)."""
+    """Symphony, which a driver replaces while it serves (`tidegate.control.settings`)."""
 
     Options = AutoOptions

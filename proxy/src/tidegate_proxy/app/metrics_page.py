@@ -39,7 +39,7 @@ from tidegate_proxy.transport.client_bounds import ClientBounds
 from tidegate_proxy.transport.liveness import Liveness
 from tidegate_proxy.transport.ports import bind
 from tidegate_proxy.tritons.catalog import CurrentCatalog
-from tidegate_proxy.tritons.metrics_scrape import scrape
+from tidegate_proxy.tritons.workers import scrape
 
 MAX_BURST_PAGES: Final = 8
 """Number of pages that may be rendered back to back after some idle seconds."""

@@ -31,8 +31,7 @@ from tidegate_proxy.app.model_ownership import ModelOwnership, ServedModels, loa
 from tidegate_proxy.app.proxy import Proxy
 from tidegate_proxy.app.tritons import Tritons, backend_of
 from tidegate_proxy.app.tuning.policy_tuning import PolicyTuning
-from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.configuration.descriptors import within_descriptors
+from tidegate_proxy.configuration.config import ServeConfig, within_descriptors
 from tidegate_proxy.configuration.settings import SettingsHolder, settings_of
 from tidegate_proxy.configuration.shard_config import assignment_of
 from tidegate_proxy.configuration.tritons import TritonAddress

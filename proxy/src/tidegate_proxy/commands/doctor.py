@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
-from tidegate_proxy.commands.repository_flags import RepositoryFlags, repositories_of
-from tidegate_proxy.commands.triton_flags import TritonFlags, tritons_of
+from tidegate_proxy.commands.triton_flags import RepositoryFlags, TritonFlags, repositories_of, tritons_of
 
 if TYPE_CHECKING:
     from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding
@@ -54,8 +53,8 @@ def doctor(
     from rich.console import Console
     from rich.markup import escape
 
+    from tidegate_proxy.app.doctor.diagnosis import restarted_tritons
     from tidegate_proxy.app.doctor.facts import Finding, grouped
-    from tidegate_proxy.app.doctor.installation import restarted_tritons
     from tidegate_proxy.app.doctor.report import document_of, print_findings, print_models, print_settings, verdict
     from tidegate_proxy.configuration.config_file import ConfigError, read_config
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
-from tidegate_proxy.commands.repository_flags import RepositoryFlags, repositories_of
-from tidegate_proxy.commands.triton_flags import TritonFlags, flag_of, tritons_of
+from tidegate_proxy.commands.triton_flags import RepositoryFlags, TritonFlags, flag_of, repositories_of, tritons_of
 
 if TYPE_CHECKING:
     from tidegate_proxy.app.doctor.examination import Examination

@@ -7,8 +7,8 @@ from typing import Final
 
 from tidegate_proxy.app.doctor.facts import DoctorFacts, ServedModel
 from tidegate_proxy.configuration.config import CONFIG_VERSION, ServeConfig
+from tidegate_proxy.configuration.config_file import yaml_scalar
 from tidegate_proxy.configuration.tritons import TritonAddress, TritonTls
-from tidegate_proxy.configuration.yaml_scalar import yaml_scalar
 from tidegate_proxy.tritons.batching_mode import mode_that_schedules
 
 EXAMPLE_SLO_MS: Final = 100

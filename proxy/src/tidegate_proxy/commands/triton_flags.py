@@ -1,6 +1,7 @@
-"""Option `--triton` of the commands that query Tritons; `tidegate.commands.tls_flags` has their TLS options."""
+"""Options for Tritons and model repositories; `tidegate.commands.tls_flags` has the TLS options of connections."""
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -56,3 +57,27 @@ def pairs(texts: Sequence[str] | None, flag: str) -> dict[str, str]:
             raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=flag)
         found[name] = value
     return found
+
+
+RepositoryFlags = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--repository",
+        metavar="DIR",
+        help="Model repository of the Tritons; runs its ONNX models to see whether their rows are "
+        "independent, and reads which models its BLS models call. Repeatable.",
+        show_default=False,
+    ),
+]
+
+
+def repositories_of(flags: list[Path] | None) -> list[Path]:
+    """Return the folders. Raises typer.BadParameter if one does not exist, or if no installed package can read them."""
+    for folder in flags or []:
+        if not folder.is_dir():
+            raise typer.BadParameter(f"{folder} is no folder", param_hint="--repository")
+    if flags and find_spec("tidegate_repo_generator") is None:
+        raise typer.BadParameter(
+            "pip install tidegate-repo-generator, which looks into models", param_hint="--repository"
+        )
+    return flags or []

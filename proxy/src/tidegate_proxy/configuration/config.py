@@ -3,6 +3,8 @@
 `config_file` reads it and applies the command-line options. Fields in milliseconds and seconds end in `_ms` and `_s`.
 """
 
+import logging
+import resource
 from collections import Counter
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -15,14 +17,55 @@ from tidegate.workload.tenants import floors_checked
 from tidegate_proxy.configuration.access import ApiRestriction, AuthenticationConfig, DashboardConfig
 from tidegate_proxy.configuration.addresses import Address, ListenAddress, host_of, listens_on, port_of
 from tidegate_proxy.configuration.clients import AppConfig, ClientsConfig
-from tidegate_proxy.configuration.graphs import GraphConfig
 from tidegate_proxy.configuration.limits import LimitsConfig
-from tidegate_proxy.configuration.links import LinksConfig
 from tidegate_proxy.configuration.padding import MergeConfig
 from tidegate_proxy.configuration.section import ConfigSection, InputFile, Name, OutputFile, SchedulingMode, Seconds
 from tidegate_proxy.configuration.tenants import TenantsConfig
 from tidegate_proxy.configuration.triton_sources import TritonSource
 from tidegate_proxy.configuration.tritons import TritonAddress, check_workers
+
+
+class LinkTls(ConfigSection):
+    """Mutual TLS: both ends present a certificate of the same CA, which must serve no other purpose."""
+
+    cert: InputFile = Field(
+        description="PEM file with the own certificate, valid for the host in `shards.N.address` of a shard"
+    )
+    key: InputFile = Field(description="PEM file with its private key, not encrypted")
+    ca: InputFile = Field(description="PEM file with the CA of all frontends and shards, used for nothing else")
+
+
+class LinksConfig(ConfigSection):
+    """Links between frontends and shards. Between machines they are encrypted only with `tls`."""
+
+    secret_file: InputFile | None = Field(
+        default=None, description="File with a secret that frontends and shards prove to each other, at least 16 bytes"
+    )
+    tls: LinkTls | None = Field(default=None, description="Mutual TLS; default: none, for trusted networks")
+    reconnect_timeout_s: Seconds = Field(
+        default=10.0, description="Time for which requests wait for a shard that restarts"
+    )
+
+
+class GraphStepConfig(ConfigSection):
+    """Step of a graph, in the words of Triton's ensembles."""
+
+    model: Name = Field(description="Model that the step runs")
+    version: int | None = Field(default=None, ge=1, description="Version of the model; default: the latest")
+    input_map: dict[Name, Name] = Field(min_length=1, description="Tensor of the graph by input of the model")
+    output_map: dict[Name, Name] = Field(min_length=1, description="Tensor of the graph by output of the model")
+
+
+class GraphConfig(ConfigSection):
+    """Graph of models that Tidegate serves as one model."""
+
+    inputs: tuple[Name, ...] = Field(min_length=1, description="Tensors that clients send")
+    outputs: tuple[Name, ...] = Field(min_length=1, description="Tensors that clients get, in this order")
+    steps: tuple[GraphStepConfig, ...] = Field(min_length=1, description="Steps, in any order")
+    max_batch_size: int | None = Field(
+        default=None, ge=1, description="Most rows of a request; default: the least of the models of its steps"
+    )
+
 
 CONFIG_VERSION: Literal[1] = 1
 AGE_JITTER: Final = 1.2
@@ -539,3 +582,39 @@ class ServeConfig(ConfigSection):
             for triton in self.tritons:
                 if listens_on(address, triton.grpc):
                     raise ValueError(f"listen.{name}: {address} is the address of a Triton, {triton.grpc}")
+
+
+log = logging.getLogger(__name__)
+
+_RESERVE: Final = 128
+"""Descriptors at least for files, libraries and connections to Tritons."""
+_RESERVE_FRACTION: Final = 8
+"""And at least an eighth of all."""
+
+
+def within_descriptors(config: ServeConfig) -> ServeConfig:
+    """Return the configuration with as many connections per port as open files allow.
+
+    Warns if these are fewer than the configuration asks for; the default asks for as many as there can be.
+    Each port has its own part, so that a flood of connections on one does not affect the others.
+    """
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return config
+    ports = [port for port in (config.listen.grpc, config.listen.http, config.listen.metrics) if port]
+    allowed = max(1, (files - max(_RESERVE, files // _RESERVE_FRACTION)) // max(1, len(ports)))
+    if allowed >= config.limits.max_connections:
+        return config
+    log.log(
+        logging.WARNING if "max_connections" in config.limits.model_fields_set else logging.DEBUG,
+        "fewer connections allowed than limits.max_connections: raise the limit of open files (ulimit -n, "
+        "LimitNOFILE=), or lower max_connections",
+        extra={
+            "max_connections": config.limits.max_connections,
+            "ports": len(ports),
+            "open_files": files,
+            "allowed_per_port": allowed,
+        },
+    )
+    limits = config.limits.model_copy(update={"max_connections": allowed})
+    return config.model_copy(update={"limits": limits})

@@ -1,10 +1,11 @@
 """Reader of the configuration: a YAML file, overridden by command-line flags, as one validated ServeConfig."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 from pydantic import ValidationError
@@ -149,3 +150,12 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
             old = None
         merged[name] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
+
+
+_PLAIN: Final = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
+_YAML_WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
+
+
+def yaml_scalar(text: str) -> str:
+    """Return a string as YAML writes it, quoted where it could be read as something else."""
+    return text if _PLAIN.fullmatch(text) and text.lower() not in _YAML_WORDS else json.dumps(text)

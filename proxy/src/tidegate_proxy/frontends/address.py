@@ -17,8 +17,7 @@ from typing import Final
 
 from tidegate_proxy.access.gate import CredentialFileError
 from tidegate_proxy.configuration.addresses import host_of, port_of
-from tidegate_proxy.configuration.config import ServerTls, ShardConfig
-from tidegate_proxy.configuration.links import LinksConfig
+from tidegate_proxy.configuration.config import LinksConfig, ServerTls, ShardConfig
 from tidegate_proxy.configuration.tritons import TritonTls
 from tidegate_proxy.frontends.frames import FrameType
 from tidegate_proxy.frontends.link import Link, LinkEnd

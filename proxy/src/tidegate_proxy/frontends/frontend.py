@@ -17,8 +17,7 @@ from tidegate_proxy.base import refusal
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import RequestFailed, own_fault
 from tidegate_proxy.base.watchdog import Watchdog
-from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.configuration.descriptors import within_descriptors
+from tidegate_proxy.configuration.config import ServeConfig, within_descriptors
 from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.configuration.settings import SettingsHolder, settings_of
 from tidegate_proxy.frontends import frames

@@ -10,14 +10,13 @@ declared_padding    the padding that an operator declares, checked against the m
 split_models        models split into partitions, which clients see as one
 model_graphs        ensembles whose steps are scheduled, and why others bypass
 operator_graphs     graphs of the configuration, checked against the loaded models
-workers             the number of workers of a Triton, their execution slots and device class
+workers             the number of workers of a Triton, their execution slots and device class, by its metrics page
 serialization       estimates interference between models, and decides whether to serialize their execution
 gpus                GPUs and MIG instances of this machine
 initial_profiles    the first latency profiles of models
 shared_memory       memory regions shared between Tidegate and Tritons on this machine
 restrictions        the headers that unlock APIs restricted by Triton
 process_memory      memory of a Triton's processes on this machine
-metrics_scrape      the metrics pages of Tritons
 mig                 MIG partitions of GPUs (`tidegate mig`)
 embedded            the tritonserver of the nvidia-pytriton wheel, started and stopped
 """

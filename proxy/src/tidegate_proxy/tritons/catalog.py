@@ -13,8 +13,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 from tidegate.api import Model, Network, Worker, ms_to_ns
 from tidegate.api.model import DeadlineMissAction
 from tidegate.schemas import Layout, did_you_mean
-from tidegate_proxy.configuration.config import ModelConfig
-from tidegate_proxy.configuration.graphs import GraphConfig
+from tidegate_proxy.configuration.config import GraphConfig, ModelConfig
 from tidegate_proxy.messages.model_signature import ModelSignature, instances_of
 from tidegate_proxy.messages.padding import PaddedAxis
 from tidegate_proxy.messages.request import InferenceRequest

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tritonclient.grpc import model_config_pb2
 
-from tidegate_proxy.configuration.graphs import GraphConfig
+from tidegate_proxy.configuration.config import GraphConfig
 from tidegate_proxy.messages.model_signature import datatype_of
 from tidegate_proxy.tritons.backend import BackendError
 from tidegate_proxy.tritons.batching_mode import BatchingDecision

@@ -9,18 +9,39 @@ Otherwise it is detected where it is certain: Tidegate runs on the Triton's mach
 the Triton may use are equal. In all other cases it is `default`.
 """
 
+import asyncio
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import aiohttp
 from tritonclient.grpc import model_config_pb2
 
 from tidegate.schemas import Device, Slice, WholeDevice
 from tidegate_proxy.messages.model_signature import instances_of
 from tidegate_proxy.tritons.backend import Backend, LoadedModel
 from tidegate_proxy.tritons.gpus import Gpu
-from tidegate_proxy.tritons.metrics_scrape import scrape
+
+
+async def scrape(addresses: Mapping[str, str], timeout_s: float = 2.0) -> dict[str, str | None]:
+    """Return the metrics pages of Tritons, scraped concurrently: by name, None for one that did not answer in time.
+
+    `addresses`: name of a Triton (its gRPC address, as its workers are called) -> host:port of its metrics.
+    """
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    async with aiohttp.ClientSession(timeout=timeout, raise_for_status=True) as session:
+        pages = await asyncio.gather(*(_page(session, address) for address in addresses.values()))
+    return dict(zip(addresses, pages, strict=True))
+
+
+async def _page(session: aiohttp.ClientSession, address: str) -> str | None:
+    try:
+        async with session.get(f"http://{address}/metrics") as response:
+            return await response.text(errors="replace")
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        return None
+
 
 SERIALIZED_SUFFIX: Final = " serialized"
 """Suffix of the device class of workers with serialized models, whose latency differs from concurrent execution."""

@@ -20,6 +20,7 @@ from tidegate.schemas import (
     write_document,
 )
 from tidegate_repo_generator.atomic_folder import replace_folder
+from tidegate_repo_generator.deploying.launch import proxy_config
 from tidegate_repo_generator.deploying.matching import (
     check_batches,
     differing_bytes,
@@ -29,7 +30,6 @@ from tidegate_repo_generator.deploying.matching import (
 from tidegate_repo_generator.deploying.node_files import write_node_files
 from tidegate_repo_generator.deploying.nodes import with_nodes
 from tidegate_repo_generator.deploying.places import DEFAULT_PORT, WorkerPlacement, places_of
-from tidegate_repo_generator.deploying.proxy_config import proxy_config
 from tidegate_repo_generator.deploying.repositories import WEIGHTS_FOLDER, Repositories
 from tidegate_repo_generator.deploying.sources import ModelSource, Save, paths_of, source_of
 from tidegate_repo_generator.model import DeployTarget, GenerateError, Precision
@@ -37,8 +37,7 @@ from tidegate_repo_generator.onnx_file import OnnxFile, read_onnx
 from tidegate_repo_generator.onnx_sessions import RunError, open_session, run
 from tidegate_repo_generator.rows.samples import Sampler
 from tidegate_repo_generator.splitting.inputs import with_sizes
-from tidegate_repo_generator.tensorrt.given_shapes import Shapes, shapes_measured
-from tidegate_repo_generator.tensorrt.sizes import sizes_of
+from tidegate_repo_generator.tensorrt.sizes import Shapes, shapes_measured, sizes_of
 
 DEFAULT_POLICY: Final = "ppipe"
 

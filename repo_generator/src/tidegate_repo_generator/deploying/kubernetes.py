@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from tidegate.schemas import LAYOUT_FILE, PROXY_FILE, LayoutWorker, Mig, mig_instance
 from tidegate_repo_generator.deploying.compose import DEPLOYMENT_MOUNT, TENSORRT_IMAGE, TRITON_IMAGE
+from tidegate_repo_generator.deploying.launch import proxy_config
 from tidegate_repo_generator.deploying.mps import MpsDomain, domain_of
 from tidegate_repo_generator.deploying.nodes import can_name_kubernetes_node
 from tidegate_repo_generator.deploying.places import WorkerPlacement, folder_name
-from tidegate_repo_generator.deploying.proxy_config import proxy_config
 from tidegate_repo_generator.deploying.slices import VISIBLE_DEVICE
 from tidegate_repo_generator.model import DeployTarget
 

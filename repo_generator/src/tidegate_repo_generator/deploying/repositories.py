@@ -16,7 +16,7 @@ from tidegate_repo_generator.deploying.places import WorkerPlacement, folder_nam
 from tidegate_repo_generator.model import DeployTarget, Precision
 from tidegate_repo_generator.onnx_file import OnnxFile
 from tidegate_repo_generator.tensorrt.engine import BUILD_SCRIPT, PLAN_FILE, engine_of
-from tidegate_repo_generator.tensorrt.given_shapes import Shapes
+from tidegate_repo_generator.tensorrt.sizes import Shapes
 from tidegate_triton_models import model_source
 
 WEIGHTS_FOLDER: Final = "weights"

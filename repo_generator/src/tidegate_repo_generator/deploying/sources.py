@@ -14,7 +14,7 @@ from tidegate_repo_generator.rows.judgment import judge_batching
 from tidegate_repo_generator.source import load_data
 from tidegate_repo_generator.splitting.blocks import open_blocks
 from tidegate_repo_generator.splitting.manifest import FILE_NAME, Manifest, read_manifest
-from tidegate_repo_generator.tensorrt.given_shapes import Shapes
+from tidegate_repo_generator.tensorrt.sizes import Shapes
 
 Save = Callable[[int, int, Path], None]
 """Function that writes the partition of the blocks `first`..`last` - 1 to a file. Raises GenerateError, OSError."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.sim.tuning.windows import S, arrivals, window
-from tidegate.control.tuning import TuningOptions
+from tidegate.control.settings import TuningOptions
 from tidegate.observation import PolicyChanged, PolicyTuned
 from tidegate.sim.tuning.candidates import PolicyCandidate
 from tidegate.sim.tuning.policy_comparison import GAIN_BLOCKS, CandidateOutcome, Comparison, ComparisonJob

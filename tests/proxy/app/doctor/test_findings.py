@@ -12,7 +12,7 @@ from typer.main import get_command
 from tests.command_line import APP
 from tests.proxy.app.doctor.made_up import config_of, facts_of, profiles_of, said
 from tidegate.schemas import ProfileFile
-from tidegate_proxy.app.doctor.diagnosis import diagnose
+from tidegate_proxy.app.doctor.diagnosis import broken_plugins, diagnose, unseen_gpus
 from tidegate_proxy.app.doctor.facts import (
     MIN_EXECUTIONS,
     Executions,
@@ -24,7 +24,6 @@ from tidegate_proxy.app.doctor.facts import (
     ServedModel,
     grouped,
 )
-from tidegate_proxy.app.doctor.installation import broken_plugins, unseen_gpus
 from tidegate_proxy.app.doctor.latency import (
     not_measured,
     requests_not_timed,

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from tidegate.api import Setup
-from tidegate.control.tuning import TuningOptions
+from tidegate.control.settings import TuningOptions
 from tidegate.host import Plugins
 from tidegate.schemas import tuned_settings
 

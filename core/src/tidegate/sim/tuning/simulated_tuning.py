@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 
 from tidegate.api import WorkerJoined, WorkerLost
-from tidegate.control.tuning import TuningOptions
+from tidegate.control.settings import TuningOptions
 from tidegate.engine import AnyEffect, AnyStimulus, Engine, TopologyChanged
 from tidegate.host import Plugins
 from tidegate.sim.event_queue import EventQueue, ListenerWakeUp
 from tidegate.sim.recent_traffic import RecentTraffic
 from tidegate.sim.tuning.candidates import candidates_of, first_candidate
-from tidegate.sim.tuning.cpu_budget import CpuBudget
 from tidegate.sim.tuning.policy_comparison import Comparison, compare
 from tidegate.sim.tuning.traffic_window import MAX_REQUESTS, window_of
-from tidegate.sim.tuning.tuner import PolicyTuner
+from tidegate.sim.tuning.tuner import CpuBudget, PolicyTuner
 
 
 class SimulatedTuning:

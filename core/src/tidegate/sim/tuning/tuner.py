@@ -9,16 +9,35 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.api import NEVER_NS, Setup
-from tidegate.control.tuning import TuningOptions
+from tidegate.control.settings import TuningOptions
 from tidegate.observation import PolicyChanged, PolicyTuned
 from tidegate.observation.stimuli import TuningVerdict
-from tidegate.sim.block_bootstrap import MAX_CALIBRATION_ERROR
-from tidegate.sim.interval import Interval, interval_of
+from tidegate.sim.interval import MAX_CALIBRATION_ERROR, Interval, interval_of
 from tidegate.sim.tuning.candidates import PolicyCandidate
 from tidegate.sim.tuning.load_fingerprint import LoadFingerprint, fingerprint_of
 from tidegate.sim.tuning.policy_comparison import GAIN_BLOCKS, CandidateOutcome, Comparison, ComparisonJob
 from tidegate.sim.tuning.traffic_window import ENOUGH_REQUESTS, MIN_REQUESTS, TrafficWindow
 from tidegate.sim.what_if import WhatIfQuestion
+
+BURST_NS: Final = 2_000_000_000
+"""Maximum CPU time in ns that is saved up."""
+
+
+class CpuBudget:
+    """Budget of CPU time for comparisons: a fraction of one core, averaged over time. The caller passes the time."""
+
+    def __init__(self, fraction: float, now_ns: int) -> None:
+        """Create a budget that has nothing to spend yet at `now_ns`. `fraction`: part of one core, 0 to 1."""
+        self._fraction = fraction
+        self._at_ns = now_ns
+        self._saved_ns = 0.0
+
+    def spend(self, now_ns: int, cpu_ns: int) -> int:
+        """Record that `cpu_ns` of CPU time were spent; return for how many ns no more may be spent."""
+        self._saved_ns = min(BURST_NS, self._saved_ns + self._fraction * (now_ns - self._at_ns)) - cpu_ns
+        self._at_ns = now_ns
+        return max(0, round(-self._saved_ns / self._fraction))
+
 
 MAX_MODEL_LOSS: Final = 0.05
 """A candidate may cost no model more attainment than this."""

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, ServedModel, Severity, one_row
-from tidegate_proxy.configuration.yaml_scalar import yaml_scalar
+from tidegate_proxy.configuration.config_file import yaml_scalar
 from tidegate_proxy.tritons.batching_mode import delay_us, lines_of, mode_that_schedules
 
 MODE_WORDS = {

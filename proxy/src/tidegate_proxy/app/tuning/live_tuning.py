@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from tidegate.control.tuning import TuningOptions
+from tidegate.control.settings import TuningOptions
 from tidegate.host import Plugins
 from tidegate.observation import PolicyChanged, PolicyTuned
 from tidegate.sim.recent_traffic import RecentTraffic

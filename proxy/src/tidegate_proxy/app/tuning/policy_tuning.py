@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tidegate.control.tuning import TuningOptions
+from tidegate.control.settings import TuningOptions
 from tidegate.host import Plugins
 from tidegate.observation import PolicyTuned
 from tidegate_proxy.configuration.config import PolicyChoice

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from tidegate.host import Plugins
 from tidegate.sim.background_priority import step_aside
-from tidegate.sim.tuning.cpu_budget import CpuBudget
 from tidegate.sim.tuning.policy_comparison import Comparison, ComparisonJob, compare
+from tidegate.sim.tuning.tuner import CpuBudget
 from tidegate_proxy.app import simulation_process
 
 LOOK_EVERY: Final = 100
