@@ -1,4 +1,4 @@
-"""A `tidegate serve` process seen from outside, and a no-op model, with which only the overhead of servers is measured."""
+"""A `tidegate serve` process seen from outside, and a no-op model that shows the overhead of servers alone."""
 
 import os
 import re
