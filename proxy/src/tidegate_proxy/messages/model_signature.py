@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from struct import Struct
 from struct import error as struct_error
 from typing import Final
@@ -148,6 +149,7 @@ def _ends_of_equals(tensor: Buffer, count: int) -> list[int]:
     return list(range(step, len(tensor) + 1, step)) if (lengths == expected).all() else []
 
 
+@cache
 def datatype_of(data_type: int) -> str:
     """Return the name, as in requests, of a datatype of configs."""
     name = str(model_config_pb2.DataType.Name(data_type)).removeprefix("TYPE_")

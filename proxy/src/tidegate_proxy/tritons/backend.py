@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Literal
 
 import grpc
@@ -13,6 +14,7 @@ from tidegate_proxy.access.passthrough_apis import GRPC_PREFIX, PassthroughApis
 from tidegate_proxy.configuration.apis import METHOD_API, Api, Protocol
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.configuration.tritons import TritonTls
+from tidegate_proxy.messages.model_signature import ModelSignature, signature_of
 from tidegate_proxy.transport import AsyncStream, CallFailed, Channel, Metadata, ask
 from tidegate_proxy.tritons.serialization import SerializationController
 
@@ -72,6 +74,11 @@ class LoadedModel:
     """Configuration; only the name if the Triton restricts `model-config`."""
     versions: tuple[str, ...]
     """Versions that are ready."""
+
+    @cached_property
+    def signature(self) -> ModelSignature:
+        """Its signature, made once: a catalog of hundreds of models is made again with every load."""
+        return signature_of(self.config)
 
 
 class Backend:

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import cast, get_args
+from typing import Final, cast, get_args
 
 from msgspec.structs import replace
 from tritonclient.grpc import model_config_pb2, service_pb2
@@ -209,6 +209,10 @@ class CurrentCatalog:
             self.put(self.whole)
 
 
+_UNSAID: Final = ModelConfig()
+"""Settings of a model of which the operator says nothing."""
+
+
 async def discover(
     backends: Sequence[Backend],
     told: Mapping[str, ModelConfig],
@@ -250,7 +254,7 @@ async def discover(
         _add_models(catalog, backends, told, answers, known, unbatched or {})
         _add_graphs(catalog, told)
         for name, graph in (graphs or {}).items():
-            _add_operator_graph(catalog, name, graph, told.get(name, ModelConfig()))
+            _add_operator_graph(catalog, name, graph, told.get(name, _UNSAID))
     else:
         _follow(catalog, layout, told, known)
     if before:
@@ -278,7 +282,7 @@ def catalog_for_shadow(
     wanted = dict(told)
     for models in catalog.loaded.values():
         for config in (model.config for model in models):
-            said = told.get(config.name, ModelConfig())
+            said = told.get(config.name, _UNSAID)
             is_chosen = said.scheduling is not None or SCHEDULING_PARAMETER in config.parameters
             if config.HasField("dynamic_batching") and not is_chosen:
                 wanted[config.name] = said.model_copy(update={"scheduling": "batched"})
@@ -382,7 +386,7 @@ def _add_models(
     for name, agreement in agreements.items():
         hosts = [backend for backend in backends if any(form.backend is backend for form in forms[name])]
         catalog.hosts[name] = sorted(hosts, key=lambda backend: backend not in agreement.followers)
-        _add_model(catalog, name, agreement, told.get(name, ModelConfig()))
+        _add_model(catalog, name, agreement, told.get(name, _UNSAID))
         patterns = {each.grpc_forward_pattern for each in agreement.followers}
         signature = catalog.signatures.get(name)
         if any(patterns) and signature and signature.reads_headers:
@@ -459,7 +463,7 @@ def _forms(
     for backend, models in catalog.loaded.items():
         for model in models:
             config = model.config
-            said = told.get(config.name, ModelConfig())
+            said = told.get(config.name, _UNSAID)
             has_slo = said.slo_ms is not None or SLO_PARAMETER in config.parameters
             if backend.apis.schedules:
                 consent = consent_of(config, said.scheduling, has_slo=has_slo)
@@ -468,7 +472,7 @@ def _forms(
             known = unbatched.get(config.name)
             if known and consent.scheduling == "batched" and model in known.loaded:
                 consent = BatchingDecision("unbatched", known.why, 1)
-            forms.setdefault(config.name, []).append(LoadedConfig.of(backend, config, consent, said))
+            forms.setdefault(config.name, []).append(LoadedConfig.of(backend, model, consent, said))
     return forms
 
 
@@ -514,7 +518,7 @@ def _add_model(catalog: Catalog, name: str, agreement: VariantAgreement, said: M
         catalog.consents[name] = dataclasses.replace(consent, scheduling="slots", why=why, is_requested=True)
         catalog.models[name] = Model(name, 1, slo_ns, merge_limit=1, on_deadline_miss=late, streams=True)
         return
-    signature = dataclasses.replace(signature, padding=padding)
+    signature = dataclasses.replace(signature, padding=padding) if padding else signature
     catalog.signatures[name] = catalog.partitions[name] = signature
     merge_limit = agreement.consent.merge_limit
     catalog.models[name] = Model(name, signature.max_rows, slo_ns, merge_limit=merge_limit, on_deadline_miss=late)
@@ -522,11 +526,16 @@ def _add_model(catalog: Catalog, name: str, agreement: VariantAgreement, said: M
 
 def _add_graphs(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
     """Add the ensembles whose steps are scheduled if the operator wants it."""
+    if not catalog.ensembles:
+        return
     unscheduled = {name: consent.why for name, consent in catalog.consents.items() if name not in catalog.signatures}
+    configs = {
+        backend: {each.config.name: each.config for each in loaded} for backend, loaded in catalog.loaded.items()
+    }
     for name in catalog.ensembles:
-        said = told.get(name, ModelConfig())
+        said = told.get(name, _UNSAID)
         backend = catalog.hosts[name][0]
-        config = next(model.config for model in catalog.loaded[backend] if model.config.name == name)
+        config = configs[backend][name]
         mode = graph_mode_of(config, said.scheduling)
         if mode is None:
             continue
@@ -645,7 +654,7 @@ def _follow(catalog: Catalog, layout: Layout, told: Mapping[str, ModelConfig], k
     for name, split in found.models.items():
         catalog.models[name] = split.model
         catalog.consents[name] = split.consent
-        padding = _padding_of(catalog, name, split.config, told.get(name, ModelConfig()))
+        padding = _padding_of(catalog, name, split.config, told.get(name, _UNSAID))
         reads_headers = split.signature.reads_headers and not split.model.pipelines  # no client can ask for those
         signature = dataclasses.replace(split.signature, padding=padding, reads_headers=reads_headers)
         catalog.signatures[name] = signature

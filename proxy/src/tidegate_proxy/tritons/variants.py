@@ -13,8 +13,8 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate.api.model import DEFAULT_PRIORITY
 from tidegate_proxy.configuration.config import ModelConfig
-from tidegate_proxy.messages.model_signature import ModelSignature, datatype_of, signature_of
-from tidegate_proxy.tritons.backend import Backend
+from tidegate_proxy.messages.model_signature import ModelSignature, datatype_of
+from tidegate_proxy.tritons.backend import Backend, LoadedModel
 from tidegate_proxy.tritons.batching_mode import BatchingDecision, most_careful
 
 
@@ -33,12 +33,12 @@ class LoadedConfig:
     def of(
         cls,
         backend: Backend,
-        config: model_config_pb2.ModelConfig,
+        model: LoadedModel,
         consent: BatchingDecision,
         said: ModelConfig,
     ) -> "LoadedConfig":
         """Return the loaded configuration of a model. `said`: the operator's settings."""
-        return cls(backend, config, consent, with_priorities(signature_of(config), said))
+        return cls(backend, model.config, consent, with_priorities(model.signature, said))
 
     @property
     def passes(self) -> bool:
@@ -111,6 +111,9 @@ def agree(forms: Sequence[LoadedConfig], voters: Container[Backend]) -> VariantA
     `forms`: configurations of at least one Triton, recent changes last. `voters`: Tritons that are available;
     configurations of others count only if none of these has one.
     """
+    if len(forms) == 1:
+        (only,) = forms
+        return VariantAgreement(only, None if only.passes else only.tensors, only.consent, (only.backend,), ())
     present = [form for form in forms if form.backend in voters] or list(forms)
     newest_first = present[::-1]
     leading = max(newest_first, key=lambda form: sum(map(form.agrees_with, present)))
