@@ -46,6 +46,7 @@ from tidegate.engine import (
     StartStage,
     TopologyChanged,
 )
+from tidegate.engine.kernel.engine import Observers
 from tidegate.engine.kernel.event_handlers import EventHandlers
 from tidegate.toolkit import FirstComeFirstServed
 
@@ -62,10 +63,8 @@ def methods() -> Iterator[tuple[type | ModuleType, str]]:
         if isinstance(function, FunctionType) and function.__module__ == tidegate.engine.kernel.policy_runner.__name__:
             yield tidegate.engine.kernel.policy_runner, name
     for module in pkgutil.walk_packages(tidegate.engine.__path__, "tidegate.engine."):
-        if module.name.endswith(".observers"):
-            continue
         for _, cls in inspect.getmembers(import_module(module.name), inspect.isclass):
-            if cls.__module__ == module.name:
+            if cls.__module__ == module.name and cls is not Observers:
                 for name, member in vars(cls).items():
                     if isinstance(member, FunctionType) and name not in NOT_ON_THE_WAY and not name.startswith("__"):
                         yield cls, name
