@@ -492,6 +492,7 @@ def test_a_triton_that_is_slow_over_http_opens_nothing_unasked(
     async def silent(*_: object) -> None:
         return None
 
+    monkeypatch.setattr("tidegate_proxy.service.discovery.LOOK_EVERY_S", 0.1)
     with monkeypatch.context() as patched:
         patched.setattr(restrictions, "_asked", silent)
         proxy = serve(of_http)

@@ -308,7 +308,9 @@ def test_a_load_that_is_given_up_halfway_is_known_as_far_as_it_came(
     outcome: Make,
     request_of: Make,
     eventually: Make,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("tidegate_proxy.service.discovery.LOOK_EVERY_S", 0.1)
     tritons, gate = pair
     proxy = _serve(serve_here, tritons)
     load = messages.RepositoryModelLoadRequest(model_name="echo")
