@@ -3,10 +3,12 @@
 import contextlib
 import gc
 import importlib.util
+import itertools
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -295,6 +297,22 @@ UNHURRIED: dict[str, Any] = {
     "batch_verification": {"fraction": 0},
 }
 """Configuration of a Tidegate whose Tritons may stand still, of which a test counts the executions."""
+
+
+PORTS_OF_A_PROCESS = 16
+_ports = itertools.count()
+
+
+def unused_port() -> int:
+    """A port that nobody listens to, and that neither the system nor another process of the tests gives to anybody."""
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    first = low - PORTS_OF_A_PROCESS * (1 + os.getpid() % (low // 2 // PORTS_OF_A_PROCESS))
+    for _ in range(PORTS_OF_A_PROCESS):
+        port = first + next(_ports) % PORTS_OF_A_PROCESS
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:

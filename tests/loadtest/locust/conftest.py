@@ -1,12 +1,8 @@
 """Locust in processes of its own: pytest itself is never patched."""
 
-import contextlib
 import csv
 import json
-import os
-import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import unused_port
 
 LOCUST = Path(sys.executable).parent / "tidegate-locust"
 PATIENCE_S = 120
@@ -111,10 +109,5 @@ def requests_sent(tmp_path: Path) -> Callable[[], list[dict[str, str]]]:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port that nobody listens to, below those that the system gives to clients."""
-    low = int(re.split(r"\s", Path("/proc/sys/net/ipv4/ip_local_port_range").read_text())[0])
-    for port in range(low - 1 - os.getpid() % (low // 4), 0, -1):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no port is free")
+    """A port that nobody listens to."""
+    return unused_port()

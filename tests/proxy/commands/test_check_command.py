@@ -1,7 +1,6 @@
 """`tidegate check`: what it prints, what it finds wrong, and what the Tritons add to that."""
 
 import json
-import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
+from tests.conftest import unused_port
 from tidegate_proxy.commands.check import check
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -212,8 +212,7 @@ def test_online_the_tritons_say_what_they_serve(tmp_path: Path, triton: Embedded
 
 
 def test_online_all_that_cannot_be_reached_is_named(tmp_path: Path, triton: EmbeddedTriton) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        nobody = f"127.0.0.1:{server.getsockname()[1]}"
+    nobody = f"127.0.0.1:{unused_port()}"
     reached = {"grpc": triton.grpc_address, "http": nobody}
     document = _json(_write(tmp_path, tritons=[nobody, reached]), "--online")
     assert [(error["where"], error["what"]) for error in document["errors"]] == [

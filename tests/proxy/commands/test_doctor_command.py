@@ -13,6 +13,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
+from tests.conftest import unused_port
 from tidegate_proxy.commands.doctor import doctor
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -99,8 +100,7 @@ def test_a_misspelt_model_has_a_neighbor(triton: EmbeddedTriton, tmp_path: Path)
     ],
 )
 def test_another_port_than_that_of_grpc(triton: EmbeddedTriton, service: str, says: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        nobody = f"127.0.0.1:{server.getsockname()[1]}"
+    nobody = f"127.0.0.1:{unused_port()}"
     address = {"http": triton.http_address, "metrics": triton.metrics_address, "nobody": nobody}[service]
     status, out = _run("--triton", address)
     assert status == 1

@@ -6,7 +6,7 @@ import shutil
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import trustme
 import yaml
 from tritonclient.utils import InferenceServerException
 
+from tests.conftest import unused_port
 from tests.forked import Forked
 from tidegate_proxy.frontends.address import FrontendHandshake, ShardHandshake
 from tidegate_proxy.frontends.link import Link
@@ -61,13 +62,9 @@ def start(fork_tidegate: Make, at_the_end: Make, eventually: Make, tmp_path: Pat
 
 
 @pytest.fixture
-def ports() -> Iterator[list[int]]:
+def ports() -> list[int]:
     """Three that are free."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    numbers = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    yield numbers
+    return [unused_port() for _ in range(3)]
 
 
 def write(folder: Path, tritons: list[Any], ports: list[int], secret: str = "0123456789abcdef", name: str = "") -> None:

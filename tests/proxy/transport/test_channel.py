@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import grpc
 import pytest
 
+from tests.conftest import unused_port
 from tests.proxy.transport.conftest import ECHO, LoopThread, Serve, echo
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.transport import Channel, PendingCall, RpcCall
@@ -166,10 +167,7 @@ def test_time_limits_are_kept(grpcio: GrpcIo, caller: Callable[[int], Caller]) -
 def test_nobody_there_is_unavailable_and_found_when_there(
     serve: Serve, caller: Callable[[int], Caller], eventually: Callable[..., None], loop: LoopThread
 ) -> None:
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        port = reserved.getsockname()[1]
-    one = caller(port)
+    one = caller(port := unused_port())
     answer, code, details = one.ask(b"")
     assert (answer, code) == (None, grpc.StatusCode.UNAVAILABLE)
     assert str(port) in details

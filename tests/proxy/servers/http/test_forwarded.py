@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import unused_port
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Alike = Callable[..., Any]
@@ -270,20 +271,8 @@ def test_statistics_move_with_the_requests(
     eventually(lambda: count() == before + 2, "both requests to be counted")
 
 
-def test_an_unready_triton(
-    alike: Alike, start_http_server: Callable[..., Any], fetch: Callable[..., Any], unused_port: int
-) -> None:
-    http_server = start_http_server([f"http://127.0.0.1:{unused_port}"], None, {}.get)
+def test_an_unready_triton(alike: Alike, start_http_server: Callable[..., Any], fetch: Callable[..., Any]) -> None:
+    http_server = start_http_server([f"http://127.0.0.1:{unused_port()}"], None, {}.get)
     answer = fetch(http_server.http_address, "GET", "/v2/health/ready")
     assert answer.status == 503
     assert "cannot be reached" in json.loads(answer.body)["error"]
-
-
-@pytest.fixture
-def unused_port() -> int:
-    """A port on which nobody listens."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
