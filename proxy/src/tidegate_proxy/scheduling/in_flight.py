@@ -40,6 +40,8 @@ from tidegate_proxy.tritons.shared_memory import SharedRegion, SharedRegions
 
 SHARED_FROM_BYTES: Final = 65536
 """Size in bytes from which tensors are shared: below it, copying is cheaper."""
+LARGE_TENSOR_BYTES: Final = 8192
+"""Size from which one of several inputs is shared: to declare thousands of smaller ones takes longer than sending."""
 ALIGNMENT_BYTES: Final = 64
 MAX_KNOWN_SIZES: Final = 4096
 
@@ -145,12 +147,13 @@ class BatchPayload:
         as_it_came = target.alone and self._as_it_is
         expected = self._expected(target) if share and self._regions else {}
         output_bytes = sum(map(_aligned, expected.values())) if expected else 0
-        if target.alone and (self._regions is None or max(self._bytes, output_bytes) < SHARED_FROM_BYTES):
+        if target.alone and (self._regions is None or max(self._large_bytes(), output_bytes) < SHARED_FROM_BYTES):
             return self.envelopes[0].message if as_it_came else merged_message(self.envelopes, self._rows)
         if not self._live:
             self._live = {tensor.name: _Live(tensor) for tensor in merged_inputs(self.envelopes)}
         inputs = self._inputs(target)
-        input_bytes = sum(_aligned(each.tensor.size) for each in inputs if not (share and each.region))
+        sizes = [each.tensor.size for each in inputs if not (share and each.region)]
+        input_bytes = sum(_aligned(size) for size in sizes if size >= LARGE_TENSOR_BYTES)
         shared_input = input_bytes if share and input_bytes >= SHARED_FROM_BYTES else 0
         shared_output = output_bytes if output_bytes >= SHARED_FROM_BYTES else 0
         if self._regions and (shared_input or shared_output):
@@ -220,6 +223,13 @@ class BatchPayload:
             self._regions.discard(self._written)
         self._written, self._written_at, self._reads = None, {}, False
 
+    def _large_bytes(self) -> int:
+        """Return the bytes of the clients' inputs that may be shared."""
+        if self._bytes < SHARED_FROM_BYTES:
+            return 0
+        least = LARGE_TENSOR_BYTES / len(self.envelopes)
+        return sum(len(tensor) for envelope in self.envelopes for tensor in envelope.tensors if len(tensor) >= least)
+
     def _inputs(self, target: StageTarget) -> list[_Live]:
         if target.alone or target.signature is None:
             return list(self._live.values())
@@ -250,7 +260,7 @@ class BatchPayload:
             if share and live.region and size:
                 _in_region(declared, live.region, live.at, size)
                 self._reads = True
-            elif into and size:
+            elif into and size >= LARGE_TENSOR_BYTES:
                 _in_region(declared, into, at, size)
                 at = _aligned(into.write(at, tensor.pieces))
             else:
