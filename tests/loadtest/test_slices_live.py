@@ -11,7 +11,7 @@ from tidegate.workload import Scenario
 from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.scenario_run import plan_runs, run_live
 
-pytestmark = pytest.mark.usefixtures("start_triton")  # skips where there is no tritonserver
+pytestmark = [pytest.mark.usefixtures("start_triton"), pytest.mark.slow]  # skips where there is no tritonserver
 
 DEVICE = {"node": "n", "id": 0, "product": "A100-80GB"}
 SLICES = {"1g.10gb": 6, "2g.20gb": 4, "4g.40gb": 0}
@@ -65,7 +65,7 @@ def rows_on_small(result: RunResult) -> set[int]:
     return {bar.rows for bar in result.gantt if bar.worker == SMALL}
 
 
-@pytest.mark.parametrize("policy", ["elsa", pytest.param("fifs", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("policy", ["elsa", "fifs"])
 def test_queries_of_all_sizes_on_slices(policy: str, tmp_path: Path) -> None:
     (run,) = plan_runs(SCENARIO, [policy], [3], SendingOptions({}), gantt_s=4)
     simulated = simulate(RunSpec(SCENARIO, run.policy, 3, gantt_s=4))
