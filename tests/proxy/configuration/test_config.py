@@ -212,7 +212,7 @@ def test_a_secret_is_never_repeated(tmp_path: Path) -> None:
         ("tritons: [a:1\n", "it is no YAML: line 2, column 1: expected ',' or ']'"),
         ("tritons: [a:1]\ntritons: [b:1]\n", "it is no YAML: line 2, column 1: 'tritons' stands there twice"),
         ("- a\n", "it is no mapping of fields to values"),
-        ("", "it is no mapping of fields to values"),
+        ("", "it is empty; `tidegate init` writes one"),
     ],
 )
 def test_what_is_no_configuration_at_all(tmp_path: Path, text: str, said: str) -> None:

@@ -123,7 +123,7 @@ def test_a_policy_that_breaks_is_not_spoken_of_as_if_it_scheduled(
         ({"canary": "5 parts"}, "canary: must be a share, such as 5% or 0.05, not '5 parts'"),
         ({"canary": "5"}, "canary: must be a share of at most 1, not 5: for 5 percent write 5%"),
         ({"canary": "nan"}, "canary: must be a finite number"),
-        ({"canary": 5}, "canary: must be at most 1"),
+        ({"canary": 5}, "canary: must be a share of at most 1"),
         ({"canary": "-1%"}, "canary: must be at least 0"),
         ({"canary": "5%", "shadow": True}, "canary: a share is scheduled, and shadow schedules nothing"),
         ({"canary": 0.05, "models": {"m": {"strip_queue_delay": True}}}, "canary: models.m.strip_queue_delay"),

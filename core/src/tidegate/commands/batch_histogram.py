@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.commands.result_flags import check_output_file
+
 if TYPE_CHECKING:
     from tidegate.schemas import RequestSizes
 
@@ -19,7 +21,9 @@ def batch_histogram(
             help="Scenario, event log (`tidegate serve --event-log`), or the answer of /models at a metrics port."
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Write the sizes to this file.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Write the sizes to this file.", callback=check_output_file)
+    ],
 ) -> None:
     """Count the rows per request of each model.
 

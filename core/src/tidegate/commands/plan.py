@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.commands.result_flags import check_output_file
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 def plan(
     name: Annotated[str, typer.Argument(help="Planner by name (`tidegate plugins` lists them).")],
     problem: Annotated[Path, typer.Argument(help="Problem file (JSON or YAML).")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the plan to this file.", callback=check_output_file)
+    ] = None,
     layout: Annotated[
         Path | None,
         typer.Option("--layout", help="Write the layout to this file, to simulate or serve it."),

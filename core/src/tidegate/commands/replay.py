@@ -22,6 +22,7 @@ def replay(
 
     from rich.console import Console
 
+    from tidegate.commands.common import describe_error
     from tidegate.host import PluginError, Plugins
     from tidegate.observation import read_log
     from tidegate.sim.replay import replay as replay_log
@@ -34,7 +35,8 @@ def replay(
             policy = policies(header.policy, header.setup, header.options)
             found = replay_log(header, entries, policy, policies=policies)
     except (OSError, ValueError, PluginError) as error:
-        errors.print(f"error: {log}: {error}", style="red")
+        what = describe_error(error) if isinstance(error, OSError) else f"{log}: {error}"
+        errors.print(f"error: {what}", style="red")
         raise typer.Exit(1) from error
     difference = found.difference
     if as_json:

@@ -6,14 +6,21 @@ from typing import Final
 
 MIN_SIMILARITY: Final = 0.7
 """Minimum similarity of two names for a suggestion (difflib's ratio; 1: equal)."""
+MIN_STEM_CHARACTERS: Final = 4
+"""Minimum length of a known name that an unknown one begins with."""
 
 
 def closest(given: str, known: Iterable[str]) -> str | None:
-    """Return the known name closest to `given`, ignoring case and units (`slo`, `slo_ms`); None if none is close."""
+    """Return the known name closest to `given`, ignoring case; None if none is close.
+
+    A unit may be missing (`slo` for `slo_ms`), an end be too long (`certificate` for `cert`).
+    """
     names = {name.lower(): name for name in known}
     found = get_close_matches(given.lower(), names, n=1, cutoff=MIN_SIMILARITY)
     longer = [name for name in names if name.startswith(f"{given.lower()}_")]
-    return names[found[0]] if found else names[longer[0]] if len(longer) == 1 else None
+    shorter = [name for name in names if len(name) >= MIN_STEM_CHARACTERS and given.lower().startswith(name)]
+    alike = found or (longer if len(longer) == 1 else shorter)
+    return names[alike[0]] if len(alike) == 1 else None
 
 
 def did_you_mean(given: str, known: Iterable[str], heading: str) -> str:

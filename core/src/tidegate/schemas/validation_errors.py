@@ -1,7 +1,7 @@
 """Validation errors as text: which field of a document is wrong, why, and what was probably meant."""
 
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, Final, TypeGuard, Union, get_args, get_origin
@@ -167,7 +167,14 @@ def field_errors(
     """
     errors = error.errors(include_url=False)
     places = [e["loc"] for e in errors]
-    misspelt = {(*e["loc"][:-1], _meant(e["loc"], kind)) for e in errors if e["type"] == "extra_forbidden"}
+    unknown = {e["loc"]: _meant(e["loc"], kind) for e in errors if e["type"] == "extra_forbidden"}
+    missing = {e["loc"] for e in errors if e["type"] == "missing"}
+    for location, meant in unknown.items():
+        absent = _beside(location, missing)
+        is_alone = len(absent) == len(_beside(location, unknown)) == 1
+        if is_alone and not meant and not any(_places_of(kind, str(location[-1]))):
+            unknown[location] = str(absent[0][-1])
+    misspelt = {(*location[:-1], meant) for location, meant in unknown.items()}
     wrong: dict[str, list[ValueProblem]] = {}
     for e in errors:
         if e["type"] == "missing" and e["loc"] in misspelt:
@@ -177,8 +184,8 @@ def field_errors(
         # A list whose every entry is wrong counts as empty: not worth a line of its own.
         if e["type"] == "too_short" and any(e["loc"] == place[: len(e["loc"])] != place for place in places):
             continue
-        unknown = e["type"] == "extra_forbidden"
-        what = ValueProblem(_no_such_field(e["loc"], kind)) if unknown else value_problem(e)
+        is_unknown = e["type"] == "extra_forbidden"
+        what = ValueProblem(_no_such_field(e["loc"], kind, unknown[e["loc"]])) if is_unknown else value_problem(e)
         steps = [str(step) for step in e["loc"] if step not in members]
         if _is_other_than_text(e["loc"], places):
             steps.pop()
@@ -221,9 +228,14 @@ def _is_other_than_text(location: Location, places: Sequence[Location], *, deepe
     return step == ("str",) and any(len(place) > len(location) or not deeper for place in typed)
 
 
-def _no_such_field(location: Location, kind: type[BaseModel]) -> str:
-    """Return a suggestion for an unknown field: a similar name, its place elsewhere, or the known fields."""
-    if meant := _meant(location, kind):
+def _beside(location: Location, others: Iterable[Location]) -> list[Location]:
+    """Return the locations in the same section."""
+    return [other for other in others if other[:-1] == location[:-1]]
+
+
+def _no_such_field(location: Location, kind: type[BaseModel], meant: str | None) -> str:
+    """Return a suggestion for an unknown field: the field `meant`, its place elsewhere, or the known fields."""
+    if meant:
         return f"there is no such field; did you mean {meant}?"
     if elsewhere := next(_places_of(kind, str(location[-1])), None):
         return f"there is no such field here; did you mean {elsewhere}?"

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from tidegate.commands.result_flags import check_output_file
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -35,7 +37,10 @@ def fit_interference(
     gpu: Annotated[
         str, typer.Option(help="GPU that the models ran on, as a device's product is written: V100, or A100/3g.20gb.")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Write the interference model to this file.")],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", help="Write the interference model to this file.", callback=check_output_file),
+    ],
     compute: Annotated[
         Path | None,
         typer.Option(

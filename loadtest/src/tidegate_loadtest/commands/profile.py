@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.commands.result_flags import check_output_file
 from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
 from tidegate.schemas import DEFAULT_DEVICE_CLASS
 
@@ -43,7 +44,12 @@ def profile(
     tls_server_name: TlsServerNameFlag = None,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", help="Write the profiles to this file; profiles of other models in it stay."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write the profiles to this file; profiles of other models in it stay.",
+            callback=check_output_file,
+        ),
     ],
     rows: Annotated[
         str | None,

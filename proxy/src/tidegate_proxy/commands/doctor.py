@@ -66,6 +66,9 @@ def doctor(
         section = tls_of(tls, tls_ca, tls_cert, tls_key, tls_server_name)
         settings = read_config(config, {"tritons": tritons_of(triton, section), "profiles": profiles})
     except ConfigError as error:
+        if not as_json:
+            Console(stderr=True, soft_wrap=True, highlight=False).print(f"[red]error:[/] {escape(str(error))}")
+            raise typer.Exit(1) from error
         findings = [Finding("error", "configuration", problem.where, problem.what, "") for problem in error.problems]
     else:
         facts, findings = _examined(settings, timed=measure, repositories=repositories)

@@ -14,7 +14,8 @@ _LOOPBACK: Final = re.compile(r"127(\.\d{1,3}){3}")
 def _listen_address(text: str) -> str:
     found = _ADDRESS.fullmatch(text)
     if not found or int(found["port"]) > 65535:
-        raise ValueError(f"{text!r} is not HOST:PORT with a port up to 65535 (an IPv6 host stands in brackets)")
+        remedy = "leave out the part up to ://" if "://" in text else "an IPv6 host stands in brackets"
+        raise ValueError(f"{text!r} is not HOST:PORT with a port up to 65535 ({remedy})")
     return text
 
 
@@ -36,9 +37,9 @@ def host_of(address: str) -> str:
 
 
 def port_of(address: str) -> int:
-    """Return the port, or -1 if there is none."""
-    port = address.rpartition(":")[2]
-    return int(port) if port.isdecimal() else -1
+    """Return the port, or -1 if it is no address."""
+    found = _ADDRESS.fullmatch(address)
+    return int(found["port"]) if found else -1
 
 
 def with_port(address: str, port: int) -> str:

@@ -76,6 +76,8 @@ TOLD_S: Final = 1.0
 
 def _share(given: object) -> object:
     """A share that may be told in percent, as a number from 0 to 1; what is no number is left to be refused."""
+    if isinstance(given, int | float) and given > 1:
+        given = str(given)
     if not isinstance(given, str):
         return given
     number, is_percent = given.strip().removesuffix("%"), given.strip().endswith("%")
@@ -83,8 +85,9 @@ def _share(given: object) -> object:
         share = float(number) / 100 if is_percent else float(number)
     except ValueError:
         raise ValueError(f"must be a share, such as 5% or 0.05, not {given!r}") from None
-    if share > 1 and not is_percent:
-        raise ValueError(f"must be a share of at most 1, not {given}: for {number} percent write {number}%")
+    if share > 1:
+        remedy = "100% schedules always" if is_percent else f"for {number} percent write {number}%"
+        raise ValueError(f"must be a share of at most 1, not {given}: {remedy}")
     return share
 
 

@@ -45,7 +45,8 @@ def read_config(path: Path | None = None, flags: Mapping[str, Any] | None = None
     source = _source(path, given)
     document = _parse(path) if path else {}
     if not isinstance(document, dict):
-        raise ConfigError(source, (FieldError(WHOLE_DOCUMENT, "it is no mapping of fields to values"),))
+        what = "it is no mapping of fields to values" if document else "it is empty; `tidegate init` writes one"
+        raise ConfigError(source, (FieldError(WHOLE_DOCUMENT, what),))
     if kind := other_kind(document, "a configuration of `tidegate serve`", str(path)):
         raise ConfigError(source, (FieldError(WHOLE_DOCUMENT, kind),))
     merged = _merged(_listening(_long(document), _long(given)), _long(given))
