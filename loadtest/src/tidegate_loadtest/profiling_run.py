@@ -56,7 +56,7 @@ class ModelProfiling:
 
 @dataclass
 class ProfilingRun:
-    """Profiling of several models: what is to be measured, and the results."""
+    """Profiling of several models: the measurements to make, and the results."""
 
     jobs: list[ModelProfiling] = field(default_factory=list)
     """Models to measure, in this order."""

@@ -44,7 +44,7 @@ def errors_of(path: Path) -> Iterator[None]:
 
 
 class Nature(IntEnum):
-    """Nature of a value by what it depends on; of several inputs, the largest counts."""
+    """Nature of a value: the kind of input that it depends on; of several, the largest counts."""
 
     CONSTANT = 0
     """Weights and values computed from them alone."""
@@ -101,7 +101,7 @@ class Dataflow:
         return self.proto.graph.node
 
     def nature_of(self, value: str) -> Nature:
-        """Return what a value of the main graph depends on."""
+        """Return the nature of a value of the main graph: the kind of input that it depends on."""
         if value in self.weights:
             return Nature.CONSTANT
         return self.nature[self.producer[value]] if value in self.producer else Nature.DATA

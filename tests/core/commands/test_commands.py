@@ -130,7 +130,6 @@ def test_sweep_says_in_each_row_what_was_changed(scenario: Path, tmp_path: Path)
     [
         (["simulate", "absent.yaml"], "absent.yaml: No such file"),
         (["simulate", "{}", "--policy", "oracle"], "no policy named 'oracle' is installed"),
-        (["simulate", "{}", "-o", "nowhere/out.json"], "nowhere/out.json"),
         (["goodput", "{}", "--policy", "oracle"], "no policy named 'oracle' is installed"),
         (["sweep", "{}", "--set", "seed"], "--set 'seed': give PATH=V1,V2"),
         (["sweep", "{}", "--set", "models.9.slo_ms=1"], "cannot set 'models.9.slo_ms'"),

@@ -105,8 +105,8 @@ def test_a_planner_that_is_not_installed(problem: Path) -> None:
 
 def test_a_plan_that_cannot_be_written(problem: Path, tmp_path: Path) -> None:
     result = plan("subclusters-random", problem, "--time-limit-s", 0.2, "-o", tmp_path / "none" / "plan.json")
-    assert result.exit_code == 1
-    assert "No such file" in result.stderr
+    assert result.exit_code == 2
+    assert "there is no folder" in result.stderr
 
 
 def test_a_planner_without_layouts_says_so_before_it_plans(problem: Path, tmp_path: Path) -> None:

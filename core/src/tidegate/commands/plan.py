@@ -128,13 +128,13 @@ def run_under_bar(
     load(planner.run)
 
     class TimeBar(ProgressColumn):
-        """How much of the time is used; it moves while a solver is silent."""
+        """Bar of the time used; it moves while a solver is silent."""
 
         def render(self, task: Task) -> ProgressBar:
             return ProgressBar(total=time_limit_s, completed=min(task.elapsed or 0.0, time_limit_s), width=40)
 
     class TimeLeft(ProgressColumn):
-        """How long the planner goes on at most."""
+        """Text of the seconds that the planner has left."""
 
         def render(self, task: Task) -> Text:
             return Text(f"{max(time_limit_s - (task.elapsed or 0.0), 0.0):.0f} s left")

@@ -86,7 +86,7 @@ class Residency:
             known.hits /= 2
 
     def memory_of(self, model: str) -> int:
-        """Return what a model takes, in bytes; if unknown, the most that any model takes, else the whole budget."""
+        """Return the memory of a model in bytes; if unknown, the most that any model takes, else the whole budget."""
         known = self._known.get(model)
         if known is not None and known.memory_bytes is not None:
             return known.memory_bytes
@@ -117,7 +117,7 @@ class Residency:
         return found or ()
 
     def cost_of(self, evictions: Iterable[str]) -> float:
-        """Return what these evictions cost: the priorities of their places above the age, together."""
+        """Return the cost of these evictions: the priorities of their places above the age, together."""
         return sum(max(0.0, self._known[model].priority - self._age) * self._resident[model] for model in evictions)
 
     def _freeing(self, excess: int, candidates: Iterable[str]) -> tuple[str, ...] | None:

@@ -185,18 +185,18 @@ class ByModel(Policy):
         _part_that_has(worker, self._part_of)
 
     def is_best_effort(self, model: str) -> bool:
-        """Return the setting of the part that schedules the model."""
+        """Return whether the part that schedules the model is best-effort."""
         index = self._part_of.get(model)
         if index is None:  # it is to come with the plan that a successor is made for
             index = self._part_named(model)
         return self.parts[index].is_best_effort(model)
 
     def is_awaiting(self, worker_id: int) -> bool:
-        """Return the setting of the worker's part."""
+        """Return whether the part of the worker dispatches to it only after WorkerReady."""
         return self.parts[self._part_of_worker[worker_id]].is_awaiting(worker_id)
 
     def separate_applications(self, model: str) -> bool:
-        """Return the setting in the options of the model's part."""
+        """Return whether the model's part queues each application by itself."""
         index = self._part_of.get(model, len(self.options.parts))
         return index < len(self.options.parts) and self.options.parts[index].separate_applications
 

@@ -112,7 +112,7 @@ def recommend(question: RecommendQuery, trials: SimulationRuns, plugins: Plugins
 
 
 def choose(assessed: Sequence[Assessment]) -> tuple[Assessment, Verdict]:
-    """Return the hardware to take, and what to run on it.
+    """Return the hardware to take, and the candidate to run on it.
 
     Of hardware that could be bought: the least cost that meets the goal, or the best attainment if nothing meets it.
     """
@@ -127,7 +127,7 @@ def choose(assessed: Sequence[Assessment]) -> tuple[Assessment, Verdict]:
 
 
 def verdict_on(its: Assessment) -> Verdict:
-    """Return what to run on existing hardware: a candidate replaces the baseline only if it is shown to be better.
+    """Return the candidate to run on existing hardware: it replaces the baseline only if it is shown to be better.
 
     A recording of less than 30 s shows nothing.
     """

@@ -1,5 +1,6 @@
-"""From a scenario to a simulation: the policy's setup, and the simulated workers, whose true latency it does not
-see.
+"""Builder of a simulation from a scenario: the policy's setup, and the simulated workers.
+
+The policy does not see their true latency.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -226,7 +227,7 @@ class _LayoutSwitch:
     record: RunRecord
 
     def switch(self, now_ns: int, revision: LayoutRevision) -> TopologyChanged:
-        """Let a revision's workers be there; what the engine is to be told of it."""
+        """Add the workers of a revision; return the event for the engine."""
         models, workers, profiles, network = revision.contract()
         new = [worker for worker in workers if worker.id not in self.cluster]
         self.cluster.add(simulated_worker(self.scenario, worker, self.seed, self.delays(worker)) for worker in new)

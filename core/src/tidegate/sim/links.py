@@ -18,7 +18,7 @@ class _Link:
         """[start, end), by time, without overlap."""
 
     def earliest_ns(self, from_ns: int, duration_ns: int) -> int:
-        """The instant from which on the link is free for so long."""
+        """Return the first instant, not before `from_ns`, at which the link is free for `duration_ns`."""
         index = bisect_right(self._taken, from_ns, key=lambda span: span[1])
         for start_ns, end_ns in self._taken[index:]:
             if start_ns >= from_ns + duration_ns:
@@ -27,7 +27,7 @@ class _Link:
         return from_ns
 
     def take(self, now_ns: int, start_ns: int, end_ns: int) -> None:
-        """Let the link carry something then; what is over by now is forgotten."""
+        """Occupy the link from `start_ns` to `end_ns`; transfers that ended by now are forgotten."""
         del self._taken[: bisect_right(self._taken, now_ns, key=lambda span: span[1])]
         insort(self._taken, (start_ns, end_ns))
 

@@ -328,7 +328,7 @@ class _Books:
         ]
 
     def mean_gpus(self, first: float) -> float:
-        """How many GPUs the layout took in the window; `first`: at the start."""
+        """Return the mean number of GPUs of the layout in the window; `first`: at the start."""
         gpus, steps = first, []
         for change in self._switches():
             steps.append((change.now_ns, change.gpus - gpus))

@@ -157,7 +157,7 @@ class _DropsAreDue:
         """Profiles before the event."""
 
     def handled(self, event: AnyStimulus, effects: Sequence[AnyEffect]) -> None:
-        """Look at what was dropped."""
+        """Check the requests that the event dropped."""
         if isinstance(event, RequestArrived):
             self._requests[event.request.id] = event.request
         engine = self._engine

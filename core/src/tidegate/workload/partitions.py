@@ -72,7 +72,7 @@ def blocks_of(pipelines: Sequence[Sequence[str]]) -> dict[str, tuple[int, int]]:
     places: dict[tuple[str, str], int | None] = {}
 
     def place(where: tuple[str, str]) -> int:
-        """How many blocks are before a cut: those of the longest way there."""
+        """Return the number of blocks before a cut, along the longest pipeline that leads there."""
         if where in places:
             known = places[where]
             if known is None:

@@ -543,7 +543,7 @@ class Scenario(ScenarioSection):
 
     @property
     def request_names(self) -> list[str]:
-        """Names of models, then of graphs: what requests may be for."""
+        """Names that requests may have: of models, then of graphs."""
         return [*(model.name for model in self.models), *(graph.name for graph in self.graphs)]
 
     @property

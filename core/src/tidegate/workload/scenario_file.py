@@ -70,7 +70,7 @@ def _add_placeholders(data: Any) -> None:  # noqa: ANN401 - whatever YAML can sa
 
 
 def without_placeholders(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a scenario as JSON types without what `read_scenario(..., for_server=True)` added."""
+    """Return a scenario as JSON types without the defaults that `read_scenario(..., for_server=True)` added."""
     models = [
         {key: value for key, value in model.items() if key != "profile" or value not in _PLACEHOLDERS}
         for model in document["models"]

@@ -1,4 +1,4 @@
-"""From shares to a plan: batches, sustained rates, and models without enough shares."""
+"""Builder of the plan from shares: batches, sustained rates, and models without enough shares."""
 
 from collections.abc import Mapping, Sequence
 

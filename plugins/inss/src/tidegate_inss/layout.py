@@ -1,4 +1,4 @@
-"""From a plan to a layout: a worker for each share, on its GPU, with the model that it serves."""
+"""Layout of a plan: a worker for each share, on its GPU, with the model that it serves."""
 
 from collections.abc import Sequence
 

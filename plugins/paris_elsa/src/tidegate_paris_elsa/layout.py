@@ -1,4 +1,4 @@
-"""From a plan to a layout: one worker for each slice, on its GPU, with the model that it serves."""
+"""Layout of a plan: one worker for each slice, on its GPU, with the model that it serves."""
 
 from collections.abc import Mapping
 

@@ -142,7 +142,7 @@ class _Way:
 
     @property
     def steps(self) -> list[ChangeStep]:
-        """Without their GPUs."""
+        """Steps, without the GPUs that they change."""
         return [step for _, step in self.of_gpu]
 
 

@@ -1,4 +1,4 @@
-"""From a plan to a layout: each worker by name, on its GPU, in its node."""
+"""Layout of a plan: each worker by name, on its GPU, in its node."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -69,7 +69,7 @@ class _Places:
         self._open: dict[tuple[str, int], tuple[int, int]] = {}
 
     def next_model(self) -> None:
-        """No GPU is shared by two models."""
+        """Begin with the next model, whose workers share no GPU with those of others."""
         self._open.clear()
 
     def next(self, gpu: str, share: int) -> tuple[Device, str]:

@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right
 
 
 class Reservation:
-    """A reservation of [start, end) in ns. Compared by identity."""
+    """Reservation of a resource during [start, end) in ns; compared by identity."""
 
     __slots__ = ("end_ns", "holder", "start_ns")
 

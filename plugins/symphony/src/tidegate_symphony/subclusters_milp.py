@@ -129,7 +129,7 @@ class _Program:
             delta.setInitialValue(max(abs(load - mean) for load in loads) / (mean or 1.0))
 
     def assignment(self) -> list[int]:
-        """Where the solver puts each model."""
+        """Sub-cluster of each model in the solution."""
         return [max(range(len(of_model)), key=lambda j, x=of_model: x[j].value()) for of_model in self._x]  # type: ignore[misc]
 
 

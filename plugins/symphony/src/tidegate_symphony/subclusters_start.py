@@ -91,7 +91,7 @@ class _Fill:
         )
 
     def rise(self, model: PlannedModel, place: int) -> float:
-        """How much one more model raises the sum of squared loads: the smaller, the more even."""
+        """Return by how much one more model raises the sum of squared loads; less is more even."""
         rate, static = model.rate_rps / self._rate_unit, model.static_mib / self._static_unit
         return rate * (rate + 2 * self._rate[place] / self._rate_unit) + static * (
             static + 2 * self._static[place] / self._static_unit

@@ -92,11 +92,11 @@ class _Lasting:
         self._weighted_ns = [*accumulate((lasts_ns * weight for lasts_ns, weight in longest_first), initial=0.0)]
 
     def weight(self, wait_ns: int) -> float:
-        """The weights of those that last longer than `wait_ns`."""
+        """Return the sum of the weights of batches that last longer than `wait_ns`."""
         return self._weights[self._longer(wait_ns)]
 
     def excess(self, wait_ns: int) -> float:
-        """How much longer than `wait_ns` they last, each times its weight."""
+        """Return the weighted sum of the times, in ns, by which batches last longer than `wait_ns`."""
         longer = self._longer(wait_ns)
         return self._weighted_ns[longer] - wait_ns * self._weights[longer]
 

@@ -19,7 +19,7 @@ from tidegate_proxy.configuration.tenants import DEFAULT_TENANT, TenantConfig, T
 
 @dataclass(slots=True, eq=False)
 class Tenant:
-    """Settings of a tenant, and what it has used of its rate limits."""
+    """Settings of a tenant, and its use of its rate limits."""
 
     name: str
     config: TenantConfig
@@ -30,7 +30,7 @@ class Tenant:
 
 
 class Tenants:
-    """Tenants by what names them. Use it only in the event loop."""
+    """Tenants by their header value, token or certificate. Use it only in the event loop."""
 
     def __init__(
         self,

@@ -135,7 +135,7 @@ async def run_proxy(
 
 
 def announce(proxy: "Proxy", title: str = "policy", *, is_whole: bool = True) -> None:
-    """Print what is served at which address.
+    """Print the models, the policy and the addresses.
 
     `title`: label of the line with the policy. `is_whole`: False if the addresses are printed once for several shards.
     """

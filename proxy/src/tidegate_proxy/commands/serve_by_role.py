@@ -243,21 +243,21 @@ class _Ports:
 
     @property
     def grpc_number(self) -> int:
-        """The port's number, here and below."""
+        """Port of the gRPC service."""
         return int(self.grpc.getsockname()[1])
 
     @property
     def http_number(self) -> int | None:
-        """None: it is not served."""
+        """Port of the HTTP service; None if there is none."""
         return self.http.getsockname()[1] if self.http else None
 
     @property
     def metrics_number(self) -> int | None:
-        """None: they are not shown, or the shard does it."""
+        """Port of the metrics; None if there is none, or a shard serves them."""
         return self.metrics.getsockname()[1] if self.metrics else None
 
     def addresses(self, settings: "ServeConfig") -> tuple[str, str, str]:
-        """Where gRPC, HTTP and metrics are; "" is not served."""
+        """Return the addresses of gRPC, HTTP and metrics; "" for a service that there is not."""
         from tidegate_proxy.configuration.addresses import with_port
 
         listen = settings.listen

@@ -64,7 +64,7 @@ class TritonSource(TritonSettings, SourceOrigin):
 
     @property
     def label(self) -> str:
-        """Where the Tritons are listed, for messages."""
+        """Name of the source in messages: where the Tritons are listed."""
         if self.kubernetes:
             return f"kubernetes service {self.kubernetes.service}"
         return f"dns name {self.dns}" if self.dns else f"file {self.file}"

@@ -85,7 +85,7 @@ class Link(asyncio.Protocol):
             self._transport.abort()
 
     def close(self) -> None:
-        """Send what is pending, then close."""
+        """Send pending bytes, then close."""
         if self._transport:
             self._transport.close()
 

@@ -293,7 +293,7 @@ class _Asked:
         self._kind, self._opening = FrameType.CALL, b""
 
     async def of(self, kind: FrameType, opening: bytes, rest: bytes | None) -> HttpAnswer:
-        """The answer. Raises RequestFailed. `rest`: what follows the opening."""
+        """Send a request; return the answer. `rest`: bytes after the opening. Raises RequestFailed."""
         self._kind, self._opening, self._rest = kind, opening, rest
         self.again()
         try:

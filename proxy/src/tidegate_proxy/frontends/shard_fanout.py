@@ -150,7 +150,10 @@ class HttpShardFanout:
     async def respond(
         self, route: Route, scope: Scope, receive: Receive, send: Send, limit: int, bounds: ClientBounds
     ) -> None:
-        """Answer such a request. `limit`: largest body in bytes; `bounds`: counters of what clients hold."""
+        """Answer a request that concerns several shards.
+
+        `limit`: largest body in bytes; `bounds`: counters of bytes held for clients.
+        """
         exchange = HttpExchange(scope, receive, send)
         body = exchange.body(limit, bounds)
         try:

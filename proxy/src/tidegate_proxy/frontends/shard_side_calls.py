@@ -77,7 +77,7 @@ class RemoteCall(RpcCall):
             self._line.send(FrameType.WANT, self._number)
 
     def release(self, size: int) -> None:
-        """Release `size` bytes of what was received."""
+        """Release `size` received bytes."""
         size = min(size, self._held)
         self._held -= size
         self._line.bounds.give_back(size, self.owner)

@@ -33,7 +33,7 @@ _IN_VALUES: Final = frozenset(range(0x20, 0x7F))
 
 
 def forwarded(metadata: Metadata, hidden: Container[str]) -> list[tuple[str, str | bytes]]:
-    """Return the client's metadata without what concerns only its connection. `hidden`: names not to forward."""
+    """Return the client's metadata without fields that concern only its connection. `hidden`: names not to forward."""
     return [
         (key, value)
         for key, value in metadata

@@ -70,7 +70,7 @@ class ModelSignature:
 
     @property
     def tensors(self) -> "ModelSignature":
-        """Signature without what does not concern the tensors of requests."""
+        """Part of the signature that concerns the tensors of requests."""
         return replace(
             self,
             max_rows=0,

@@ -1,4 +1,4 @@
-"""Parser of an inference request: what scheduling needs to know of it, and its tensors as they came.
+"""Parser of an inference request: fields that scheduling needs, and its tensors unparsed.
 
 Its header, everything besides the id and the tensors, is parsed once for all requests with the same one; a request laid
 out like an earlier one is split by comparison. Deadline, application and shape come from the header.

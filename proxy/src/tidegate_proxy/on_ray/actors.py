@@ -88,7 +88,7 @@ class _OnNode:
         self._place = RayPlacement(context.get_node_id(), self._ray.util.get_node_ip_address())
 
     def place(self) -> RayPlacement:
-        """Where it is."""
+        """Return the node that the actor runs on."""
         return self._place
 
     def _make_folder(self) -> Path:

@@ -103,13 +103,13 @@ class _Sum(GroupCounts):
         return self._came - self._gone
 
     def add(self, block: _OfBlock) -> None:
-        """Count what a block has, too."""
+        """Add the counts of a block."""
         self.requests += block.requests
         self.on_time += block.on_time
         self._came.update(block.took)
 
     def take(self, block: _OfBlock) -> bool:
-        """Count what a block has no more; whether no block is left."""
+        """Subtract the counts of a block; return whether no block is left."""
         self.requests -= block.requests
         self.on_time -= block.on_time
         self._gone.update(block.took)

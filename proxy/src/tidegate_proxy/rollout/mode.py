@@ -39,7 +39,7 @@ class RolloutMode:
         return (self._passed_for_now,) if self.canary.is_on else ()
 
     def judged(self) -> Callable[[], Catalog] | None:
-        """Return what returns the catalog of the models that `bypasses` are asked about; None: the current one."""
+        """Return a function that returns the catalog of models to judge; None: the current catalog."""
         return self.shadow.judged if self.shadow.is_on else None
 
     def watchers(self) -> tuple[Callable[[str, int, int, bool], None], ...]:

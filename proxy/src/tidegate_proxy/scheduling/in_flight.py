@@ -346,7 +346,7 @@ class StageRun:
         self.is_last = self.effect.stage + 1 == len(batch.stages)
 
     def is_ended_by(self, cancel: Callable[[], None]) -> None:
-        """Record what ends the call of the stage, which was sent."""
+        """Record the function that ends the call of a sent stage."""
         self.cancel = cancel
 
     @property

@@ -74,11 +74,11 @@ class _Record:
 
     @property
     def share(self) -> float:
-        """The share that failed of what it was given in the window."""
+        """Fraction of its calls in the window that failed."""
         return self.failed / max(1, self.well + self.failed)
 
     def fail(self, owners: Collection[str]) -> None:
-        """One more call of these failed."""
+        """Count a failed call of these clients."""
         self.in_row += 1
         self.in_row_of.update(owners)
         self.failed += 1

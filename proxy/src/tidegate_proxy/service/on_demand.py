@@ -64,7 +64,7 @@ class _Failure:
 
 
 class OnDemandModels(Collector):
-    """Models with `load: on-demand`; as a Prometheus collector, what was loaded and evicted.
+    """Models with `load: on-demand`; as a Prometheus collector, counts of loads and evictions.
 
     Use it only in the event loop, except `collect`.
     """

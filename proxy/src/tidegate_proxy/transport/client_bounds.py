@@ -87,7 +87,7 @@ class _Connection(Protocol):
 
     @property
     def host(self) -> str:
-        """Where it comes from."""
+        """Host that the connection comes from."""
 
 
 AnyConnection = TypeVar("AnyConnection", bound=_Connection)

@@ -1,7 +1,7 @@
 """Workers of a Triton: their number, serialized models, and device class.
 
 Triton executes its models concurrently, each batch of an instance beside those of all others, unless instances need the
-same resource of its rate limiter. So a lane, which is a worker, is one instance of one model, or of each of those that
+same resource of its rate limiter. So a worker is one instance of one model, or of each of those that
 wait for the same resource (decision 77).
 
 The device class of a worker is configured (`tritons[].device_class`), because different ones must not share profiles.

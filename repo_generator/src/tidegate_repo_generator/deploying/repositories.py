@@ -41,7 +41,7 @@ class Repositories:
     """Folder that `new` will replace, if it exists."""
 
     def write(self) -> Deployment:
-        """Write the repositories; return the paths of what was written. Raises GenerateError, OSError."""
+        """Write the repositories; return the written paths. Raises GenerateError, OSError."""
         parts = {part.name: part for part in self.layout.partitions}
         pipelines = [pipeline for model in self.layout.models for pipeline in model.pipelines]
         batches = {

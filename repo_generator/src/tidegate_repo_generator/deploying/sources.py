@@ -93,7 +93,7 @@ class WholeModel:
 
     @property
     def shapes(self) -> Shapes:
-        """No shapes: the file declares none."""
+        """Shapes of the model: none, because an ONNX file declares none."""
         return ()
 
     def bytes_after(self, block: int) -> int:

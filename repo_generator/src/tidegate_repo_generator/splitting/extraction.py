@@ -54,7 +54,7 @@ class Extraction:
         return (name if name == value else self._unique(name)), data_type
 
     def model(self, span: NodeSpan, outputs: Iterable[str], crossing: Iterable[str], name: str) -> Any:  # noqa: ANN401
-        """Build the ModelProto of a span. `outputs`: what it makes; `crossing`: those of them that cross the next cut.
+        """Build the ModelProto of a span. `outputs`: names of its outputs; `crossing`: those that cross the next cut.
 
         The external weights of the original stay in place. `name`: of the graph.
         """

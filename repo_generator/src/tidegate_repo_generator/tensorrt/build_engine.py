@@ -152,7 +152,7 @@ def _differing_sizes(entry: Spec, sizes: list[list[int]]) -> list[str]:
 
 
 def bring_about(path: Path, trt: Any, *, force: bool, only_check: bool) -> str:  # noqa: ANN401
-    """Build or check the engine of one `engine.json`; return a sentence on what was done. Raises EngineError.
+    """Build or check the engine of one `engine.json`; return a sentence that describes it. Raises EngineError.
 
     `trt`: the module `tensorrt`; `force`: build even if the engine matches; `only_check`: do not build.
     """

@@ -100,7 +100,7 @@ class _Pace:
         self._profile = None
 
     def excess(self, profile: Profile) -> _Excess | None:
-        """None before enough stages are known."""
+        """Return how much longer the stages took than the profile says; None before enough are known."""
         if self._profile is not profile:
             self._profile = profile
             count = len(self._stages)

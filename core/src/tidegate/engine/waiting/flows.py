@@ -215,7 +215,7 @@ class WaitingFlows:
         return flow
 
     def charge(self, request: Request, extra_ns: int) -> None:
-        """Add worker time in ns to what the flow of a started request has had."""
+        """Add worker time in ns to the account of the flow of a started request."""
         if flow := self._flows.get(flow_key(request)):
             flow.charge(extra_ns)
 

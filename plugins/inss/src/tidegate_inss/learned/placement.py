@@ -112,7 +112,7 @@ class _Filled:
         self._replicated = len(set(zip(loads.problem.tolist(), loads.origin.tolist(), strict=True))) < len(loads.need)
 
     def fits(self, active: Ints, now: Ints) -> Bools:
-        """Where there is memory and a slot; not beside a copy of itself if that can be helped."""
+        """Return which children have memory and a slot for the models, by preference without a copy of them."""
         gpus = self._rooms.gpus[active]
         slots = self._sums[active, :, 3] * MAX_MODELS_PER_GPU < MAX_MODELS_PER_GPU * gpus - 0.5
         room = self._memory[active] + self._loads.memory_mib[now, None] <= self._rooms.memory_mib[active]
@@ -123,7 +123,7 @@ class _Filled:
         return fits
 
     def ranking(self, active: Ints, masks: Bools) -> Ints:
-        """The children in the order of what they have to do for each GPU, those without room last."""
+        """Return the children by load for each GPU, those without room last."""
         busy = self._sums[active, :, 0] / self._divide_by[active]
         ranking: Ints = np.argsort(np.where(masks, busy, np.inf), axis=1, kind="stable")
         return ranking

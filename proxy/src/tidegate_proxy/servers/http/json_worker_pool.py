@@ -121,7 +121,7 @@ class JsonWorkerPool:
         return infer_response.ResponseBody(pieces, json_bytes)
 
     async def outline(self, text: bytes, owner: str = "") -> tuple[str, service_pb2.ModelInferRequest | None]:
-        """Return the sequence id in a request's JSON, and what it says of its tensors, if known."""
+        """Return the sequence id in a request's JSON, and the description of its tensors, if known."""
         if len(text) < FROM_BYTES:
             return sequence_in_json(text), infer_request.outline(text, len(text))
         sequence, header = await self._run(owner, len(text), _outlined, text)

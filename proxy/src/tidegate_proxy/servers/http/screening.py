@@ -102,7 +102,7 @@ class _Search:
         """The end of what was searched: what is searched for may begin there."""
 
     def go_on(self, piece: bytes) -> None:
-        """In the next piece."""
+        """Search the next piece of the body."""
         if self._left is not None:
             piece = piece[: self._left]
             self._left -= len(piece)

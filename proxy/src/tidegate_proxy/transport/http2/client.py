@@ -126,7 +126,7 @@ class PendingUnary(PendingCall):
 
     @property
     def may_be_sent_again(self) -> bool:
-        """True: the message is kept."""
+        """Whether the call can be sent again on another connection: always, because the message is kept."""
         return True
 
     def begun(self) -> None:

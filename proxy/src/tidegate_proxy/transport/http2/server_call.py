@@ -91,7 +91,7 @@ class RpcCall(ABC):
 
     @abstractmethod
     def release(self, size: int) -> None:
-        """Release `size` bytes of what was received."""
+        """Release `size` received bytes."""
 
     @abstractmethod
     def answer(self, message: bytes) -> None:
@@ -175,12 +175,12 @@ class Http2Call(RpcCall):
             self._connection.deliver_soon(self)
 
     def open(self) -> None:
-        """Count what an open call holds. Raises MessageError if a limit is reached."""
+        """Count the bytes that an open call holds. Raises MessageError if a limit is reached."""
         if not self._ended:
             self._hold(OPEN_BYTES + sum(len(key) + len(value) for key, value in self.metadata))
 
     def release(self, size: int) -> None:
-        """Release `size` bytes of what was received."""
+        """Release `size` received bytes."""
         size = min(size, self._held)
         self._held -= size
         self._connection.bounds.give_back(size, self.owner)
