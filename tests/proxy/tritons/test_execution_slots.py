@@ -3,7 +3,7 @@
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from tidegate_proxy.tritons.workers import ExecutionSlot, lanes_of
+from tidegate_proxy.tritons.workers import ExecutionSlot, execution_slots_of
 
 
 def _config(count: int = 1, *resources: str, gpus: str = "") -> model_config_pb2.ModelConfig:
@@ -17,7 +17,7 @@ def _config(count: int = 1, *resources: str, gpus: str = "") -> model_config_pb2
 def _lanes(
     *turns: str, serialize_models: bool | None = None, **configs: model_config_pb2.ModelConfig
 ) -> list[ExecutionSlot]:
-    return list(lanes_of(configs, serialize_models=serialize_models, turns=frozenset(turns)))
+    return list(execution_slots_of(configs, serialize_models=serialize_models, turns=frozenset(turns)))
 
 
 def test_models_run_side_by_side_each_on_its_instances() -> None:

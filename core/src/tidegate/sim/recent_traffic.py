@@ -1,4 +1,4 @@
-"""Recent traffic of an engine: requests that ended, and durations of stages. The input of what-if analysis and tuning."""
+"""Recent traffic of an engine: requests that ended, durations of stages. The input of what-if analysis and tuning."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence

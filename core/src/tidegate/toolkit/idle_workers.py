@@ -35,7 +35,7 @@ class _Pool:
 
     @property
     def first(self) -> tuple[int, int] | None:
-        """First instant and id of the worker that can begin first: idle, by the smallest id, or idle soonest; or None."""
+        """Instant and id of the worker that can begin first: idle, by the smallest id, or idle soonest; or None."""
         if self.idle and self.servers:
             return 0, self._slot_of_least_busy()
         if self.idle:

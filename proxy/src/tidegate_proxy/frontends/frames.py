@@ -129,7 +129,7 @@ class FrontendCounts(msgspec.Struct):
 
 
 class RetireFrontend(msgspec.Struct):
-    """Time for which clients are served that were told to reconnect."""
+    """Command to a frontend to end: how long it serves the clients that it asks to reconnect."""
 
     cut_s: float
     """Seconds after which all calls in flight are cut off."""

@@ -769,7 +769,7 @@ class AsyncPendingRequest(PendingRequest):
 
     @property
     def forwarded_metadata(self) -> Metadata:
-        """HTTP headers as metadata where no model can see them, and gRPC metadata."""
+        """Metadata to forward to Triton: that of gRPC, or HTTP headers unless the model reads headers."""
         return () if self.envelope.signature.reads_headers else self._metadata
 
     def resolve(self, outcome: Outcome) -> None:

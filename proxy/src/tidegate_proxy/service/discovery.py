@@ -56,7 +56,7 @@ class Discovery:
         """Create the discovery. `on_change`: called after another catalog was applied."""
         self.backends = backends
         """All Tritons; modified in place."""
-        self.told = config.models
+        self.configured = config.models
         """Models as configured, which take precedence over their config.pbtxt."""
         self._config = config
         self._over_http = config.listen.http is not None
@@ -217,13 +217,13 @@ class Discovery:
         BackendError, RestrictionError or ValueError, and changes nothing, for an inconsistent state.
         """
         async with self.one_at_a_time:
-            before, told = self._directory.catalog, config.models
+            before, configured = self._directory.catalog, config.models
             living = [backend for backend in backends if backend.alive]
             await of_tritons.log_restrictions(living, config, over_http=self._over_http)
-            await drop_delays(living, told)
+            await drop_delays(living, configured)
             catalog = await discover(
                 self._in_use(backends),
-                told,
+                configured,
                 before,
                 layout=layout,
                 unbatched=self._directory.unbatched,
@@ -234,7 +234,7 @@ class Discovery:
             catalog.check_graphs()
             self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured))
             self.backends[:] = backends
-            self.told, self.layout, self._config = told, layout, config
+            self.configured, self.layout, self._config = configured, layout, config
             self._refused.clear()
             declare(self._statistics, catalog)
             tell(catalog, before)
@@ -251,7 +251,7 @@ class Discovery:
         before = self._directory.catalog
         loaded = {backend: joining.get(backend) or before.loaded[backend] for backend in backends}
         ids = {worker.name: worker_id for worker_id, worker in revision.workers.items()}
-        catalog = catalog_for_layout(before, loaded, self.told, revision.layout, ids)
+        catalog = catalog_for_layout(before, loaded, self.configured, revision.layout, ids)
         catalog.check_padding()
         self._driver.membership.adopt(catalog, starting_profiles(catalog, self._measured))
         self.backends[:] = backends
@@ -266,7 +266,7 @@ class Discovery:
         log message.
         """
         now_s = asyncio.get_running_loop().time()
-        until_s, said = self._refused.get(backend, (now_s, ""))
+        until_s, message = self._refused.get(backend, (now_s, ""))
         if now_s < until_s:
             return
         try:
@@ -274,7 +274,7 @@ class Discovery:
                 return
             await of_tritons.log_restrictions([backend], self._config, over_http=self._over_http, returning=True)
         except RestrictionError as error:
-            if str(error) != said:
+            if str(error) != message:
                 log.error("triton back, not used", extra={"triton": backend.address, "error": str(error)})
             self._refused[backend] = (now_s + LOOK_EVERY_S, str(error))
             return
@@ -378,10 +378,10 @@ class Discovery:
         asked, suspects = self._refreshes_asked, frozenset(self._suspects)
         before = self._directory.catalog
         try:
-            await drop_delays([each for each in self.backends if each.alive or each is returning], self.told)
+            await drop_delays([each for each in self.backends if each.alive or each is returning], self.configured)
             catalog = await discover(
                 self._in_use(self.backends),
-                self.told,
+                self.configured,
                 before,
                 returning,
                 self.layout,

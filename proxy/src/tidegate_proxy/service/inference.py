@@ -120,9 +120,9 @@ class Inference:
         return model in self._schedulable().signatures or model in self._directory.catalog.graphs
 
     def why_not_bypassed(self, model: str, why: str) -> str:
-        """Return the error for a request that cannot be scheduled to a graph that no Triton has; "": others.
+        """Return the error for a request that can be neither scheduled nor bypassed, as only Tidegate runs its graph.
 
-        `why`: why it cannot be scheduled.
+        `why`: why it cannot be scheduled. Returns "" if it can be bypassed.
         """
         graph = self._directory.catalog.graphs.get(model)
         if graph is None or not graph.is_operators:

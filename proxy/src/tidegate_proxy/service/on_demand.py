@@ -113,7 +113,7 @@ class OnDemandModels(Collector):
 
     def follow(self, config: ServeConfig) -> None:
         """Apply another configuration."""
-        self._models = {name: said for name, said in config.models.items() if said.load == "on-demand"}
+        self._models = {name: settings for name, settings in config.models.items() if settings.load == "on-demand"}
         self.names = self._models.keys()
         self._failures.clear()
         for residency in self._budgets.values():
@@ -183,9 +183,9 @@ class OnDemandModels(Collector):
 
     def _limit_s(self, model: str, remaining_s: float | None) -> float:
         """How long a request may wait: until its client's deadline, and its SLO if a late one is rejected."""
-        said, known = self._models[model], self._loaded.get(model)
-        slo_s = said.slo_ms / 1e3 if said.slo_ms else (known.slo_ns or 0) / 1e9 if known else 0.0
-        is_strict = said.on_deadline_miss != "serve" and bool(slo_s)
+        settings, known = self._models[model], self._loaded.get(model)
+        slo_s = settings.slo_ms / 1e3 if settings.slo_ms else (known.slo_ns or 0) / 1e9 if known else 0.0
+        is_strict = settings.on_deadline_miss != "serve" and bool(slo_s)
         return min(remaining_s if remaining_s is not None else math.inf, slo_s if is_strict else math.inf)
 
     def _expected_s(self, model: str) -> float | None:
@@ -415,9 +415,9 @@ class OnDemandModels(Collector):
     def _tell_memory(self, residency: Residency) -> None:
         for model, memory_bytes in self._memory.items():
             residency.set_memory(model, memory_bytes)
-        for model, said in self._models.items():
-            if said.memory is not None:
-                residency.set_memory(model, int(said.memory))
+        for model, settings in self._models.items():
+            if settings.memory is not None:
+                residency.set_memory(model, int(settings.memory))
 
 
 def metrics_of(

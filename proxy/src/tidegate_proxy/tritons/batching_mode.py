@@ -62,15 +62,15 @@ class BatchingDecision:
 
 
 def consent_of(
-    config: model_config_pb2.ModelConfig, told: SchedulingMode | None = None, *, has_slo: bool = False
+    config: model_config_pb2.ModelConfig, configured: SchedulingMode | None = None, *, has_slo: bool = False
 ) -> BatchingDecision:
     """Decide whether a model is batched, unbatched or bypassed, with the reason.
 
-    Raises BackendError for an invalid parameter of the config. `told`: the operator's setting in the proxy's
+    Raises BackendError for an invalid parameter of the config. `configured`: the operator's setting in the proxy's
     configuration; it precedes the parameter `tidegate_scheduling` of the model's config, which precedes the rest of the
     config. `has_slo`: the model has an SLO, which asks for scheduling.
     """
-    word, source = _word_of(config, told)
+    word, source = _word_of(config, configured)
     of_graphs = word in GRAPH_MODES
     if obstacle := next(_obstacles(config), None):
         is_warned = word not in (None, "bypass") and not (of_graphs and config.HasField("ensemble_scheduling"))
@@ -86,10 +86,12 @@ def consent_of(
     return _by_config(config, has_slo=has_slo)
 
 
-def _word_of(config: model_config_pb2.ModelConfig, told: SchedulingMode | None) -> tuple[SchedulingMode | None, str]:
+def _word_of(
+    config: model_config_pb2.ModelConfig, configured: SchedulingMode | None
+) -> tuple[SchedulingMode | None, str]:
     """The operator's setting, and where it is."""
-    if told is not None or SCHEDULING_PARAMETER not in config.parameters:
-        return told, "the configuration says so"
+    if configured is not None or SCHEDULING_PARAMETER not in config.parameters:
+        return configured, "the configuration says so"
     text = config.parameters[SCHEDULING_PARAMETER].string_value
     if text not in MODE_WORDS:
         where = f"model {config.name!r}: its config's parameter {SCHEDULING_PARAMETER!r}"
@@ -97,11 +99,11 @@ def _word_of(config: model_config_pb2.ModelConfig, told: SchedulingMode | None) 
     return MODE_WORDS[text], f"{SCHEDULING_PARAMETER} of its config says so"
 
 
-def graph_mode_of(config: model_config_pb2.ModelConfig, told: SchedulingMode | None) -> GraphMode | None:
-    """Return when the steps of an ensemble are scheduled; None: never. `told`: the operator's setting."""
+def graph_mode_of(config: model_config_pb2.ModelConfig, configured: SchedulingMode | None) -> GraphMode | None:
+    """Return when the steps of an ensemble are scheduled; None: never. `configured`: the operator's setting."""
     if not config.HasField("ensemble_scheduling"):
         return None
-    word, _ = _word_of(config, told)
+    word, _ = _word_of(config, configured)
     return GRAPH_MODES.get(word) if word else None
 
 
@@ -237,12 +239,12 @@ def _delay_warning(config: model_config_pb2.ModelConfig) -> str:
     )
 
 
-async def drop_delays(backends: Sequence[Backend], told: Mapping[str, ModelConfig]) -> None:
+async def drop_delays(backends: Sequence[Backend], configured: Mapping[str, ModelConfig]) -> None:
     """Reload models configured without queue delay, on every Triton that answers.
 
     A Triton that rejects this (without explicit model control) is logged, and keeps the delay.
     """
-    wanted = {name for name, model in told.items() if model.strip_queue_delay}
+    wanted = {name for name, model in configured.items() if model.strip_queue_delay}
     if wanted:
         await asyncio.gather(*(_drop_delays(backend, wanted) for backend in backends))
 

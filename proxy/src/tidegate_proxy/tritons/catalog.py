@@ -32,7 +32,7 @@ from tidegate_proxy.tritons.variants import (
     agree,
     with_priorities,
 )
-from tidegate_proxy.tritons.workers import SERIALIZED_SUFFIX, WorkerHardware, lanes_of, places_of
+from tidegate_proxy.tritons.workers import SERIALIZED_SUFFIX, WorkerHardware, execution_slots_of, places_of
 
 SLO_PARAMETER = "slo_ms"
 """Parameter of a config.pbtxt with a model's SLO, in milliseconds."""
@@ -215,7 +215,7 @@ _UNSAID: Final = ModelConfig()
 
 async def discover(
     backends: Sequence[Backend],
-    told: Mapping[str, ModelConfig],
+    configured: Mapping[str, ModelConfig],
     before: Catalog | None = None,
     returning: Backend | None = None,
     layout: Layout | None = None,
@@ -230,15 +230,17 @@ async def discover(
 ) -> Catalog:
     """Query every Triton for its models. With a `layout` each is one of its workers, and serves nothing else.
 
-    `told`: configured settings of models, which precede their configs and the layout. `before`: the current catalog, in
-    which equal workers keep their ids, and whose models of a lost Triton are kept, unless that is `returning`. `gpus`:
-    those of this machine; `before` has them too. `is_whole`: False if `told` also names models of other Tritons.
-    `is_rollout`: shadow mode or a canary is on, so that an SLO of a model that could be scheduled is no error.
-    `suspects`: models whose configs may have changed, besides those with other ready versions; None: all models.
-    `broken`: models that Tritons failed to load, which `told` may name. `graphs`: those of the configuration. Raises
-    BackendError for a Triton without an answer if it is new or `returning`, for invalid parameters of a config, (at
-    first) for an SLO of an unscheduled model and for a graph that does not fit, and for a layout that the Tritons do
-    not have.
+    `configured`: settings of models in the configuration, which precede their configs and the layout. `before`: the
+    current catalog, in which equal workers keep their ids, and whose models of a lost Triton are kept, unless that is
+    `returning`. `gpus`: those of this machine; `before` has them too. `is_whole`: False if `configured` also names
+    models of other Tritons. `is_rollout`: shadow mode or a canary is on, so that an SLO of a model that could be
+    scheduled is no error. `suspects`: models whose configs may have changed, besides those with other ready versions;
+    None: all models. `broken`: models that Tritons failed to load, which `configured` may name. `graphs`: those of the
+    configuration.
+
+    Raises BackendError for a Triton without an answer if it is new or `returning`, for invalid parameters of a config,
+    (at first) for an SLO of an unscheduled model and for a graph that does not fit, and for a layout that the Tritons
+    do not have.
     """
     catalog = Catalog()
     known = _known_workers(before)
@@ -251,41 +253,43 @@ async def discover(
     catalog.gpus = before.gpus if before else gpus
     if layout is None:
         catalog.places = await _places(catalog, before, returning)
-        _add_models(catalog, backends, told, answers, known, unbatched or {})
-        _add_graphs(catalog, told)
+        _add_models(catalog, backends, configured, answers, known, unbatched or {})
+        _add_graphs(catalog, configured)
         for name, graph in (graphs or {}).items():
-            _add_operator_graph(catalog, name, graph, told.get(name, _UNSAID))
+            _add_operator_graph(catalog, name, graph, configured.get(name, _UNSAID))
     else:
-        _follow(catalog, layout, told, known)
+        _follow(catalog, layout, configured, known)
     if before:
         _keep_signatures(catalog, before)
     else:
         catalog.check_graphs()
-        absent = {name for name in told if name in broken or told[name].load == "on-demand"}
-        expected = catalog.names if not is_whole else catalog.names | (told.keys() - absent)
-        unseen = {name for name in told if _is_unseen(catalog, backends, name)}
-        judged = catalog_for_shadow(catalog, told) if is_rollout else catalog
-        _check_told(judged, {name: said for name, said in told.items() if name in expected - unseen})
+        absent = {name for name in configured if name in broken or configured[name].load == "on-demand"}
+        expected = catalog.names if not is_whole else catalog.names | (configured.keys() - absent)
+        unseen = {name for name in configured if _is_unseen(catalog, backends, name)}
+        judged = catalog_for_shadow(catalog, configured) if is_rollout else catalog
+        _check_configured(
+            judged, {name: settings for name, settings in configured.items() if name in expected - unseen}
+        )
     return catalog
 
 
 def catalog_for_shadow(
-    catalog: Catalog, told: Mapping[str, ModelConfig], unbatched: Mapping[str, UnbatchedModel] | None = None
+    catalog: Catalog, configured: Mapping[str, ModelConfig], unbatched: Mapping[str, UnbatchedModel] | None = None
 ) -> Catalog:
     """Return the catalog that the operator could have: shadow mode judges it. Queries no Triton.
 
     A model that its Triton batches is batched, where neither the configuration nor its config.pbtxt says otherwise: in
-    shadow mode no batch of Tidegate's reaches a Triton. `told`, `unbatched`: as for `discover`.
+    shadow mode no batch of Tidegate's reaches a Triton. `configured`, `unbatched`: as for `discover`.
     """
     if catalog.layout is not None:
         return catalog
-    wanted = dict(told)
+    wanted = dict(configured)
     for models in catalog.loaded.values():
         for config in (model.config for model in models):
-            said = told.get(config.name, _UNSAID)
-            is_chosen = said.scheduling is not None or SCHEDULING_PARAMETER in config.parameters
+            settings = configured.get(config.name, _UNSAID)
+            is_chosen = settings.scheduling is not None or SCHEDULING_PARAMETER in config.parameters
             if config.HasField("dynamic_batching") and not is_chosen:
-                wanted[config.name] = said.model_copy(update={"scheduling": "batched"})
+                wanted[config.name] = settings.model_copy(update={"scheduling": "batched"})
     judged = Catalog(
         backend_of=dict(catalog.backend_of), loaded=catalog.loaded, gpus=catalog.gpus, places=catalog.places
     )
@@ -295,12 +299,12 @@ def catalog_for_shadow(
     return judged
 
 
-def unscheduled_slos(catalog: Catalog, told: Mapping[str, ModelConfig]) -> dict[str, str]:
+def unscheduled_slos(catalog: Catalog, configured: Mapping[str, ModelConfig]) -> dict[str, str]:
     """Return the loaded models that have an SLO but are not scheduled, each with the reason.
 
-    `told`: configured settings of models.
+    `configured`: settings of models in the configuration.
     """
-    with_slo = {name for name, said in told.items() if said.slo_ms}
+    with_slo = {name for name, settings in configured.items() if settings.slo_ms}
     for models in catalog.loaded.values():
         with_slo.update(model.config.name for model in models if SLO_PARAMETER in model.config.parameters)
     return {
@@ -311,7 +315,7 @@ def unscheduled_slos(catalog: Catalog, told: Mapping[str, ModelConfig]) -> dict[
 def catalog_for_layout(
     before: Catalog,
     loaded: Mapping[Backend, list[LoadedModel]],
-    told: Mapping[str, ModelConfig],
+    configured: Mapping[str, ModelConfig],
     layout: Layout,
     ids: Mapping[str, int],
 ) -> Catalog:
@@ -321,7 +325,7 @@ def catalog_for_layout(
     """
     catalog = Catalog(backend_of=dict(before.backend_of), loaded=_latest_last(loaded, before.loaded), gpus=before.gpus)
     known = {(worker.name, worker.hosts, worker.device_class): ids[worker.name] for worker in layout.contract()[1]}
-    _follow(catalog, layout, told, known)
+    _follow(catalog, layout, configured, known)
     _keep_signatures(catalog, before)
     return catalog
 
@@ -336,29 +340,33 @@ def _keep_signatures(catalog: Catalog, before: Catalog) -> None:
             catalog.graphs[name] = before.graphs[name]
 
 
-def _check_told(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
-    batched = {name for name, model in told.items() if model.scheduling or model.merge.pad or model.max_concurrency}
+def _check_configured(catalog: Catalog, configured: Mapping[str, ModelConfig]) -> None:
+    batched = {
+        name for name, model in configured.items() if model.scheduling or model.merge.pad or model.max_concurrency
+    }
     if unknown := sorted(batched.difference(catalog.consents)):
         served = did_you_mean(unknown[0], catalog.consents, "these models are")
         raise BackendError(
             f"scheduling, max_concurrency or merge.pad is set for {', '.join(unknown)}, which no Triton has{served}"
         )
     catalog.check_padding()
-    for name in sorted(told):
-        if told[name].max_concurrency is not None and name not in catalog.slots:
+    for name in sorted(configured):
+        if configured[name].max_concurrency is not None and name not in catalog.slots:
             consent = catalog.consents[name]
             raise BackendError(
                 f"models.{name}.max_concurrency: {name} is {consent.scheduling} ({consent.why}), and its "
                 "instances limit it; leave max_concurrency out, or set scheduling: bypass"
             )
-        if told[name].max_concurrency is not None and name in catalog.sequential:
+        if configured[name].max_concurrency is not None and name in catalog.sequential:
             raise BackendError(
                 f"models.{name}.max_concurrency: requests of {name} may belong to sequences, which keep their "
                 "instance; leave max_concurrency out"
             )
     for what, given in (("an SLO", "slo_ms"), ("on_deadline_miss", "on_deadline_miss")):
         scheduled_names = catalog.models.keys() | catalog.graphs.keys()
-        unscheduled = sorted(name for name in told if getattr(told[name], given) and name not in scheduled_names)
+        unscheduled = sorted(
+            name for name in configured if getattr(configured[name], given) and name not in scheduled_names
+        )
         if not unscheduled:
             continue
         scheduled = did_you_mean(unscheduled[0], catalog.models, "these models are")
@@ -371,7 +379,7 @@ def _check_told(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
 def _add_models(
     catalog: Catalog,
     backends: Sequence[Backend],
-    told: Mapping[str, ModelConfig],
+    configured: Mapping[str, ModelConfig],
     voters: Collection[Backend],
     known: Mapping[WorkerKey, int],
     unbatched: Mapping[str, UnbatchedModel],
@@ -380,13 +388,13 @@ def _add_models(
 
     `voters`: Tritons that are available; `known`: ids of the workers that are known.
     """
-    forms = _forms(catalog, told, unbatched)
+    forms = _forms(catalog, configured, unbatched)
     catalog.versions = _versions(catalog)
     agreements = {name: agree(_seen(forms[name]), voters) for name in sorted(forms)}
     for name, agreement in agreements.items():
         hosts = [backend for backend in backends if any(form.backend is backend for form in forms[name])]
         catalog.hosts[name] = sorted(hosts, key=lambda backend: backend not in agreement.followers)
-        _add_model(catalog, name, agreement, told.get(name, _UNSAID))
+        _add_model(catalog, name, agreement, configured.get(name, _UNSAID))
         patterns = {each.grpc_forward_pattern for each in agreement.followers}
         signature = catalog.signatures.get(name)
         if any(patterns) and signature and signature.reads_headers:
@@ -395,7 +403,7 @@ def _add_models(
         if guards and name in catalog.models:
             catalog.guarded[name] = tuple(guards)
     for backend in backends:
-        _add_workers(catalog, backend, agreements, known, told)
+        _add_workers(catalog, backend, agreements, known, configured)
 
 
 async def _places(catalog: Catalog, before: Catalog | None, returning: Backend | None) -> dict[Backend, WorkerHardware]:
@@ -456,23 +464,23 @@ def _is_unseen(catalog: Catalog, backends: Sequence[Backend], name: str) -> bool
 
 
 def _forms(
-    catalog: Catalog, told: Mapping[str, ModelConfig], unbatched: Mapping[str, UnbatchedModel]
+    catalog: Catalog, configured: Mapping[str, ModelConfig], unbatched: Mapping[str, UnbatchedModel]
 ) -> dict[str, list[LoadedConfig]]:
     """Return the configurations of each model, recent changes last."""
     forms: dict[str, list[LoadedConfig]] = {}
     for backend, models in catalog.loaded.items():
         for model in models:
             config = model.config
-            said = told.get(config.name, _UNSAID)
-            has_slo = said.slo_ms is not None or SLO_PARAMETER in config.parameters
+            settings = configured.get(config.name, _UNSAID)
+            has_slo = settings.slo_ms is not None or SLO_PARAMETER in config.parameters
             if backend.apis.schedules:
-                consent = consent_of(config, said.scheduling, has_slo=has_slo)
+                consent = consent_of(config, settings.scheduling, has_slo=has_slo)
             else:
                 consent = BatchingDecision("bypass", _why_unscheduled(backend))
             known = unbatched.get(config.name)
             if known and consent.scheduling == "batched" and model in known.loaded:
                 consent = BatchingDecision("unbatched", known.why, 1)
-            forms.setdefault(config.name, []).append(LoadedConfig.of(backend, model, consent, said))
+            forms.setdefault(config.name, []).append(LoadedConfig.of(backend, model, consent, settings))
     return forms
 
 
@@ -490,7 +498,7 @@ def _versions(catalog: Catalog) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(versions[name])) for name in sorted(versions)}
 
 
-def _add_model(catalog: Catalog, name: str, agreement: VariantAgreement, said: ModelConfig) -> None:
+def _add_model(catalog: Catalog, name: str, agreement: VariantAgreement, settings: ModelConfig) -> None:
     config, signature = agreement.leading.config, agreement.signature
     if agreement.variants:
         catalog.variants[name] = agreement.variants
@@ -505,16 +513,16 @@ def _add_model(catalog: Catalog, name: str, agreement: VariantAgreement, said: M
             for step in config.ensemble_scheduling.step
         )
     catalog.consents[name] = agreement.consent
-    padding = _padding_of(catalog, name, config, said)
-    if signature is None and said.max_concurrency is None:
+    padding = _padding_of(catalog, name, config, settings)
+    if signature is None and settings.max_concurrency is None:
         return
-    slo_ms = said.slo_first_ms or said.slo_ms or _slo_of(config, agreement.leading.backend)
+    slo_ms = settings.slo_first_ms or settings.slo_ms or _slo_of(config, agreement.leading.backend)
     slo_ns = None if slo_ms is None else ms_to_ns(slo_ms)
-    late = said.on_deadline_miss or _late_of(config, agreement.leading.backend)
+    late = settings.on_deadline_miss or _late_of(config, agreement.leading.backend)
     if signature is None:
-        catalog.slots[name] = with_priorities(slot_signature_of(config), said)
+        catalog.slots[name] = with_priorities(slot_signature_of(config), settings)
         consent = catalog.consents[name]
-        why = f"max_concurrency: {said.max_concurrency} at each Triton; {consent.why}"
+        why = f"max_concurrency: {settings.max_concurrency} at each Triton; {consent.why}"
         catalog.consents[name] = dataclasses.replace(consent, scheduling="slots", why=why, is_requested=True)
         catalog.models[name] = Model(name, 1, slo_ns, merge_limit=1, on_deadline_miss=late, streams=True)
         return
@@ -524,7 +532,7 @@ def _add_model(catalog: Catalog, name: str, agreement: VariantAgreement, said: M
     catalog.models[name] = Model(name, signature.max_rows, slo_ns, merge_limit=merge_limit, on_deadline_miss=late)
 
 
-def _add_graphs(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
+def _add_graphs(catalog: Catalog, configured: Mapping[str, ModelConfig]) -> None:
     """Add the ensembles whose steps are scheduled if the operator wants it."""
     if not catalog.ensembles:
         return
@@ -533,10 +541,10 @@ def _add_graphs(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
         backend: {each.config.name: each.config for each in loaded} for backend, loaded in catalog.loaded.items()
     }
     for name in catalog.ensembles:
-        said = told.get(name, _UNSAID)
+        settings = configured.get(name, _UNSAID)
         backend = catalog.hosts[name][0]
         config = configs[backend][name]
-        mode = graph_mode_of(config, said.scheduling)
+        mode = graph_mode_of(config, settings.scheduling)
         if mode is None:
             continue
         versions = catalog.versions[name]
@@ -551,15 +559,15 @@ def _add_graphs(catalog: Catalog, told: Mapping[str, ModelConfig]) -> None:
             warning = f"cannot be expanded (scheduling: {mode}): {why}"
             catalog.consents[name] = dataclasses.replace(catalog.consents[name], warning=warning)
             continue
-        slo_ms = said.slo_ms or _slo_of(config, backend)
-        late = said.on_deadline_miss or _late_of(config, backend)
+        slo_ms = settings.slo_ms or _slo_of(config, backend)
+        late = settings.on_deadline_miss or _late_of(config, backend)
         slo_ns = None if slo_ms is None else ms_to_ns(slo_ms)
         model = Model(name, config.max_batch_size, slo_ns, on_deadline_miss=late)
         catalog.graphs[name] = graph_of(config, catalog.signatures, model, versions[0], mode)
         catalog.consents[name] = BatchingDecision(mode, "its steps are scheduled as stages with one deadline")
 
 
-def _add_operator_graph(catalog: Catalog, name: str, graph: GraphConfig, said: ModelConfig) -> None:
+def _add_operator_graph(catalog: Catalog, name: str, graph: GraphConfig, settings: ModelConfig) -> None:
     """Add a graph of the configuration, or the reason why it cannot be served."""
     configs = {model.config.name: model.config for models in catalog.loaded.values() for model in models}
     unscheduled = {each: consent.why for each, consent in catalog.consents.items() if each not in catalog.signatures}
@@ -570,8 +578,8 @@ def _add_operator_graph(catalog: Catalog, name: str, graph: GraphConfig, said: M
     except BackendError as error:
         catalog.broken_graphs[name] = str(error)
         return
-    slo_ns = None if said.slo_ms is None else ms_to_ns(said.slo_ms)
-    model = Model(name, config.max_batch_size, slo_ns, on_deadline_miss=said.on_deadline_miss or "reject")
+    slo_ns = None if settings.slo_ms is None else ms_to_ns(settings.slo_ms)
+    model = Model(name, config.max_batch_size, slo_ns, on_deadline_miss=settings.on_deadline_miss or "reject")
     served = dataclasses.replace(
         graph_of(config, catalog.signatures, model, GRAPH_VERSION, "expanded"), is_operators=True
     )
@@ -584,12 +592,12 @@ def _add_operator_graph(catalog: Catalog, name: str, graph: GraphConfig, said: M
 
 
 def _padding_of(
-    catalog: Catalog, name: str, config: model_config_pb2.ModelConfig, said: ModelConfig
+    catalog: Catalog, name: str, config: model_config_pb2.ModelConfig, settings: ModelConfig
 ) -> tuple[PaddedAxis, ...]:
     """Return the padding of a model; none, with a warning, if the model does not allow it."""
     consent = catalog.consents[name]
     try:
-        return padding_of(config, consent, said.merge.pad)
+        return padding_of(config, consent, settings.merge.pad)
     except PaddingError as error:
         catalog.unpadded[name] = str(error)
         warning = f"nothing is padded: {error}"
@@ -604,7 +612,7 @@ def _add_workers(
     backend: Backend,
     agreements: Mapping[str, VariantAgreement],
     known: Mapping[WorkerKey, int],
-    told: Mapping[str, ModelConfig],
+    configured: Mapping[str, ModelConfig],
 ) -> None:
     """A worker for each batch that a Triton runs at a time of what is scheduled there, and for each slot."""
     configs = {
@@ -615,19 +623,19 @@ def _add_workers(
     slots = {name: configs.pop(name) for name in sorted(catalog.slots) if name in configs}
     place = catalog.places[backend]
     new_id = max(catalog.backend_of, default=-1) + 1
-    for lane in lanes_of(
+    for execution_slot in execution_slots_of(
         configs, serialize_models=backend.serialize_models, turns=backend.turns.group if backend.turns else frozenset()
     ):
-        name = f"{backend.address}/{lane.name}"
-        worker = Worker(new_id, name, lane.models, place.device_class, place.device, place.slice)
-        if lane.takes_turns:
+        name = f"{backend.address}/{execution_slot.name}"
+        worker = Worker(new_id, name, execution_slot.models, place.device_class, place.device, place.slice)
+        if execution_slot.takes_turns:
             worker = replace(worker, device_class=worker.device_class + SERIALIZED_SUFFIX)
-        worker_id = known.get((name, lane.models, worker.device_class), new_id)
+        worker_id = known.get((name, execution_slot.models, worker.device_class), new_id)
         catalog.workers.append(replace(worker, id=worker_id))
         catalog.backend_of[worker_id] = backend
         new_id += worker_id == new_id
     for name, config in slots.items():
-        limit = told[name].max_concurrency
+        limit = configured[name].max_concurrency
         for number in range(instances_of(config) if isinstance(limit, str) else limit or 0):
             slot = Worker(
                 new_id,
@@ -644,8 +652,10 @@ def _add_workers(
             new_id += worker_id == new_id
 
 
-def _follow(catalog: Catalog, layout: Layout, told: Mapping[str, ModelConfig], known: Mapping[WorkerKey, int]) -> None:
-    found = find_layout(layout, catalog.loaded, told, known, max(catalog.backend_of, default=-1) + 1)
+def _follow(
+    catalog: Catalog, layout: Layout, configured: Mapping[str, ModelConfig], known: Mapping[WorkerKey, int]
+) -> None:
+    found = find_layout(layout, catalog.loaded, configured, known, max(catalog.backend_of, default=-1) + 1)
     catalog.layout = layout
     catalog.partitions = dict(found.partitions)
     for worker, backend in found.workers:
@@ -654,7 +664,7 @@ def _follow(catalog: Catalog, layout: Layout, told: Mapping[str, ModelConfig], k
     for name, split in found.models.items():
         catalog.models[name] = split.model
         catalog.consents[name] = split.consent
-        padding = _padding_of(catalog, name, split.config, told.get(name, _UNSAID))
+        padding = _padding_of(catalog, name, split.config, configured.get(name, _UNSAID))
         reads_headers = split.signature.reads_headers and not split.model.pipelines  # no client can ask for those
         signature = dataclasses.replace(split.signature, padding=padding, reads_headers=reads_headers)
         catalog.signatures[name] = signature

@@ -64,7 +64,7 @@ class FoundLayout:
 def find_layout(
     layout: Layout,
     loaded: Mapping[Backend, Iterable[LoadedModel]],
-    told: Mapping[str, ModelConfig],
+    configured: Mapping[str, ModelConfig],
     known: Mapping[WorkerKey, int],
     first_new_id: int,
 ) -> FoundLayout:
@@ -90,7 +90,7 @@ def find_layout(
             found.append((msgspec.structs.replace(worker, id=worker_id), backend))
             for name in worker.hosts:
                 config = _config_of(name, worker, backend, loaded[backend])
-                consent = _consent_of(config, backend, told.get(models_of[name], ModelConfig()))
+                consent = _consent_of(config, backend, configured.get(models_of[name], ModelConfig()))
                 consents[name] = most_careful((consent, consents.get(name, consent)))
                 signature = signature_of(config)
                 known_signature = partitions.setdefault(name, signature)
@@ -103,7 +103,9 @@ def find_layout(
                 configs[name] = config
     outputs = {model.name: model.outputs for model in layout.models}
     fitted = {
-        model.name: _fit(model, partitions, configs, consents, told.get(model.name, ModelConfig()), outputs[model.name])
+        model.name: _fit(
+            model, partitions, configs, consents, configured.get(model.name, ModelConfig()), outputs[model.name]
+        )
         for model in models
     }
     return FoundLayout(fitted, found, partitions)
@@ -132,9 +134,9 @@ def _config_of(
     return configs[name]
 
 
-def _consent_of(config: model_config_pb2.ModelConfig, backend: Backend, said: ModelConfig) -> BatchingDecision:
+def _consent_of(config: model_config_pb2.ModelConfig, backend: Backend, settings: ModelConfig) -> BatchingDecision:
     """Whether batches may run through a partition: its layout is a plan of what is scheduled, as an SLO is."""
-    consent = consent_of(config, said.scheduling, has_slo=True)
+    consent = consent_of(config, settings.scheduling, has_slo=True)
     if consent.scheduling == "bypass":
         raise BackendError(f"partition {config.name!r} at {backend.address} cannot be batched: {consent.why}")
     return consent
@@ -145,7 +147,7 @@ def _fit(
     partitions: Mapping[str, ModelSignature],
     configs: Mapping[str, model_config_pb2.ModelConfig],
     consents: Mapping[str, BatchingDecision],
-    said: ModelConfig,
+    settings: ModelConfig,
     asked: Sequence[str],
 ) -> SplitModel:
     """A model over the pipelines that are there. `asked`: its outputs, as far as the layout says which those are."""
@@ -177,9 +179,9 @@ def _fit(
         given = set[str]().union(*(partitions[name].outputs for name in path.partitions))
         if partitions[path.partitions[0]].inputs != signature.inputs or not signature.outputs <= given:
             raise BackendError(f"model {model.name!r}: its pipelines take or give different tensors")
-    slo_ns = model.slo_ns if said.slo_ms is None else ms_to_ns(said.slo_ms)
+    slo_ns = model.slo_ns if settings.slo_ms is None else ms_to_ns(settings.slo_ms)
     consent = most_careful(consents[name] for path in ways for name in path.partitions)
     model = msgspec.structs.replace(
-        model, slo_ns=slo_ns, on_deadline_miss=said.on_deadline_miss or "reject", merge_limit=consent.merge_limit
+        model, slo_ns=slo_ns, on_deadline_miss=settings.on_deadline_miss or "reject", merge_limit=consent.merge_limit
     )
     return SplitModel(model, signature, config, consent)

@@ -35,10 +35,10 @@ class LoadedConfig:
         backend: Backend,
         model: LoadedModel,
         consent: BatchingDecision,
-        said: ModelConfig,
+        settings: ModelConfig,
     ) -> "LoadedConfig":
-        """Return the loaded configuration of a model. `said`: the operator's settings."""
-        return cls(backend, model.config, consent, with_priorities(model.signature, said))
+        """Return the loaded configuration of a model. `settings`: the operator's settings."""
+        return cls(backend, model.config, consent, with_priorities(model.signature, settings))
 
     @property
     def passes(self) -> bool:
@@ -95,12 +95,12 @@ class ModelConfigVariant:
         return complete and all(output.name in outputs for output in header.outputs)
 
 
-def with_priorities(signature: ModelSignature, said: ModelConfig) -> ModelSignature:
+def with_priorities(signature: ModelSignature, settings: ModelConfig) -> ModelSignature:
     """Return a signature with the operator's priorities of its model."""
-    if said.priority_levels is None and said.default_priority_level is None:
+    if settings.priority_levels is None and settings.default_priority_level is None:
         return signature
-    levels = signature.priority_levels if said.priority_levels is None else said.priority_levels
-    default = said.default_priority_level or (signature.default_priority if levels else DEFAULT_PRIORITY)
+    levels = signature.priority_levels if settings.priority_levels is None else settings.priority_levels
+    default = settings.default_priority_level or (signature.default_priority if levels else DEFAULT_PRIORITY)
     return replace(signature, priority_levels=levels, default_priority=default)
 
 

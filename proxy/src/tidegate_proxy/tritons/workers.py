@@ -62,13 +62,13 @@ class ExecutionSlot(NamedTuple):
     """Whether its models are serialized though they could run concurrently."""
 
 
-def lanes_of(
+def execution_slots_of(
     configs: Mapping[str, model_config_pb2.ModelConfig],
     *,
     serialize_models: bool | None,
     turns: frozenset[str] = frozenset(),
 ) -> Iterator[ExecutionSlot]:
-    """Yield the lanes of one Triton for these models: lane k of a group has the models with more than k instances.
+    """Yield the slots of one Triton for these models: slot k of a group has the models with more than k instances.
 
     `serialize_models`: whether all of them are one group, or each is its own; None: groups are models that need each
     other's resources, also indirectly, and those of `turns`.

@@ -1,4 +1,4 @@
-"""Window of traffic that a tuner looks at: requests that ended, their outcomes, and the input to simulate them again."""
+"""Window of traffic that a tuner looks at: requests that ended, their outcomes, and input to simulate them again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

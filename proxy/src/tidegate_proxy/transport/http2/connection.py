@@ -328,7 +328,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         return self.http2.queued_body_size() + (self.transport.get_write_buffer_size() if self.transport else 0)
 
     def close(self) -> None:
-        """Close the connection after what was written."""
+        """Close the connection once written bytes are sent."""
         if self.transport:
             close_once(self.transport)
 

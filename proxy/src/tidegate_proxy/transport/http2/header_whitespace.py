@@ -39,7 +39,7 @@ class _DlInfo(ctypes.Structure):
 
 
 def allow_blanks() -> bool:
-    """Make libnghttp2 accept such values in all connections; return False if its build does not allow that."""
+    """Make libnghttp2 accept header values with blanks around them; return False if its build does not allow that."""
     path = ngh2._core.__file__
     library, own = ctypes.CDLL(path), ctypes.CDLL(None)
     try:
