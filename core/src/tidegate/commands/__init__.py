@@ -4,7 +4,7 @@
 common    what commands that run scenarios share
 result_columns  the columns of runs, simulated or live; fitting_table: tables that fit the terminal
 result_flags  the options of commands that have results: --json, --output, --html
-clusters  the options of commands whose runs may use a cluster
+scenario_flags  the options of commands that run scenarios: policies, seeds, changes, a cluster
 tls_flags the TLS options for connections to servers
 plugin    registers them
 """

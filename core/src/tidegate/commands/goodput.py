@@ -5,24 +5,18 @@ from typing import Annotated
 
 import typer
 
-from tidegate.commands.clusters import AddressOption, BackendOption
 from tidegate.commands.result_flags import HtmlOption, JsonFlag, OutputOption
+from tidegate.commands.scenario_flags import AddressOption, BackendOption, ChangesOption, PoliciesOption
 from tidegate.parallel_backend import Backend
 
 
 def goodput(
     scenario: Annotated[Path, typer.Argument(help="Scenario file (YAML); the search begins at its rate.")],
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(help="Run only this policy, by name or label. Repeatable. [default: all of the scenario]"),
-    ] = None,
+    policy: PoliciesOption = None,
     seed: Annotated[
         list[int] | None, typer.Option(min=0, help="Seed of a run. Repeatable. [default: five, from the scenario's on]")
     ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Value of a field of the scenario, as in sweep. Repeatable."),
-    ] = None,
+    changes: ChangesOption = None,
     limit: Annotated[
         float,
         typer.Option(min=0, max=1, help="Highest fraction of bad requests (late, dropped, failed) of every model."),

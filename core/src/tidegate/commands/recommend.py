@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegate.commands.result_flags import HtmlOption, JsonFlag, OutputOption
+from tidegate.commands.scenario_flags import ChangesOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,10 +49,7 @@ def recommend(
     trace: Annotated[
         Path | None, typer.Option(help="Arrivals to use, one per line (seconds, model). [default: the scenario's]")
     ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Value of a field of the scenario, as in sweep. Repeatable."),
-    ] = None,
+    changes: ChangesOption = None,
     blocks: Annotated[
         list[str] | None,
         typer.Option(

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.commands.clusters import AddressOption, BackendOption
 from tidegate.commands.result_flags import HtmlOption, JsonFlag, OutputOption
+from tidegate.commands.scenario_flags import AddressOption, BackendOption, ChangesOption, PoliciesOption, SeedsOption
 from tidegate.parallel_backend import Backend
 
 if TYPE_CHECKING:
@@ -15,17 +15,9 @@ if TYPE_CHECKING:
 
 def simulate(
     scenario: Annotated[Path, typer.Argument(help="Scenario file (YAML).")],
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(help="Run only this policy, by name or label. Repeatable. [default: all of the scenario]"),
-    ] = None,
-    seed: Annotated[
-        list[int] | None, typer.Option(min=0, help="Seed of a run. Repeatable. [default: the scenario's]")
-    ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Value of a field of the scenario, as in sweep. Repeatable."),
-    ] = None,
+    policy: PoliciesOption = None,
+    seed: SeedsOption = None,
+    changes: ChangesOption = None,
     as_json: JsonFlag = False,
     output: OutputOption = None,
     html_file: HtmlOption = None,

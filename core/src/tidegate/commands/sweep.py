@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.commands.clusters import AddressOption, BackendOption
 from tidegate.commands.result_flags import HtmlOption, JsonFlag, OutputOption
+from tidegate.commands.scenario_flags import AddressOption, BackendOption, PoliciesOption, SeedsOption
 from tidegate.parallel_backend import Backend
 
 if TYPE_CHECKING:
@@ -26,13 +26,8 @@ def sweep(
             help="Values of a field of the scenario. Repeatable: every combination is simulated.",
         ),
     ],
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(help="Run only this policy, by name or label. Repeatable. [default: all of the scenario]"),
-    ] = None,
-    seed: Annotated[
-        list[int] | None, typer.Option(min=0, help="Seed of a run. Repeatable. [default: the scenario's]")
-    ] = None,
+    policy: PoliciesOption = None,
+    seed: SeedsOption = None,
     as_json: JsonFlag = False,
     output: OutputOption = None,
     html_file: HtmlOption = None,

@@ -8,6 +8,13 @@ import typer
 
 from tidegate.commands.result_flags import HtmlOption, JsonFlag, OutputOption
 from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
+from tidegate_loadtest.commands.sending_flags import (
+    ChannelsOption,
+    InputsOption,
+    LatenessOption,
+    ShapesOption,
+    TimeoutOption,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,25 +55,11 @@ def compare(
     as_json: JsonFlag = False,
     output: OutputOption = None,
     html_file: HtmlOption = None,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Real inputs of a model, MODEL=FOLDER with pictures or .npy/.npz files. Repeatable. [default: "
-            "random tensors]"
-        ),
-    ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Dimensions of an input without rows, [MODEL/]INPUT:3,48,320, where the model leaves them open. "
-            "Repeatable."
-        ),
-    ] = None,
-    channels: Annotated[int, typer.Option(min=1, help="TCP connections to spread the requests over.")] = 1,
-    timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds until a request is given up.")] = 30.0,
-    lateness_limit_ms: Annotated[
-        float, typer.Option(min=0, help="Highest p99 lateness of the load generator, in ms, at which a run counts.")
-    ] = 5.0,
+    inputs: InputsOption = None,
+    shape: ShapesOption = None,
+    channels: ChannelsOption = 1,
+    timeout_s: TimeoutOption = 30.0,
+    lateness_limit_ms: LatenessOption = 5.0,
     tls: TlsFlag = False,
     tls_ca: TlsCaFlag = None,
     tls_cert: TlsCertFlag = None,

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidegate.commands.result_flags import HtmlOption, JsonFlag, OutputOption
+from tidegate.commands.scenario_flags import PoliciesOption, SeedsOption
 from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
+from tidegate_loadtest.commands.sending_flags import (
+    ChannelsOption,
+    InputsOption,
+    LatenessOption,
+    ShapesOption,
+    TimeoutOption,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,13 +29,8 @@ if TYPE_CHECKING:
 
 def loadtest(
     scenario: Annotated[Path, typer.Argument(help="Scenario file (YAML).")],
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(help="Run only this policy, by name or label. Repeatable. [default: all of the scenario]"),
-    ] = None,
-    seed: Annotated[
-        list[int] | None, typer.Option(min=0, help="Seed of a run. Repeatable. [default: the scenario's]")
-    ] = None,
+    policy: PoliciesOption = None,
+    seed: SeedsOption = None,
     target: Annotated[
         str | None,
         typer.Option(
@@ -46,25 +49,11 @@ def loadtest(
     as_json: JsonFlag = False,
     output: OutputOption = None,
     html_file: HtmlOption = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Dimensions of an input without rows, [MODEL/]INPUT:3,48,320, where the model leaves them open. "
-            "Repeatable."
-        ),
-    ] = None,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Real inputs of a model, MODEL=FOLDER with pictures or .npy/.npz files. Repeatable. [default: "
-            "random tensors]"
-        ),
-    ] = None,
-    channels: Annotated[int, typer.Option(min=1, help="TCP connections to spread the requests over.")] = 1,
-    timeout_s: Annotated[float, typer.Option(min=0.001, help="Seconds until a request is given up.")] = 30.0,
-    lateness_limit_ms: Annotated[
-        float, typer.Option(min=0, help="Highest p99 lateness of the load generator, in ms, at which a run counts.")
-    ] = 5.0,
+    shape: ShapesOption = None,
+    inputs: InputsOption = None,
+    channels: ChannelsOption = 1,
+    timeout_s: TimeoutOption = 30.0,
+    lateness_limit_ms: LatenessOption = 5.0,
     tls: TlsFlag = False,
     tls_ca: TlsCaFlag = None,
     tls_cert: TlsCertFlag = None,
