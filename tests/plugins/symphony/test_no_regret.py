@@ -82,3 +82,24 @@ def test_nothing_is_dropped_on_a_guess(told: dict[str, float], seed: int) -> Non
     (ours,) = runs(scenario(0.1, told=told), seed, DEFAULT)
     assert sum(ours.total.dropped.values()) == 0
     assert ours.total.attainment >= 0.995
+
+
+def test_in_overload_quick_models_are_served_more_than_slow_ones_unless_fair_is_chosen() -> None:
+    """By `requests` more are on time in all; by `fair` the worst model keeps more."""
+    told = {"quick": (2.0, 0.5), "slow": (30.0, 15.0)}
+    of = Scenario.model_validate(
+        {
+            "warmup_s": 1,
+            "duration_s": 6,
+            "workers": [{"count": 2}],
+            "models": [
+                {"name": name, "slo_ms": 150, "profile": {"alpha_ms": alpha_ms, "beta_ms": beta_ms, "max_batch": 8}}
+                for name, (beta_ms, alpha_ms) in told.items()
+            ],
+            "arrivals": {"process": "poisson", "rate_rps": 300},
+            "simulation": {"jitter": {"cv": 0.2}},
+        }
+    )
+    by_requests, fair = runs(of, 1, DEFAULT, PolicyChoice(name="symphony", label="fair", options={"objective": "fair"}))
+    assert by_requests.total.attainment > fair.total.attainment + 0.05
+    assert by_requests.total.worst_bad_rate > fair.total.worst_bad_rate

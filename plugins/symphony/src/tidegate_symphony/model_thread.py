@@ -46,6 +46,11 @@ class Candidate:
     chosen: SelectedBatch | None = None
     """The batch itself if its requests are not consecutive; `start` and `count` are then not used."""
 
+    @property
+    def requests(self) -> int:
+        """Number of its requests."""
+        return len(self.chosen.ids) if self.chosen else self.count + len(self.fillers)
+
 
 class ModelThread(RequestQueue):
     """Queue ordered by deadline, with its candidate batch."""

@@ -39,7 +39,7 @@ from tidegate_symphony.batch_selection import SelectedBatch
 from tidegate_symphony.latency_bounds import LatencyBounds, QueueOutlook
 from tidegate_symphony.model_thread import Candidate, Kind, ModelThread
 from tidegate_symphony.queue_load import QueueLoad
-from tidegate_symphony.rank_thread import ReadyCandidates
+from tidegate_symphony.rank_thread import Precedence, ReadyCandidates
 from tidegate_symphony.required_batch_size import RequiredBatchSize
 from tidegate_symphony.worker_headroom import WorkerHeadroom
 
@@ -60,6 +60,12 @@ class SymphonyOptions(PolicyOptions):
         description="Waiting of a batch: until no further request could join in time (frontrun, the paper's); or "
         "less, if it has the rows that the load needs or a larger batch would save less time than it "
         "costs (adaptive)",
+    )
+    objective: Literal["requests", "fair"] = Field(
+        default="requests",
+        description="adaptive: what goes first while requests are dropped: batches with more requests for the worker "
+        "time, so that more requests are on time (requests), or the most urgent batch, so that slow models lose no "
+        "more than others (fair)",
     )
     pack_workers: bool = Field(
         default=False,
@@ -95,6 +101,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._by_window = options.batch_formation == "skip_head"
         self._adapts = options.deferral == "adaptive"
         self._chooses = self._by_window and self._adapts
+        self._by_density = self._adapts and options.objective == "requests"
         self._contention = options.contention_weight
         self._consolidates = options.pack_workers
         self._slack_ns = setup.timer_latency_ns
@@ -113,6 +120,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._ends_ns: dict[int, int] = {}
         """When what runs is planned to end, by worker."""
         self._ready = ReadyCandidates()
+        self._precedence = Precedence()
         self._autoscaler = Autoscaler(round(options.advice_every_s * 1e9), options.max_miss_rate)
 
     def migrate(self, setup: Setup) -> Self:
@@ -123,7 +131,7 @@ class Symphony(QueueingPolicy[ModelThread]):
             for kind, load in self._loads.items()
             if kind[0] in follower.models
         }
-        follower._autoscaler = self._autoscaler
+        follower._autoscaler, follower._precedence = self._autoscaler, self._precedence
         return follower
 
     def handle(self, event: AnyEvent) -> Commands:
@@ -181,7 +189,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         return commands
 
     def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
-        """Dispatch the schedulable candidate with the earliest latest start (GPU timer).
+        """Dispatch the schedulable candidate of the smallest rank (GPU timer).
 
         A candidate that should wait for a worker about to be idle keeps the worker from less urgent ones.
         """
@@ -265,6 +273,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         while thread and (outlook := self._outlook(thread.kind)):
             if hopeless := thread.count_hopeless(outlook, now_ns):
                 self._autoscaler.dropped(hopeless)
+                self._precedence.dropped(hopeless)
                 commands.extend(Drop(request.id, "deadline_unreachable") for request in self.take(thread, hopeless))
                 continue
             candidate = thread.update(outlook, now_ns, self._enough_rows(thread), self._alike(thread.kind))
@@ -280,11 +289,14 @@ class Symphony(QueueingPolicy[ModelThread]):
 
     def _await_worker(self, now_ns: int, thread: ModelThread, candidate: Candidate) -> Commands:
         """Let a candidate be schedulable until it ceases to be valid; look again when it need not leave room."""
-        after_others_ns = 0 if candidate.on_time else TRIED_NS
-        is_new = self._ready.put(thread.key, candidate.latest_ns + after_others_ns)
+        rank_ns = candidate.latest_ns
+        if self._by_density:
+            duration_ns = thread.outlook.profile.expected_ns(candidate.rows)
+            rank_ns = self._precedence.rank_ns(rank_ns, candidate.requests, duration_ns)
+        is_new = self._ready.put(thread.key, rank_ns + (0 if candidate.on_time else TRIED_NS))
         if thread.leaves_room(now_ns) and self._rooms(thread):
             return (SetTimer(thread.key, min(candidate.frontrun_ns, candidate.latest_ns + 1)),)
-        if not is_new:
+        if not is_new and rank_ns == candidate.latest_ns:
             return ()
         expires = candidate.latest_ns < NEVER_NS
         return (SetTimer(thread.key, candidate.latest_ns + 1) if expires else CancelTimer(thread.key),)
@@ -337,6 +349,7 @@ class Symphony(QueueingPolicy[ModelThread]):
                 count, start = thread.bring_batch_forward(batch), 0
             command = self.dispatch(now_ns, thread, count, worker, start=start)
             self._ends_ns[worker.id] = command.batch.stages[0].end_ns
+            self._precedence.dispatched(len(command.batch.request_ids), profile.expected_ns(batch.rows))
             commands.append(command)
             return True
         return False
