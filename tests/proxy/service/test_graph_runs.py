@@ -120,19 +120,22 @@ def test_two_ensembles_share_the_batches_of_a_step(
     jam: Make, outcome: Make, eventually: Make,
 ) -> None:  # fmt: skip
     messages = [request_of("chain", {"X": ROW}), _branches(request_of, ROW)]
-    for message in messages:
-        call(expanded, "ModelInfer", message)
 
     def counts() -> list[tuple[int, int]]:
         statistics = [connect(triton).get_inference_statistics(name).model_stats[0] for name in ("echo", "picky")]
         return [(each.inference_count, each.execution_count) for each in statistics]
 
+    start = counts()
+    for message in messages:
+        call(expanded, "ModelInfer", message)
+    eventually(lambda: all(now[0] >= was[0] + 2 for now, was in zip(counts(), start, strict=True)), "these to count")
     before, release = counts(), jam(expanded)
     calls = [start_call(expanded, "ModelInfer", message) for message in messages]
     eventually(lambda: expanded.engine.tally.accepted >= 3, "both requests to wait")
     release()
     assert [outcome(each)[0] for each in calls] == [grpc.StatusCode.OK] * 2
     eventually(lambda: counts()[1][0] >= before[1][0] + 2, "Triton to count what it has answered")
+    eventually(lambda: counts()[0][1] > before[0][1], "Triton to count the execution")
     assert counts()[0] == (before[0][0] + 2, before[0][1] + 1), "the first step ran both requests at once"
     # The ensembles count their requests, the steps those of both: what perf_analyzer reads.
     ours = {each.name: each for each in connect(expanded).get_inference_statistics().model_stats}
