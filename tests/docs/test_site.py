@@ -189,9 +189,19 @@ QUESTIONS = {
     "systemd unit file": "faq",
     "request priority": "faq",
     "envoy istio nginx": "faq",
+    "429 from triton": "reference/troubleshooting",
+    "gpu idle but requests wait": "faq",
+    "cold start": "how-to/on-demand-models",
+    "queue is full": "how-to/overload",
+    "client disconnects mid request": "faq",
+    "how to roll back": "how-to/upgrade",
+    "cost per tenant": "how-to/multi-tenancy",
+    "autoscale on queue length": "how-to/kubernetes",
+    "test a new policy offline": "faq",
+    "ensemble latency budget": "how-to/ensembles",
 }
 """Questions as operators type them, each with the page that answers it."""
-MIN_ANSWERED = 30
+MIN_ANSWERED = 40
 SHOWN_PAGES = 3
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tidegate_loadtest.comparison.runs import Comparison
 
 ODD = "<b>odd</b> [red]"
-ROUNDS = "How much does each target have in time, round by round?"
+ROUNDS = "What fraction of requests is on time, round by round?"
 
 
 def printed(compared: "Comparison") -> str:

@@ -54,7 +54,7 @@ def recommend_page(found: Recommendation, sentences: Sequence[str], document: Do
         origin,
         {
             "Goal": f"{limit(found.question.goal)} of every model",
-            "Simulations": f"{found.runs:,}; what is reported are {len(chosen.ours.scores)} that nothing was chosen by",
+            "Simulations": f"{found.runs:,}, of which {len(chosen.ours.scores)} are reported: those that chose nothing",
         },
         document["scenario"],
         [part for part in parts if part],
@@ -80,7 +80,7 @@ def _models(found: Recommendation, chosen: Assessment) -> Chart:
     title = "What fraction of each model's requests is on time?"
     axis = PlotAxis.shares([], "share of the requests", from_zero=True)
     legend = [LegendEntry(name, colors.of_contender(name)) for name, _ in contenders]
-    note = "On seeds that nothing was chosen by; behind the mean stands where it lies with 95 % confidence."
+    note = "Means, and 95 % confidence intervals, from seeds that were not used to choose."
     return Chart(title, stacked_bars(bars, axis, title), legend, note, wide=True)
 
 
@@ -124,8 +124,8 @@ def _standings(chosen: Assessment) -> PageSection:
         for each in chosen.tritons_race.standings[:3]
     ]
     note = (
-        "Mean of the attainment of all requests and that of the worst model, in percent, on the seeds that chose. "
-        f"Policies were told apart at {chosen.race.load:.1f} times the load, Triton's settings at "
+        "Mean of the attainment of all requests and that of the worst model, in percent, on the seeds used to choose. "
+        f"Policies were compared at {chosen.race.load:.1f} times the load, Triton's settings at "
         f"{chosen.tritons_race.load:.1f} times."
     )
     return PageSection("What else was tried?", table(["policy", "score", "seeds"], lines), note)

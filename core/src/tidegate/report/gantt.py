@@ -104,4 +104,4 @@ def _ticks(until_us: float) -> str:
         f'<text x="{percent(axis.place(tick))}" y="14" text-anchor="middle">{escape(axis.written(tick))}</text>'
         for tick in axis.ticks
     )
-    return f'{ticks}<text class="unit" x="50%" y="32" text-anchor="middle">ms of the measured window</text>'
+    return f'{ticks}<text class="unit" x="50%" y="32" text-anchor="middle">time in the measured window, ms</text>'

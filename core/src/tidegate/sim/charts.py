@@ -78,7 +78,7 @@ def waiting_and_executing(results: Sequence[RunResult], slos_ms: dict[str, float
     shares = PlotAxis(
         axis.label, 0.0, 1.25, tuple(tick / 100 for tick in axis.ticks), lambda value: f"{100 * value:.0f} %"
     )
-    legend = [LegendEntry("waiting (queue and way)", WAITING), LegendEntry("executing", EXECUTING)]
+    legend = [LegendEntry("waiting (queue and network)", WAITING), LegendEntry("executing", EXECUTING)]
     return _bars(results, "Where does the time go: waiting or executing?", shares, legend, bar)
 
 
@@ -173,7 +173,7 @@ def attainment_over_time(results: Sequence[RunResult], colors: Colors) -> Chart 
             color, dash = colors.of_contender(policy), colors.dash_of(policy)
             lines.append(LineMark(_over_time(every, spans[0]), color, policy, dash))
     shares = [point[1] for line in lines for point in line.points if point]
-    x = PlotAxis.over([], "s of the measured window", least=0.0, most=spans[0] * len(lines[0].points))
+    x = PlotAxis.over([], "time in the measured window, s", least=0.0, most=spans[0] * len(lines[0].points))
     plot = Plot(lines, x, PlotAxis.shares(shares, "in time"))
     wide = len(of_policy) > 1 and not _single(results)
     return chart_of("When were requests missed?", plot, legend=legend, note=note, wide=wide)

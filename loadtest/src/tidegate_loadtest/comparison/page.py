@@ -30,9 +30,12 @@ from tidegate_loadtest.comparison.findings import (
     verdicts,
     warnings,
 )
-from tidegate_loadtest.comparison.intervals import CONFIDENCE_LEVEL
+from tidegate_loadtest.comparison.intervals import CONFIDENCE_LEVEL, MIN_VALUES_FOR_INTERVAL
 from tidegate_loadtest.comparison.runs import Comparison
 from tidegate_loadtest.comparison.table import difference_cell, figure_cells
+
+MIN_SHOWN_POINTS = 0.5
+"""Percentage points of attainment that the axis of differences shows on both sides of zero at least."""
 
 
 def comparison_page(title: str, comparison: Comparison, document: Document, origin: PageOrigin) -> str:
@@ -71,7 +74,7 @@ def _parts(comparison: Comparison) -> list[Chart | PageSection]:
         for target in others
     ]
     found = [
-        _rounds(comparison, ATTAINMENT_FIGURE, "How much does each target have in time, round by round?", colors),
+        _rounds(comparison, ATTAINMENT_FIGURE, "What fraction of requests is on time, round by round?", colors),
         _against(comparison, colors),
         charts.outcomes(results, "target"),
         charts.latency_curves(results, colors),
@@ -138,7 +141,7 @@ def _against(comparison: Comparison, colors: Colors) -> Chart | None:
     if not found:
         return None
     marks: list[LineMark | PointMarks | RuleMark] = [RuleMark(0.0, f"{base.name}", down=True)]
-    ends = [0.0]
+    ends = [-MIN_SHOWN_POINTS, MIN_SHOWN_POINTS]
     for row, contrast in enumerate(found):
         at, (mean, low, high) = len(found) - row - 0.5, _points(contrast)
         color = colors.of_contender(contrast.target.name)
@@ -154,8 +157,8 @@ def _against(comparison: Comparison, colors: Colors) -> Chart | None:
     note = (
         f"Mean and {CONFIDENCE_LEVEL:.0%} confidence interval: chance is ruled out where the line does not reach zero."
     )
-    if len(comparison.complete) == 1:
-        note = "One round rules out no chance: there is no interval."
+    if len(comparison.complete) < MIN_VALUES_FOR_INTERVAL:
+        note = f"Means: fewer than {MIN_VALUES_FOR_INTERVAL} rounds have no interval, and do not rule out chance."
     return chart_of(title, Plot(marks, x, y, height=40 + 46 * len(found)), note=note)
 
 

@@ -55,6 +55,7 @@ function chartsOf(model) {
   const series = (its) => ({ slo_ms: its.slo_ms, ...Object.fromEntries(LISTS.map((list) => [list, cut(its[list])])) })
   const one = series(model ? past.models[model] : past.total), x = cut(past.at_s)
   const all = Object.entries(past.models).map(([name, its]) => [name, series(its)])
+  giveColors(Object.keys(past.models))
   const totals = x.map((_, at) => sum(one, at) + one.bypassed[at]), shares = shareOf(one)
   const busiest = all.map(([name, its]) => [name, its, its.on_time.reduce((total, _, at) => total + sum(its, at) + its.bypassed[at], 0)])
     .sort((one, other) => other[2] - one[2]).slice(0, MOST_LINES)
@@ -190,8 +191,8 @@ function drawRule(plot, chart, color, font) {
   brush.lineTo(left + width, y)
   brush.stroke()
   brush.font = font.replace("11px", `${11 * dense}px`)
-  brush.textAlign = "right"
-  brush.fillText(chart.limitName, left + width - 6 * dense, y - 5 * dense)
+  brush.textAlign = "left"  // where curves begin, not where the latest values are
+  brush.fillText(chart.limitName, left + 6 * dense, y - 5 * dense)
   brush.restore()
 }
 

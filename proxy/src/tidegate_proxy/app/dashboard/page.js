@@ -36,7 +36,7 @@ function show(snapshot, afresh = false) {
   showDecisions(snapshot, afresh)
   showWorst(snapshot)
   by("cost").textContent = recordedAt === null
-    ? `${snapshot.viewers} look${snapshot.viewers === 1 ? "s" : ""} on; making snapshots takes ${digits(snapshot.cost_ms_per_s, 1)} ms of CPU a second.`
+    ? `${snapshot.viewers} viewer${snapshot.viewers === 1 ? "" : "s"}; snapshots take ${digits(snapshot.cost_ms_per_s, 1)} ms of CPU per second.`
     : ""
 }
 

@@ -13,7 +13,7 @@ function element(name, kind, text) {
 // A name that keeps its end where it is shortened: similar names differ there.
 const NAME_END = 12
 function named(text) {
-  const made = element("span", "name"), end = text.length > 2 * NAME_END ? NAME_END : 0
+  const made = element("span", "name"), end = text.length > NAME_END ? NAME_END : 0
   made.append(element("span", "", text.slice(0, text.length - end)))
   if (end) made.append(element("span", "", text.slice(-end)))
   made.title = text
@@ -34,6 +34,8 @@ const colorOf = (model) => {
   if (!colors.has(model)) colors.set(model, colors.size < MODELS ? `--model-${colors.size}` : "--other")
   return colors.get(model)
 }
+// Equal in every browser: by name, not by which answer came first.
+const giveColors = (models) => [...models].sort().forEach(colorOf)
 const digits = (value, places) => value.toLocaleString("en", { maximumFractionDigits: places, minimumFractionDigits: places })
 const shown = (value, places = 1) => (value === null || value === undefined ? "" : digits(value, places))
 const percent = (share) => (share === null ? "" : `${digits(100 * share, 1)} %`)
@@ -60,6 +62,7 @@ function sizesOf(sizes) {
 }
 
 function showModels(snapshot) {
+  giveColors(snapshot.models.map((model) => model.name))
   by("models").tBodies[0].replaceChildren(...snapshot.models.map((model) => {
     const row = element("tr"), name = cell("model", undefined, "word"), swatch = element("span", "swatch")
     swatch.style.background = `var(${colorOf(model.name)})`
