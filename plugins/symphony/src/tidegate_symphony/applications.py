@@ -129,7 +129,9 @@ class Applications:
         return points, self._mixing is None
 
     def _mix(self, like: Profile, quantile: float) -> Iterator[Mixed]:
-        known = [times for (kind, app), times in self._times.items() if kind == like.device_class and app]
+        known = [
+            times for (device_class, app), times in self._times.items() if device_class == like.device_class and app
+        ]
         ranked = sorted(known, key=lambda times: (times.fixed_ns + times.scale * times.mean_ns, times.app))
         if len(ranked) < 2:
             return

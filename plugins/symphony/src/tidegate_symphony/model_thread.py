@@ -16,8 +16,8 @@ MAX_PAUSE_NS = 1_000_000_000
 Rates are averages over the last second or so. Without this limit a request with an hour's time would be held for an
 hour.
 """
-Kind = tuple[str, str]
-"""(model, shape): requests of one kind take equally long and share rate and target."""
+ModelShape = tuple[str, str]
+"""Model and shape, in this order: its requests take equally long, and share rate and target."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class ModelThread(RequestQueue):
         "_target",
         "_usual_ns",
         "candidate",
-        "kind",
+        "model_shape",
         "outlook",
         "rate",
         "slack_ns",
@@ -86,7 +86,7 @@ class ModelThread(RequestQueue):
         model has no SLO. `slack_ns`: timer latency in ns, by which a batch waits less.
         """
         super().__init__(key, model)
-        self.kind: Kind = key[:2]
+        self.model_shape: ModelShape = key[:2]
         self.candidate: Candidate | None = None
         self.outlook: QueueOutlook
         """The outlook of the last update."""
@@ -94,7 +94,7 @@ class ModelThread(RequestQueue):
         """The groups of the last update."""
         self._gathering = gathering
         self.rate = rate
-        """At which requests of its kind and merge key arrive."""
+        """Arrival rate of the requests of its model, shape and merge key."""
         self._target = target
         self._usual_ns = no_slo_max_deferral_ns if model.slo_ns is None else model.slo_ns
         """The time that requests usually have."""

@@ -64,16 +64,16 @@ class ArrivalEstimate:
         return self.outlook.profile.expected_ns(rows), self.rows_per_ns / filled
 
 
-def shortest_cycle_ns(kinds: Sequence[ArrivalEstimate], workers: int) -> float | None:
+def shortest_cycle_ns(arrivals: Sequence[ArrivalEstimate], workers: int) -> float | None:
     """Return the shortest cycle in ns with which the workers sustain the load, each queue being served once in it.
 
-    None if even the longest SLO is too short, or there is none. `kinds`: arrivals of each queue.
+    None if even the longest SLO is too short, or there is none. `arrivals`: estimate of the arrivals of each queue.
     """
-    cycle_ns = float(max((kind.outlook.slo_ns or 0 for kind in kinds if kind.rows_per_ns), default=0))
-    borne = (1 - SPARE_FRACTION) * workers
+    cycle_ns = float(max((arrival.outlook.slo_ns or 0 for arrival in arrivals if arrival.rows_per_ns), default=0))
+    sustained = (1 - SPARE_FRACTION) * workers
 
     def is_borne(cycle_ns: float) -> bool:
-        return sum(kind.asked_in_cycles_of(cycle_ns) for kind in kinds) <= borne
+        return sum(arrival.asked_in_cycles_of(cycle_ns) for arrival in arrivals) <= sustained
 
     if not cycle_ns or not is_borne(cycle_ns):
         return None
@@ -87,14 +87,14 @@ def shortest_cycle_ns(kinds: Sequence[ArrivalEstimate], workers: int) -> float |
     return cycle_ns
 
 
-def merges_by_itself(kinds: Sequence[ArrivalEstimate], cycle_ns: float | None) -> bool:
+def merges_by_itself(arrivals: Sequence[ArrivalEstimate], cycle_ns: float | None) -> bool:
     """Return whether all requests are on time if every batch starts as soon as a worker is idle.
 
     Each queue is then served once per cycle (`shortest_cycle_ns`), in batches of the requests that arrived meanwhile. A
     request that waited for a whole cycle must be on time by the upper latency.
     """
     return cycle_ns is not None and all(
-        cycle_ns + kind.outlook.profile.upper_ns(kind.rows_in(cycle_ns)) <= kind.outlook.slo_ns
-        for kind in kinds
-        if kind.rows_per_ns and kind.outlook.slo_ns is not None
+        cycle_ns + arrival.outlook.profile.upper_ns(arrival.rows_in(cycle_ns)) <= arrival.outlook.slo_ns
+        for arrival in arrivals
+        if arrival.rows_per_ns and arrival.outlook.slo_ns is not None
     )

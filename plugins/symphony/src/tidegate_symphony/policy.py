@@ -37,7 +37,7 @@ from tidegate_symphony.applications import POINTS_PER_EVENT, Applications, Simil
 from tidegate_symphony.autoscaler import Autoscaler
 from tidegate_symphony.batch_selection import SelectedBatch
 from tidegate_symphony.latency_bounds import LatencyBounds, QueueOutlook
-from tidegate_symphony.model_thread import Candidate, Kind, ModelThread
+from tidegate_symphony.model_thread import Candidate, ModelShape, ModelThread
 from tidegate_symphony.queue_load import QueueLoad
 from tidegate_symphony.rank_thread import Precedence, ReadyCandidates
 from tidegate_symphony.required_batch_size import RequiredBatchSize
@@ -105,7 +105,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._contention = options.contention_weight
         self._consolidates = options.pack_workers
         self._slack_ns = setup.timer_latency_ns
-        self._loads: dict[Kind, QueueLoad] = {}
+        self._loads: dict[ModelShape, QueueLoad] = {}
         """Arrivals by model and shape, which share batches and take equally long."""
         self._needs: dict[str, RequiredBatchSize] = {}
         """How large batches the loads need, by model: one for all that share workers."""
@@ -127,9 +127,9 @@ class Symphony(QueueingPolicy[ModelThread]):
         """Return the next policy, with the learned rates and pending recommendations."""
         follower = super().migrate(setup)
         follower._loads = {
-            kind: QueueLoad.of(load.rate, needed_rows=load.needed_rows)
-            for kind, load in self._loads.items()
-            if kind[0] in follower.models
+            model_shape: QueueLoad.of(load.rate, needed_rows=load.needed_rows)
+            for model_shape, load in self._loads.items()
+            if model_shape[0] in follower.models
         }
         follower._autoscaler, follower._precedence = self._autoscaler, self._precedence
         return follower
@@ -196,18 +196,18 @@ class Symphony(QueueingPolicy[ModelThread]):
         commands: list[AnyCommand] = []
         hosts = self.idle.hosts(worker.id)
         tried: set[QueueKey] = set()
-        leave_room: set[Kind] = set()
+        leave_room: set[ModelShape] = set()
         while self.idle.is_idle(worker.id):
             key = self._ready.most_urgent(hosts, tried)
             if key is None:
                 break
             tried.add(key)
             thread = self.queues[key]
-            if thread.kind in leave_room and thread.leaves_room(now_ns):
-                continue  # many queues of a kind, by merge keys, are not all looked at for the same answer
+            if thread.model_shape in leave_room and thread.leaves_room(now_ns):
+                continue  # many queues of a model and shape, by merge keys, are not all looked at for the same answer
             self._update(now_ns, thread, commands)
             if self._ready.holds(key) and thread.leaves_room(now_ns) and self._rooms(thread):
-                leave_room.add(thread.kind)
+                leave_room.add(thread.model_shape)
             is_about_to_be = self.start_ns(now_ns, worker) > now_ns
             if is_about_to_be and self._ready.holds(key) and self._would_run(now_ns, thread, worker):
                 break
@@ -261,22 +261,22 @@ class Symphony(QueueingPolicy[ModelThread]):
     def forget_plans(self, partitions: Collection[str], shape: str | None = None) -> None:
         """Discard candidates and targets that depend on these workers or profiles."""
         super().forget_plans(partitions, shape)
-        for kind, load in self._loads.items():
-            if kind[0] in partitions and shape in (None, kind[1]):
+        for model_shape, load in self._loads.items():
+            if model_shape[0] in partitions and shape in (None, model_shape[1]):
                 load.forget_plans()
         for thread in self.queues.values():
-            if thread.kind[0] in partitions and shape in (None, thread.shape):
+            if thread.model_shape[0] in partitions and shape in (None, thread.shape):
                 thread.candidate = None
 
     def _update(self, now_ns: int, thread: ModelThread, commands: list[AnyCommand]) -> None:
         """Dispatch what is schedulable now; leave a candidate that waits for its moment, or for a worker."""
-        while thread and (outlook := self._outlook(thread.kind)):
+        while thread and (outlook := self._outlook(thread.model_shape)):
             if hopeless := thread.count_hopeless(outlook, now_ns):
                 self._autoscaler.dropped(hopeless)
                 self._precedence.dropped(hopeless)
                 commands.extend(Drop(request.id, "deadline_unreachable") for request in self.take(thread, hopeless))
                 continue
-            candidate = thread.update(outlook, now_ns, self._enough_rows(thread), self._alike(thread.kind))
+            candidate = thread.update(outlook, now_ns, self._enough_rows(thread), self._alike(thread.model_shape))
             if candidate.exec_ns > now_ns:  # not schedulable before its moment
                 self._ready.discard(thread.key)
                 commands.append(SetTimer(thread.key, candidate.exec_ns))
@@ -328,7 +328,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         for worker in self.idle.peek_each_kind(model):
             profile = self.profile(model, worker, thread.shape)
             start_ns = self.start_ns(now_ns, worker)
-            # Where all workers are of one kind, the candidate is what would be gathered again.
+            # Where all workers have one device class, the candidate is what would be gathered again.
             foreseen, tries = profile is thread.outlook.profile, not candidate.on_time
             promises = thread.outlook.promises if foreseen else self._promises_of(profile)
             batch: FormedBatch | Candidate | None = candidate
@@ -370,7 +370,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         `kappa = contention_weight * others / idle`, at least 1. Lambda is the rate of what can join: of this merge key,
         and small enough.
         """
-        load = self._loads[thread.kind]
+        load = self._loads[thread.model_shape]
         if not self._adapts or load.outlook is None or (load.needed_rows < inf and self._consolidates):
             return inf
         if load.needed_rows <= 1:
@@ -384,22 +384,22 @@ class Symphony(QueueingPolicy[ModelThread]):
             pays_rows /= max(1.0, kappa)
         return min(load.needed_rows, max(1.0, pays_rows))
 
-    def _alike(self, kind: Kind) -> Sequence[SimilarRequests]:
-        """The groups among whose batches those of a kind are chosen; none where they are gathered from the head on.
+    def _alike(self, model_shape: ModelShape) -> Sequence[SimilarRequests]:
+        """The groups from which batches of a model and shape are chosen; none where they are formed from the head on.
 
-        A batch that is chosen may leave the head behind. Who is left behind has too little chance where other kinds
+        A batch that is chosen may leave the head behind. Who is left behind has too little chance where other models
         share the workers, or where nobody knows who will be on time: so batches are chosen only where requests are of
-        several applications, or where all are of one kind whose times hardly vary.
+        several applications, or where all belong to one whose times hardly vary.
         """
-        load, need = self._loads[kind], self._needs.get(kind[0])
-        if self.models[kind[0]].slo_ns is None or not load.alike:
+        load, need = self._loads[model_shape], self._needs.get(model_shape[0])
+        if self.models[model_shape[0]].slo_ns is None or not load.alike:
             return ()
         alone = need is not None and len(need.loads) == 1
         return load.alike if len(load.alike) > 1 or (alone and not load.alike[0].promises.scatters) else ()
 
-    def _alike_by_applications(self, kind: Kind, profile: Profile) -> tuple[SimilarRequests, ...]:
-        known, model = self._applications.get(kind[0]), self.models[kind[0]]
-        if known is None or any(other[0] == kind[0] for other in self._loads if other != kind):
+    def _alike_by_applications(self, model_shape: ModelShape, profile: Profile) -> tuple[SimilarRequests, ...]:
+        known, model = self._applications.get(model_shape[0]), self.models[model_shape[0]]
+        if known is None or any(other[0] == model_shape[0] for other in self._loads if other != model_shape):
             return ()  # of several shapes their profiles tell: what is known of applications is of all shapes together
         return known.alike(profile, model.merged_rows, self.quantile)
 
@@ -419,16 +419,16 @@ class Symphony(QueueingPolicy[ModelThread]):
     def _tell_apart(self, model: str) -> None:
         """Handle changed data on a model's applications: its candidates are formed again when needed."""
         self.forget_plans((model,))
-        for kind in [kind for kind in self._loads if kind[0] == model]:
-            self._outlook(kind)
+        for model_shape in [model_shape for model_shape in self._loads if model_shape[0] == model]:
+            self._outlook(model_shape)
 
-    def _begin_load(self, kind: Kind, now_ns: int) -> QueueLoad:
-        """Something of a kind arrives for the first time."""
-        load = self._loads[kind] = QueueLoad.of(ArrivalRate(now_ns))
-        if kind[0] in self._applications:
-            self._tell_apart(kind[0])
-        self._outlook(kind)
-        if need := self._needs.get(kind[0]):
+    def _begin_load(self, model_shape: ModelShape, now_ns: int) -> QueueLoad:
+        """Begin to count a model and shape whose first request arrives."""
+        load = self._loads[model_shape] = QueueLoad.of(ArrivalRate(now_ns))
+        if model_shape[0] in self._applications:
+            self._tell_apart(model_shape[0])
+        self._outlook(model_shape)
+        if need := self._needs.get(model_shape[0]):
             need.loads.append(load)
         return load
 
@@ -437,14 +437,16 @@ class Symphony(QueueingPolicy[ModelThread]):
         models, workers = self.idle.sharing(model)
         if not workers:
             return None
-        of_them = (load for kind, load in self._loads.items() if kind[0] in models and self._outlook(kind))
+        of_them = (
+            load for model_shape, load in self._loads.items() if model_shape[0] in models and self._outlook(model_shape)
+        )
         need = RequiredBatchSize(workers, of_them)
         self._needs.update(dict.fromkeys(models, need))
         return need
 
-    def _outlook(self, kind: Kind) -> QueueOutlook | None:
+    def _outlook(self, model_shape: ModelShape) -> QueueOutlook | None:
         """Return the outlook of a queue; None if no worker hosts its model or nothing has arrived."""
-        load, (model, shape) = self._loads.get(kind), kind
+        load, (model, shape) = self._loads.get(model_shape), model_shape
         if load is None:
             return None
         if load.outlook is None and (fastest := self.fastest_profile(model, shape)):
@@ -452,7 +454,7 @@ class Symphony(QueueingPolicy[ModelThread]):
             promises, workers = self._promises_of(fastest), self.idle.count_hosting(model)
             load.outlook = QueueOutlook(promises, workers, fastest.fixed_cost_ns, most_rows, self.models[model].slo_ns)
             if self._chooses and len(self.idle.kinds_hosting(model)) == 1:
-                load.alike = self._alike_by_applications(kind, fastest) or (SimilarRequests(promises),)
+                load.alike = self._alike_by_applications(model_shape, fastest) or (SimilarRequests(promises),)
         return load.outlook
 
     def _promises_of(self, profile: Profile) -> LatencyBounds:

@@ -113,7 +113,7 @@ class RequiredBatchSize:
 
 
 def _rows(arriving: ArrivalEstimate, multiplier: float) -> int:
-    """The batch size of a kind, at least that of one request."""
+    """Return the batch size of a queue, at least that of one request."""
     outlook = arriving.outlook
     if not outlook.fixed_cost_ns:
         return arriving.request_rows  # waiting spares nothing, as far as is known, however much the workers lack

@@ -36,43 +36,45 @@ class WorkerHeadroom:
     workers: int
 
 
-def rooms_for(kinds: Sequence[ArrivalEstimate], workers: int, cycle_ns: float | None) -> tuple[WorkerHeadroom, ...]:
+def rooms_for(arrivals: Sequence[ArrivalEstimate], workers: int, cycle_ns: float | None) -> tuple[WorkerHeadroom, ...]:
     """Return the headroom for each queue whose requests would find all workers blocked too often, the least wait first.
 
-    `kinds`: arrivals of each queue; `workers`: number of workers. Blocking follows Erlang's loss formula for batches of
-    what arrives in `cycle_ns`; None: in the SLO of each. The headroom is what the load of that queue, and of more
-    urgent ones, needs in batches of what arrives while it can wait: at most half of the workers, and no more than its
-    blockers can spare. Overloaded workers leave no room: batches that wait for it would all start too late. With 20 and
-    more queues that cost up to 17 percentage points of attainment.
+    `arrivals`: estimate of the arrivals of each queue; `workers`: number of workers. Blocking follows Erlang's loss
+    formula for batches of what arrives in `cycle_ns`; None: in the SLO of each. The headroom is what the load of that
+    queue, and of more urgent ones, needs in batches of what arrives while it can wait: at most half of the workers, and
+    no more than its blockers can spare. Overloaded workers leave no room: batches that wait for it would all start too
+    late. With 20 and more queues that cost up to 17 percentage points of attainment.
     """
-    bounded = [(kind, kind.outlook.slo_ns) for kind in kinds if kind.outlook.slo_ns is not None]
+    bounded = [(arrival, arrival.outlook.slo_ns) for arrival in arrivals if arrival.outlook.slo_ns is not None]
     if (
         cycle_ns is None
-        and sum(kind.asked_in_cycles_of(slo_ns) for kind, slo_ns in bounded) > OVERLOAD_FACTOR * workers
+        and sum(arrival.asked_in_cycles_of(slo_ns) for arrival, slo_ns in bounded) > OVERLOAD_FACTOR * workers
     ):
         return ()
-    judged = [(kind, slo_ns) for kind, slo_ns in bounded if kind.rows_per_ns]
+    judged = [(arrival, slo_ns) for arrival, slo_ns in bounded if arrival.rows_per_ns]
     waits = sorted(
-        ((slo_ns - kind.outlook.profile.upper_ns(kind.request_rows), kind) for kind, slo_ns in judged),
+        ((slo_ns - arrival.outlook.profile.upper_ns(arrival.request_rows), arrival) for arrival, slo_ns in judged),
         key=lambda entry: entry[0],
     )
-    unbounded = [kind for kind in kinds if kind.outlook.slo_ns is None]
-    merged = _Lasting(kind.batches_in_cycles_of(cycle_ns or slo_ns) for kind, slo_ns in bounded)
-    grown = _Lasting((_alone_ns(kind), kind.asked_in_cycles_of(WAIT_SLO_FRACTION * slo_ns)) for kind, slo_ns in bounded)
+    unbounded = [arrival for arrival in arrivals if arrival.outlook.slo_ns is None]
+    merged = _Lasting(arrival.batches_in_cycles_of(cycle_ns or slo_ns) for arrival, slo_ns in bounded)
+    grown = _Lasting(
+        (_alone_ns(arrival), arrival.asked_in_cycles_of(WAIT_SLO_FRACTION * slo_ns)) for arrival, slo_ns in bounded
+    )
     rooms: list[WorkerHeadroom] = []
     asked = 0.0
-    for wait_ns, kind in waits:
+    for wait_ns, arrival in waits:
         if wait_ns <= 0:
             continue
-        asked += kind.asked_in_cycles_of(wait_ns)
-        own_ns = kind.outlook.slo_ns or wait_ns
-        blocked = merged.excess(wait_ns) - kind.blocked_in_cycles_of(cycle_ns or own_ns, wait_ns)
+        asked += arrival.asked_in_cycles_of(wait_ns)
+        own_ns = arrival.outlook.slo_ns or wait_ns
+        blocked = merged.excess(wait_ns) - arrival.blocked_in_cycles_of(cycle_ns or own_ns, wait_ns)
         blocked += sum(each.blocked_in_cycles_of(cycle_ns or wait_ns, wait_ns) for each in unbounded)
         if _lost(workers, blocked) <= MAX_BLOCKING_PROBABILITY:
             continue
         blocking = grown.weight(wait_ns)
-        if _alone_ns(kind) > wait_ns:
-            blocking -= kind.asked_in_cycles_of(WAIT_SLO_FRACTION * own_ns)
+        if _alone_ns(arrival) > wait_ns:
+            blocking -= arrival.asked_in_cycles_of(WAIT_SLO_FRACTION * own_ns)
         blocking += sum(
             each.asked_in_cycles_of(WAIT_SLO_FRACTION * wait_ns) for each in unbounded if _alone_ns(each) > wait_ns
         )
@@ -82,10 +84,10 @@ def rooms_for(kinds: Sequence[ArrivalEstimate], workers: int, cycle_ns: float | 
 
 
 class _Lasting:
-    """Sums over those of many kinds whose batches last longer than a given time, each in logarithmic time."""
+    """Sums over the queues whose batches last longer than a given time, each in logarithmic time."""
 
     def __init__(self, batches: Iterable[tuple[int, float]]) -> None:
-        """`batches`: of each kind, how long its batch lasts, in ns, and the weight that it has in a sum."""
+        """`batches`: duration of a batch of each queue, in ns, and its weight in a sum."""
         longest_first = sorted(batches, reverse=True)
         self._lasts_ns = [lasts_ns for lasts_ns, _ in reversed(longest_first)]
         self._weights = [*accumulate((weight for _, weight in longest_first), initial=0.0)]
@@ -104,9 +106,9 @@ class _Lasting:
         return len(self._lasts_ns) - bisect_right(self._lasts_ns, wait_ns)
 
 
-def _alone_ns(kind: ArrivalEstimate) -> int:
+def _alone_ns(arrival: ArrivalEstimate) -> int:
     """How long a batch of a single request lasts."""
-    return kind.outlook.profile.expected_ns(kind.request_rows)
+    return arrival.outlook.profile.expected_ns(arrival.request_rows)
 
 
 def _lost(workers: int, offered: float) -> float:
