@@ -304,14 +304,18 @@ _ports = itertools.count()
 
 
 def unused_port() -> int:
-    """A port that nobody listens to, and that neither the system nor another process of the tests gives to anybody."""
+    """A port that nobody listens to, and that neither the system nor another process of the tests gives to anybody.
+
+    Where the system has all ports to give, it is one of its own.
+    """
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     first = low - PORTS_OF_A_PROCESS * (1 + os.getpid() % (low // 2 // PORTS_OF_A_PROCESS))
-    for _ in range(PORTS_OF_A_PROCESS):
-        port = first + next(_ports) % PORTS_OF_A_PROCESS
+    turn = next(_ports)
+    below = [first + (turn + place) % PORTS_OF_A_PROCESS for place in range(PORTS_OF_A_PROCESS)]
+    for port in (*below, 0):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
-            return port
+            return int(probe.getsockname()[1])
     raise AssertionError("no port is free")
 
 

@@ -48,11 +48,11 @@ def _get(address: str, path: str, body: bytes | None = None) -> tuple[int, str]:
 
 @pytest.fixture
 def world(start_fake: Make, fake_http: str, serve_here: Make, request: pytest.FixtureRequest) -> Any:  # noqa: ANN401
-    """A proxy with all its ports, which counts as dead when a part of it is silent for more than a second."""
+    """A proxy with all its ports, which counts as dead when a part of it is silent for more than two seconds."""
     listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
     tritons = [{"grpc": start_fake(_echo).address, "http": fake_http}]
     options = getattr(request, "param", {})
-    return serve_here([], tritons=tritons, listen=listen, limits={"liveness_timeout_s": 1.0}, **options)
+    return serve_here([], tritons=tritons, listen=listen, limits={"liveness_timeout_s": 2.0}, **options)
 
 
 @pytest.fixture
