@@ -84,7 +84,7 @@ def layout_of(
     gpcs, gpus = _spent(case, point.size) if gpcs is None else (gpcs, ceil(gpcs / 7))
     measured = [
         {
-            "kind": PROFILES[size],
+            "slice_type": PROFILES[size],
             "rows": list(curve.latency_ms),
             "latency_ms": list(curve.latency_ms.values()),
             "utilization": list(curve.utilization.values()) if curve.utilization else None,

@@ -11,7 +11,7 @@ def sliced(gpcs: int, most_rows: int = 32, *, row_ms: float = 4.0) -> SliceProfi
     """A slice that does rows in parallel until it is full: 2 ms, and so many per row beyond what its GPCs take."""
     rows = [1 << power for power in range(most_rows.bit_length())]
     latency_ms = [2.0 + row_ms * each / gpcs for each in rows]
-    return SliceProfile(kind=A100[gpcs], rows=tuple(rows), latency_ms=tuple(latency_ms))
+    return SliceProfile(slice_type=A100[gpcs], rows=tuple(rows), latency_ms=tuple(latency_ms))
 
 
 def model(name: str = "m", sizes: dict[int, float] | str | None = None, **more: object) -> MigModel:

@@ -45,7 +45,9 @@ def check_legal(plan: MigPlan) -> None:
         (geometry,) = mig_geometries(gpu.device.product, gpu.device.memory_mib)
         assert geometry.is_legal(Mig(slice_.profile, slice_.start) for slice_ in gpu.slices)
         counts.update((slice_.model, f"{gpu.device.product}/{slice_.profile}") for slice_ in gpu.slices)
-    assert counts == {(each.name, kind): count for each in plan.models for kind, count in each.slices.items() if count}
+    assert counts == {
+        (each.name, slice_type): count for each in plan.models for slice_type, count in each.slices.items() if count
+    }
     assert plan.gpcs == gpcs_in(plan)
 
 
@@ -88,7 +90,7 @@ def every_count(count: int, gpcs: int) -> Iterator[dict[str, int]]:
 def borne(given_problem: MigProblem, slices: dict[str, dict[str, int]], plan: MigPlan) -> float:
     """The load that counts bear, by model and profile: a linear program over which slice serves which segment."""
     offers = offers_of(given_problem)
-    kinds, loads = offers.kinds, []
+    slice_types, loads = offers.slice_types, []
     for each, its, speeds in zip(given_problem.models, plan.models, offers.speeds, strict=True):
         flows = [
             (segment, speed)
@@ -103,7 +105,7 @@ def borne(given_problem: MigProblem, slices: dict[str, dict[str, int]], plan: Mi
             served[demanded.index(segment), place] = -1
             busy[speeds.index(speed), place] = work_s(each.shares, segment.rows, speed.throughput_rps)
         served[:, -1] = 1
-        have = [slices[each.name].get(kinds[speed.kind].mig.name, 0) for speed in speeds]
+        have = [slices[each.name].get(slice_types[speed.slice_type].mig.name, 0) for speed in speeds]
         result = linprog(
             [*[0.0] * len(flows), -1.0], A_ub=np.vstack([served, busy]), b_ub=[*[0.0] * len(demanded), *have]
         )
@@ -114,11 +116,11 @@ def borne(given_problem: MigProblem, slices: dict[str, dict[str, int]], plan: Mi
 def on_a30(name: str, rng: Random) -> MigModel:
     profiles = tuple(
         SliceProfile(
-            kind=kind,
+            slice_type=slice_type,
             rows=(1, 2, 4, 8),
             latency_ms=tuple(rng.uniform(2, 5) + rng.uniform(1, 4) * rows / gpcs for rows in (1, 2, 4, 8)),
         )
-        for kind, gpcs in (("1g.6gb", 1), ("2g.12gb", 2), ("4g.24gb", 4))
+        for slice_type, gpcs in (("1g.6gb", 1), ("2g.12gb", 2), ("4g.24gb", 4))
     )
     return model(name, {rows: rng.random() for rows in (1, 2, 3, 5, 8)}, profiles=profiles, weight=rng.uniform(0.5, 2))
 
@@ -135,11 +137,11 @@ def test_no_whole_slices_bear_more_than_those_of_the_plan(seed: int) -> None:
     check_legal(plan)
     best = 0.0
     for counts in every_count(2, 8):
-        shares = [range(counts.get(kind, 0) + 1) for kind in ("1g.6gb", "2g.12gb", "4g.24gb")]
+        shares = [range(counts.get(slice_type, 0) + 1) for slice_type in ("1g.6gb", "2g.12gb", "4g.24gb")]
         for first in product(*shares):
             mine = dict(zip(("1g.6gb", "2g.12gb", "4g.24gb"), first, strict=True))
-            slices = {"a": mine, "b": {kind: counts.get(kind, 0) - mine[kind] for kind in mine}}
-            if len(names) == 1 and mine != {kind: counts.get(kind, 0) for kind in mine}:
+            slices = {"a": mine, "b": {slice_type: counts.get(slice_type, 0) - mine[slice_type] for slice_type in mine}}
+            if len(names) == 1 and mine != {slice_type: counts.get(slice_type, 0) for slice_type in mine}:
                 continue
             best = max(best, borne(given_problem, slices, plan))
     wanted = [
@@ -160,7 +162,7 @@ def test_of_counts_that_bear_as_much_the_nearest_to_what_paris_wants_are_taken()
     (only,) = plan.models
     assert min(segment.wanted for segment in only.segments) > 5
     for segment in only.segments:
-        assert only.slices.get(segment.kind, 0) == pytest.approx(segment.wanted, abs=1)
+        assert only.slices.get(segment.slice_type, 0) == pytest.approx(segment.wanted, abs=1)
     assert plan.gpcs == 700
     assert plan.gap is not None
     assert plan.gap <= 0.001
@@ -234,11 +236,15 @@ def test_knees_bound_segments_where_no_slo_is_known_or_they_are_asked_for() -> N
 
 def test_slices_with_too_little_memory_are_not_used() -> None:
     plan = planned(plan_paris, problem(model(memory_mib=8000)))
-    assert {segment.kind for segment in plan.models[0].segments} == {f"A100-40GB/{A100[size]}" for size in (2, 3, 4, 7)}
+    assert {segment.slice_type for segment in plan.models[0].segments} == {
+        f"A100-40GB/{A100[size]}" for size in (2, 3, 4, 7)
+    }
 
 
 def test_memory_that_no_listing_confirmed_is_taken_for_what_is_there_at_least() -> None:
-    measured = tuple(SliceProfile(kind=kind, rows=(1, 32), latency_ms=(6, 80)) for kind in ("2g.45gb", "3g.90gb"))
+    measured = tuple(
+        SliceProfile(slice_type=slice_type, rows=(1, 32), latency_ms=(6, 80)) for slice_type in ("2g.45gb", "3g.90gb")
+    )
     b200 = (GpuPool(product="B200-180GB", count=1),)
     plan = planned(plan_paris, problem(model(profiles=measured, memory_mib=80_000), gpus=b200))
     assert plan.models[0].slices == {"B200-180GB/3g.90gb": 2}
@@ -247,7 +253,7 @@ def test_memory_that_no_listing_confirmed_is_taken_for_what_is_there_at_least() 
 def test_gpus_of_several_products_are_cut_each_by_its_own_geometry() -> None:
     measured = (
         *(sliced(gpcs) for gpcs in A100),
-        SliceProfile(kind="A30-24GB/2g.12gb", rows=(1, 32), latency_ms=(6, 80)),
+        SliceProfile(slice_type="A30-24GB/2g.12gb", rows=(1, 32), latency_ms=(6, 80)),
     )
     pools = (GpuPool(product="A100-40GB", count=1), GpuPool(product="A30-24GB", count=2))
     plan = planned(plan_paris, problem(model(profiles=measured), gpus=pools))
@@ -263,7 +269,7 @@ BAD: list[tuple[MigProblem, str]] = [
         "spends 8 GPCs with slices of 3g.20gb, 7g.40gb: 7 or 9 would do",
     ),
     (
-        problem(model(profiles=(SliceProfile(kind="5g.40gb", rows=(1,), latency_ms=(1,)),))),
+        problem(model(profiles=(SliceProfile(slice_type="5g.40gb", rows=(1,), latency_ms=(1,)),))),
         "'5g.40gb' is no slice of these GPUs: A100-40GB has 1g.5gb",
     ),
     (problem(model(profiles=(sliced(1, 8), sliced(2, 8)))), "its requests have up to 32 rows, measured are .* up to 8"),
@@ -296,7 +302,7 @@ def test_equal_slices_that_there_are_not_are_named() -> None:
 def test_the_budget_of_many_gpus_is_added_up_once() -> None:
     many = problem(count=1000)
     offers = offers_of(many)
-    budget = Budget(many, offers.kinds, offers.usable)
+    budget = Budget(many, offers.slice_types, offers.usable)
     assert budget.most == budget.gpcs == 7000
 
 

@@ -24,7 +24,7 @@ MIXES: tuple[dict[int, float], ...] = (
 def simulated_rps(given: MigProblem, plan: MigPlan, *, seed: int = 7) -> float:
     """What the plan's slices of the first model sustain."""
     offers = offers_of(given)
-    numbers = {kind.name: number for number, kind in enumerate(offers.kinds)}
+    numbers = {slice_type.name: number for number, slice_type in enumerate(offers.slice_types)}
     simulation = SliceSimulation(given.models[0], offers.speeds[0], 3000, seed)
     return simulation.sustained_rps({numbers[name]: count for name, count in plan.models[0].slices.items()})
 
@@ -66,10 +66,10 @@ def test_models_are_judged_by_the_worst_and_large_layouts_in_proportion() -> Non
     both = plan_paris(problem(light, heavy, count=4), time_limit_s=20, progress=unhurried)
     assert [each.rate_rps for each in both.models] == pytest.approx([both.objective, both.objective / 4], abs=0.001)
     given = problem(model(slo_ms=90), count=300)
-    kinds = {kind.mig.name: number for number, kind in enumerate(offers_of(given).kinds)}
+    slice_types = {slice_type.mig.name: number for number, slice_type in enumerate(offers_of(given).slice_types)}
     simulation = SliceSimulation(given.models[0], offers_of(given).speeds[0], 3000, 1)
     few_rps, many_rps = (
-        simulation.sustained_rps({kinds[A100[2]]: count, kinds[A100[7]]: count}) for count in (150, 900)
+        simulation.sustained_rps({slice_types[A100[2]]: count, slice_types[A100[7]]: count}) for count in (150, 900)
     )
     assert many_rps == pytest.approx(6 * few_rps)
 

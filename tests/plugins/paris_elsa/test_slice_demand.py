@@ -31,10 +31,10 @@ def test_the_worked_example_of_figure_8() -> None:
 def test_the_planner_wants_what_figure_8_says() -> None:
     """Through the documents: knees by utilization, latencies as the reverse of throughputs, GPCs 1 and 2 on one GPU."""
     small = SliceProfile(
-        kind="1g.5gb", rows=(1, 2, 3, 4), latency_ms=(25, 50, 75, 100), utilization=(0.5, 0.8, 0.95, 1.0)
+        slice_type="1g.5gb", rows=(1, 2, 3, 4), latency_ms=(25, 50, 75, 100), utilization=(0.5, 0.8, 0.95, 1.0)
     )
     large = SliceProfile(
-        kind="2g.10gb", rows=(1, 2, 3, 4), latency_ms=(20, 30, 100 / 3, 50), utilization=(0.3, 0.5, 0.7, 0.9)
+        slice_type="2g.10gb", rows=(1, 2, 3, 4), latency_ms=(20, 30, 100 / 3, 50), utilization=(0.3, 0.5, 0.7, 0.9)
     )
     example = MigModel(name="m", slo_ms=1000, sizes={1: 20, 2: 20, 3: 40, 4: 20}, profiles=(small, large))
     plan = plan_paris(problem(example, count=1, segments="knees"), time_limit_s=5, progress=unhurried)
@@ -53,7 +53,7 @@ def test_the_planner_wants_what_figure_8_says() -> None:
     ("used", "knee"), [((0.8, 0.9, 1.0), 1), ((0.2, 0.8, 1.0), 2), ((0.1, 0.3, 0.9), 4), ((0.1, 0.4, 0.5), 2)]
 )
 def test_a_knee_is_where_utilization_nears_its_highest(used: tuple[float, ...], knee: int) -> None:
-    profile = SliceProfile(kind="1g.5gb", rows=(1, 2, 4), latency_ms=(1, 2, 4), utilization=used)
+    profile = SliceProfile(slice_type="1g.5gb", rows=(1, 2, 4), latency_ms=(1, 2, 4), utilization=used)
     assert knee_of(profile, utilization=0.8, gain=0.5) == (knee, "utilization")
 
 
@@ -69,7 +69,7 @@ def test_a_knee_is_where_utilization_nears_its_highest(used: tuple[float, ...], 
 def test_without_utilization_a_knee_is_where_more_rows_bring_less_than_half_as_much_again(
     latency_ms: tuple[float, ...], knee: int
 ) -> None:
-    profile = SliceProfile(kind="1g.5gb", rows=(1, 2, 4, 8), latency_ms=latency_ms)
+    profile = SliceProfile(slice_type="1g.5gb", rows=(1, 2, 4, 8), latency_ms=latency_ms)
     assert knee_of(profile, utilization=0.8, gain=0.5) == (knee, "latency")
 
 

@@ -6,22 +6,26 @@ from random import Random
 
 from tidegate.api import PlanningError
 from tidegate_paris_elsa.problem import GpuPool, MigProblem
-from tidegate_paris_elsa.slices import SliceKind
+from tidegate_paris_elsa.slices import SliceType
 
 Cut = tuple[int, ...]
-"""Partition of a GPU: number of slices of each of the problem's kinds."""
+"""Partition of a GPU: number of slices of each of the problem's slice types."""
 
 
-def cuts_of(pool: int, gpus: GpuPool, kinds: Sequence[SliceKind], usable: Sequence[int]) -> tuple[Cut, ...]:
-    """Return the partitions of a GPU of a pool into usable kinds of slices, without room for another slice.
+def cuts_of(pool: int, gpus: GpuPool, slice_types: Sequence[SliceType], usable: Sequence[int]) -> tuple[Cut, ...]:
+    """Return the partitions of a GPU of a pool into usable slice types, without room for another slice.
 
-    `pool`: index of the pool; `gpus`: the pool; `usable`: indexes of the usable kinds.
+    `pool`: index of the pool; `gpus`: the pool; `usable`: indexes of the usable slice types.
     """
-    mine = [kind.mig.name for number, kind in enumerate(kinds) if number in usable and kind.pool == pool]
+    mine = [
+        slice_type.mig.name
+        for number, slice_type in enumerate(slice_types)
+        if number in usable and slice_type.pool == pool
+    ]
     found = set()
     for placed in gpus.geometry.configurations(mine) if mine else ():
         names = Counter(instance.profile for instance in placed)
-        found.add(tuple(names[kind.mig.name] if kind.pool == pool else 0 for kind in kinds))
+        found.add(tuple(names[slice_type.mig.name] if slice_type.pool == pool else 0 for slice_type in slice_types))
     return tuple(sorted(found, reverse=True))
 
 
@@ -42,22 +46,22 @@ def parts_of(cuts: Sequence[Cut]) -> tuple[Cut, ...]:
     return tuple(sorted(found))
 
 
-def spent(cut: Cut, kinds: Sequence[SliceKind]) -> int:
+def spent(cut: Cut, slice_types: Sequence[SliceType]) -> int:
     """Return the number of GPCs of a partition's slices."""
-    return sum(count * kind.gpcs for count, kind in zip(cut, kinds, strict=True))
+    return sum(count * slice_type.gpcs for count, slice_type in zip(cut, slice_types, strict=True))
 
 
 class Budget:
-    """GPC budget of a problem, with slices of given kinds only."""
+    """GPC budget of a problem, with slices of given slice types only."""
 
-    def __init__(self, problem: MigProblem, kinds: Sequence[SliceKind], usable: Sequence[int]) -> None:
-        """Compute the budget of a problem. `usable`: indexes of the kinds of slices that may be used."""
+    def __init__(self, problem: MigProblem, slice_types: Sequence[SliceType], usable: Sequence[int]) -> None:
+        """Compute the budget of a problem. `usable`: indexes of the slice types that may be used."""
         self._problem = problem
-        self._kinds = kinds
-        self.cuts = [cuts_of(number, pool, kinds, usable) for number, pool in enumerate(problem.gpus)]
+        self._slice_types = slice_types
+        self.cuts = [cuts_of(number, pool, slice_types, usable) for number, pool in enumerate(problem.gpus)]
         """The ways to cut a GPU of each pool that leave no room for one more slice."""
-        self._parts = [parts_of(cuts) if cuts else ((0,) * len(kinds),) for cuts in self.cuts]
-        self._sums = [sorted({spent(part, kinds) for part in parts}) for parts in self._parts]
+        self._parts = [parts_of(cuts) if cuts else ((0,) * len(slice_types),) for cuts in self.cuts]
+        self._sums = [sorted({spent(part, slice_types) for part in parts}) for parts in self._parts]
         self._reach = [1]
         """Sums of GPCs that the last n GPUs can use, as bits; bit 0 is always set."""
         for pool in reversed(self._pools()):
@@ -86,7 +90,9 @@ class Budget:
         every = [gpcs for gpcs in range(1, self.most + 1) if self._can_spend(gpcs)]
         below, above = [gpcs for gpcs in every if gpcs < wanted], [gpcs for gpcs in every if gpcs > wanted]
         nearest = " or ".join(map(str, [*below[-1:], *above[:1]])) or "no number at all"
-        names = ", ".join(sorted({kind.mig.name for place, kind in enumerate(self._kinds) if self._is_used(place)}))
+        names = ", ".join(
+            sorted({slice_type.mig.name for place, slice_type in enumerate(self._slice_types) if self._is_used(place)})
+        )
         have = ", ".join(f"{pool.count} {pool.product}" for pool in self._problem.gpus)
         raise PlanningError(
             f"gpcs: no legal layout of {have} spends {wanted} GPCs with slices of {names or 'none'}: {nearest} would do"
@@ -103,11 +109,11 @@ class Budget:
             ways = [
                 part
                 for part in self._parts[pool]
-                if (rest := left - spent(part, self._kinds)) >= 0 and self._reach[after] >> rest & 1
+                if (rest := left - spent(part, self._slice_types)) >= 0 and self._reach[after] >> rest & 1
             ]
             part = rng.choice(ways)
             drawn[pool, part] += 1
-            left -= spent(part, self._kinds)
+            left -= spent(part, self._slice_types)
         return drawn
 
     def _pools(self) -> list[int]:
@@ -117,8 +123,8 @@ class Budget:
     def _can_spend(self, gpcs: int) -> bool:
         return bool(self._reach[-1] >> gpcs & 1)
 
-    def _is_used(self, kind: int) -> bool:
-        return any(cut[kind] for cuts in self.cuts for cut in cuts)
+    def _is_used(self, slice_type: int) -> bool:
+        return any(cut[slice_type] for cuts in self.cuts for cut in cuts)
 
 
 def gpus_cut(problem: MigProblem, chosen: Counter[tuple[int, Cut]]) -> Iterator[tuple[int, int, Cut]]:

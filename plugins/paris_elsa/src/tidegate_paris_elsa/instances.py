@@ -30,7 +30,7 @@ class UnnamedWorker(NamedTuple):
     share: MpsShare
     hosts: tuple[str, ...]
     """Partitions that it hosts, sorted."""
-    kind: str
+    device_class: str
     """Device class that the layout names; empty: derived from device and slice."""
 
 
@@ -115,18 +115,20 @@ class Capacities:
             for part in layout.partitions:
                 tables[part.name].update(part.latency_ms)
         found = {}
-        for name, kinds in tables.items():
-            rows = min(map(len, kinds.values()))
-            found.update({(name, kind): 1000 * rows / table[rows - 1] for kind, table in kinds.items()})
+        for name, device_classes in tables.items():
+            rows = min(map(len, device_classes.values()))
+            found.update(
+                {(name, device_class): 1000 * rows / table[rows - 1] for device_class, table in device_classes.items()}
+            )
         return cls(found)
 
     def of_instance(self, device: Device, part: Instance, seats: Seats) -> dict[str, float]:
         """Return the rows per second of an instance by partition."""
         found: defaultdict[str, float] = defaultdict(float)
         for seat in seats:
-            kind = seat.kind or device.device_class(slice_in(part, seat.share))
+            device_class = seat.device_class or device.device_class(slice_in(part, seat.share))
             for name in seat.hosts:
-                found[name] += self.rows_per_s.get((name, kind), 0.0) / len(seat.hosts)
+                found[name] += self.rows_per_s.get((name, device_class), 0.0) / len(seat.hosts)
         return dict(found)
 
 

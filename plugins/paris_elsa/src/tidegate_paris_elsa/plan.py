@@ -16,10 +16,10 @@ class _Part(BaseModel):
 
 
 class PlannedSegment(_Part):
-    """Number of slices of one kind that PARIS wants for one model."""
+    """Number of slices of one slice type that PARIS wants for one model."""
 
-    kind: str
-    """Name of the kind of slice, e.g. `A100-40GB/3g.20gb`."""
+    slice_type: str
+    """Name of the slice type, e.g. `A100-40GB/3g.20gb`."""
     knee: int
     """Knee B_k: number of rows from which the slice is saturated."""
     knee_from: KneeSource
@@ -38,9 +38,9 @@ class PlannedModel(_Part):
     rate_rps: Amount
     """Requests per second that its slices sustain."""
     slices: dict[str, int]
-    """Number of its slices, by kind."""
+    """Number of its slices, by slice type."""
     segments: tuple[PlannedSegment, ...] = ()
-    """Segments from the slowest kind to the fastest; empty for planners without them."""
+    """Segments from the slowest slice type to the fastest; empty for planners without them."""
 
 
 class PlannedSlice(_Part):
@@ -80,21 +80,21 @@ class MigPlan(Plan):
 
     @property
     def table(self) -> list[dict[str, str]]:
-        """One row for each model and kind of slice."""
+        """One row for each model and slice type."""
         rows = []
         for model in self.models:
-            segments = {segment.kind: segment for segment in model.segments}
-            for kind in [*segments, *(kind for kind in model.slices if kind not in segments)]:
-                segment = segments.get(kind)
+            segments = {segment.slice_type: segment for segment in model.segments}
+            for slice_type in [*segments, *(slice_type for slice_type in model.slices if slice_type not in segments)]:
+                segment = segments.get(slice_type)
                 rows.append(
                     {
                         "model": model.name,
-                        "slices": kind,
+                        "slices": slice_type,
                         "rows": _rows(segment),
                         "knee": "-" if segment is None else f"{segment.knee} by {segment.knee_from}",
                         "R ms": "-" if segment is None else f"{1000 * segment.work_s:.3f}",
                         "wanted": "-" if segment is None else f"{segment.wanted:.2f}",
-                        "count": str(model.slices.get(kind, 0)),
+                        "count": str(model.slices.get(slice_type, 0)),
                     }
                 )
         return rows

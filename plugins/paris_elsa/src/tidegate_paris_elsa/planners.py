@@ -15,9 +15,9 @@ from tidegate_paris_elsa.problem import GpuPool, MigModel, MigProblem, Size
 from tidegate_paris_elsa.program import SizeDemand, SliceCounts, share_out, solve
 from tidegate_paris_elsa.slices import (
     KneeSource,
-    SliceKind,
     SliceOffers,
     SliceSpeed,
+    SliceType,
     instances,
     knee_of,
     offers_of,
@@ -26,28 +26,29 @@ from tidegate_paris_elsa.slices import (
 )
 
 
-def place(problem: MigProblem, kinds: Sequence[SliceKind], counts: SliceCounts) -> tuple[PlannedGpu, ...]:
+def place(problem: MigProblem, slice_types: Sequence[SliceType], counts: SliceCounts) -> tuple[PlannedGpu, ...]:
     """Return the GPUs with slices, those of each pool from the first one on.
 
-    Slices of one kind are dealt to the models in rotation, so the loss of a machine or a GPU affects several models a
+    Slices of one type are dealt to the models in rotation, so the loss of a machine or a GPU affects several models a
     little.
     """
     waiting: defaultdict[int, deque[int]] = defaultdict(deque)
-    for kind in range(len(kinds)):
-        left = +Counter({model: count for (model, its), count in counts.slices.items() if its == kind})
+    for slice_type in range(len(slice_types)):
+        left = +Counter({model: count for (model, its), count in counts.slices.items() if its == slice_type})
         while left:
             for model in sorted(left):
-                waiting[kind].append(model)
+                waiting[slice_type].append(model)
             left -= Counter(dict.fromkeys(left, 1))
     gpus = []
     for pool, number, cut in gpus_cut(problem, counts.cuts):
         owners = {
-            kind: [waiting[kind].popleft() for _ in range(count) if waiting[kind]] for kind, count in enumerate(cut)
+            slice_type: [waiting[slice_type].popleft() for _ in range(count) if waiting[slice_type]]
+            for slice_type, count in enumerate(cut)
         }
-        names = [kinds[kind].mig.name for kind, mine in owners.items() for _ in mine]
+        names = [slice_types[slice_type].mig.name for slice_type, mine in owners.items() for _ in mine]
         placed = problem.gpus[pool].geometry.place(names)
         assert placed is not None, "what is left of a legal cut is legal"
-        by_name = {kinds[kind].mig.name: iter(mine) for kind, mine in owners.items() if mine}
+        by_name = {slice_types[slice_type].mig.name: iter(mine) for slice_type, mine in owners.items() if mine}
         slices = tuple(
             PlannedSlice(
                 profile=instance.profile,
@@ -83,7 +84,7 @@ MAX_SIZE_BUCKETS = 8
 
 @dataclass(frozen=True)
 class _Wish:
-    """Slices that PARIS wants for one model, from the slowest kind to the fastest."""
+    """Slices that PARIS wants for one model, from the slowest slice type to the fastest."""
 
     speeds: Sequence[SliceSpeed]
     segments: Sequence[PlannedSegment]
@@ -119,10 +120,10 @@ def _changed(problem: MigProblem, **changes: object) -> MigProblem:
 def _by_segments(problem: MigProblem, time_limit_s: float, progress: Progress) -> MigPlan:
     """Algorithm 1."""
     offers = offers_of(problem)
-    budget = Budget(problem, offers.kinds, offers.usable)
+    budget = Budget(problem, offers.slice_types, offers.usable)
     wishes = _wishes(problem, offers, budget.gpcs)
     wanted = {
-        (number, speed.kind): segment.wanted
+        (number, speed.slice_type): segment.wanted
         for number, wish in enumerate(wishes)
         for speed, segment in zip(wish.speeds, wish.segments, strict=True)
     }
@@ -137,7 +138,7 @@ def _by_segments(problem: MigProblem, time_limit_s: float, progress: Progress) -
     counts = solve(
         problem, offers, demands, budget, wanted, most_rps=most_rps, time_limit_s=time_limit_s, progress=progress
     )
-    return _plan_of(problem, offers.kinds, counts, [wish.segments for wish in wishes])
+    return _plan_of(problem, offers.slice_types, counts, [wish.segments for wish in wishes])
 
 
 def plan_homogeneous(problem: MigProblem, /, *, time_limit_s: float, progress: Progress) -> MigPlan:
@@ -179,57 +180,57 @@ def plan_random(problem: MigProblem, /, *, time_limit_s: float, progress: Progre
 
 def _drawn(problem: MigProblem, time_limit_s: float, progress: Progress) -> MigPlan:
     every = offers_of(problem)
-    offers = every.only(set.intersection(*({speed.kind for speed in mine} for mine in every.speeds)))
-    drawn = Budget(problem, offers.kinds, offers.usable).draw(Random(problem.seed))
+    offers = every.only(set.intersection(*({speed.slice_type for speed in mine} for mine in every.speeds)))
+    drawn = Budget(problem, offers.slice_types, offers.usable).draw(Random(problem.seed))
     demands = _anywhere(problem, offers)
     counts = share_out(problem, offers, demands, drawn, time_limit_s=time_limit_s, progress=progress)
-    return _plan_of(problem, offers.kinds, counts, [() for _ in problem.models])
+    return _plan_of(problem, offers.slice_types, counts, [() for _ in problem.models])
 
 
 def _homogeneous(problem: MigProblem, size: Size, time_limit_s: float, progress: Progress) -> MigPlan:
     every = offers_of(problem)
     equal = [pool.geometry.plain(size) for pool in problem.gpus]
-    sized = [number for number, kind in enumerate(every.kinds) if kind.mig == equal[kind.pool]]
+    sized = [number for number, slice_type in enumerate(every.slice_types) if slice_type.mig == equal[slice_type.pool]]
     if not sized:
         have = ", ".join(pool.product for pool in problem.gpus)
         raise PlanningError(f"size: {have} have no slices of {size} GPCs: give another size")
     offers = every.only(sized)
     for model, mine in zip(problem.models, offers.speeds, strict=True):
         if not mine:
-            names = ", ".join(every.kinds[number].name for number in sized)
+            names = ", ".join(every.slice_types[number].name for number in sized)
             raise PlanningError(f"model {model.name!r}: it was not measured on {names}: measure it there")
-    budget = Budget(problem, offers.kinds, offers.usable)
+    budget = Budget(problem, offers.slice_types, offers.usable)
     demands = _anywhere(problem, offers)
     counts = solve(problem, offers, demands, budget, {}, time_limit_s=time_limit_s, progress=progress)
-    return _plan_of(problem, offers.kinds, counts, [() for _ in problem.models])
+    return _plan_of(problem, offers.slice_types, counts, [() for _ in problem.models])
 
 
 def _by_sizes(problem: MigProblem, time_limit_s: float, progress: Progress) -> MigPlan:
     """Slices that sustain the most load if every range of sizes may go to all slices on which it is on time."""
     offers = offers_of(problem)
-    budget = Budget(problem, offers.kinds, offers.usable)
+    budget = Budget(problem, offers.slice_types, offers.usable)
     demands = []
     for number, (model, mine) in enumerate(zip(problem.models, offers.speeds, strict=True)):
         for segment in buckets(list(model.shares), MAX_SIZE_BUCKETS):
             limit_ms = None if model.slo_ms is None else model.slo_ms * problem.within
             on_time = [speed for speed in mine if limit_ms is None or speed.latency_ms(segment[1]) <= limit_ms]
             works_s = {
-                speed.kind: work_s(model.shares, segment, speed.throughput_rps) for speed in on_time or mine[-1:]
+                speed.slice_type: work_s(model.shares, segment, speed.throughput_rps) for speed in on_time or mine[-1:]
             }
             demands.append(SizeDemand(number, works_s))
     counts = solve(problem, offers, demands, budget, {}, time_limit_s=time_limit_s, progress=progress)
-    return _plan_of(problem, offers.kinds, counts, [() for _ in problem.models])
+    return _plan_of(problem, offers.slice_types, counts, [() for _ in problem.models])
 
 
 def _wishes(problem: MigProblem, offers: SliceOffers, gpcs: int) -> list[_Wish]:
     """Algorithm 1 for every model, with one C for all of them."""
-    kinds, speeds = offers.kinds, offers.speeds
+    slice_types, speeds = offers.slice_types, offers.speeds
     cut = [_segments(problem, model, mine) for model, mine in zip(problem.models, speeds, strict=True)]
     works = [
         [work_s(model.shares, rows, speed.throughput_rps) for speed, (_, _, rows) in zip(mine, segments, strict=True)]
         for model, mine, segments in zip(problem.models, speeds, cut, strict=True)
     ]
-    sizes = [kinds[speed.kind].gpcs for mine in speeds for speed in mine]
+    sizes = [slice_types[speed.slice_type].gpcs for mine in speeds for speed in mine]
     weighted = [model.weight * work for model, mine in zip(problem.models, works, strict=True) for work in mine]
     wanted = iter(instances(sizes, weighted, gpcs))
     wishes = []
@@ -238,7 +239,7 @@ def _wishes(problem: MigProblem, offers: SliceOffers, gpcs: int) -> list[_Wish]:
         for place_of, (speed, (knee, source, rows)) in enumerate(zip(mine, segments, strict=True)):
             planned.append(
                 PlannedSegment(
-                    kind=kinds[speed.kind].name,
+                    slice_type=slice_types[speed.slice_type].name,
                     knee=knee,
                     knee_from=source,
                     rows=rows,
@@ -246,7 +247,7 @@ def _wishes(problem: MigProblem, offers: SliceOffers, gpcs: int) -> list[_Wish]:
                     wanted=next(wanted),
                 )
             )
-            larger = {each.kind: work_s(model.shares, rows, each.throughput_rps) for each in mine[place_of:]}
+            larger = {each.slice_type: work_s(model.shares, rows, each.throughput_rps) for each in mine[place_of:]}
             if works[number][place_of] > 0:
                 demands.append(SizeDemand(number, larger))
         wishes.append(_Wish(mine, planned, demands))
@@ -256,7 +257,7 @@ def _wishes(problem: MigProblem, offers: SliceOffers, gpcs: int) -> list[_Wish]:
 def _segments(
     problem: MigProblem, model: MigModel, speeds: Sequence[SliceSpeed]
 ) -> list[tuple[int, KneeSource, tuple[int, int]]]:
-    """(B_k, what it was found by, the segment) of every kind. Raises PlanningError where large ones are always late."""
+    """(B_k, its source, the segment) of every slice type. Raises PlanningError where large ones are always late."""
     knees: list[tuple[int, KneeSource]] = []
     most_rows = model.most_rows
     for speed in speeds:
@@ -277,11 +278,11 @@ def _segments(
 
 
 def _anywhere(problem: MigProblem, offers: SliceOffers) -> list[SizeDemand]:
-    """All requests of each model, on any kind."""
+    """All requests of each model, on any slice type."""
     return [
         SizeDemand(
             number,
-            {speed.kind: work_s(model.shares, (1, model.most_rows), speed.throughput_rps) for speed in mine},
+            {speed.slice_type: work_s(model.shares, (1, model.most_rows), speed.throughput_rps) for speed in mine},
         )
         for number, (model, mine) in enumerate(zip(problem.models, offers.speeds, strict=True))
     ]
@@ -299,14 +300,19 @@ def _is_on_time(problem: MigProblem, plan: MigPlan) -> bool:
 
 
 def _plan_of(
-    problem: MigProblem, kinds: Sequence[SliceKind], counts: SliceCounts, segments: Sequence[Sequence[PlannedSegment]]
+    problem: MigProblem,
+    slice_types: Sequence[SliceType],
+    counts: SliceCounts,
+    segments: Sequence[Sequence[PlannedSegment]],
 ) -> MigPlan:
     models = tuple(
         PlannedModel(
             name=model.name,
             rate_rps=round(counts.load * model.weight, 3),
             slices={
-                kind.name: count for place, kind in enumerate(kinds) if (count := counts.slices.get((number, place), 0))
+                slice_type.name: count
+                for place, slice_type in enumerate(slice_types)
+                if (count := counts.slices.get((number, place), 0))
             },
             segments=tuple(segments[number]),
         )
@@ -315,7 +321,7 @@ def _plan_of(
     return MigPlan(
         objective=counts.load,
         bound=counts.bound,
-        gpcs=sum(count * kinds[kind].gpcs for (_, kind), count in counts.slices.items()),
+        gpcs=sum(count * slice_types[slice_type].gpcs for (_, slice_type), count in counts.slices.items()),
         models=models,
-        gpus=place(problem, kinds, counts),
+        gpus=place(problem, slice_types, counts),
     )

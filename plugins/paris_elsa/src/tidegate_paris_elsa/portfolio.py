@@ -24,7 +24,7 @@ class SliceSimulation:
     def __init__(self, model: MigModel, speeds: Sequence[SliceSpeed], requests: int, seed: int) -> None:
         """Draw the requests.
 
-        `model`: it has an SLO. `speeds`: latencies by kind of slice, slowest first. `requests`: their number; `seed`:
+        `model`: it has an SLO. `speeds`: latencies by slice type, slowest first. `requests`: their number; `seed`:
         of sizes and arrivals.
         """
         assert model.slo_ms is not None, "without one nothing is late"
@@ -33,20 +33,23 @@ class SliceSimulation:
         self._slo_s = model.slo_ms / 1000
         self._arrivals = list(accumulate(rng.expovariate(1.0) for _ in range(requests)))
         """Arrivals at one request per second."""
-        self._kinds = [speed.kind for speed in speeds]
+        self._slice_types = [speed.slice_type for speed in speeds]
         tables = [_rising_s(speed, sorted(model.shares)) for speed in speeds]
         self._works_s = [[table[each] for table in tables] for each in rows]
-        """Latency of each request in seconds, by position of the kind."""
+        """Latency of each request in seconds, by position of the slice type."""
         self._mean_s = [sum(works) / requests for works in zip(*self._works_s, strict=True)]
 
     def sustained_rps(self, slices: Mapping[int, int]) -> float:
         """Return the highest rate at which at most `LATE_FRACTION` of the requests are late or dropped.
 
-        `slices`: number by kind of slice.
+        `slices`: number by slice type.
         """
         total = sum(slices.values())
         scale = min(1.0, MAX_SIMULATED_SLICES / total)
-        counts = [max(1, round(scale * slices[kind])) if slices.get(kind) else 0 for kind in self._kinds]
+        counts = [
+            max(1, round(scale * slices[slice_type])) if slices.get(slice_type) else 0
+            for slice_type in self._slice_types
+        ]
         scale = sum(counts) / total
         low_rps, high_rps = 0.0, 2 * sum(count / mean_s for count, mean_s in zip(counts, self._mean_s, strict=True))
         while high_rps - low_rps > RATE_PRECISION * high_rps:
@@ -132,7 +135,7 @@ def _loads(problem: MigProblem, plans: Mapping[str, MigPlan], requests: int, *, 
     A model without an SLO has what its plan says.
     """
     offers = offers_of(problem.model_copy(update={"gpcs": None}))
-    number_of = {kind.name: number for number, kind in enumerate(offers.kinds)}
+    number_of = {slice_type.name: number for number, slice_type in enumerate(offers.slice_types)}
     loads = {method: float("inf") for method in plans}
     for place, (model, speeds) in enumerate(zip(problem.models, offers.speeds, strict=True)):
         simulated = SliceSimulation(model, speeds, requests, seed) if model.slo_ms is not None else None

@@ -63,9 +63,9 @@ class GpuPool(_Part):
 
 
 class SliceProfile(_Part):
-    """Measured latency of a model on one kind of slice."""
+    """Measured latency of a model on one slice type."""
 
-    kind: Name = Field(description="MIG profile, `3g.20gb`, or with its product, `A100-40GB/3g.20gb`")
+    slice_type: Name = Field(description="MIG profile, `3g.20gb`, or with its product, `A100-40GB/3g.20gb`")
     rows: tuple[Rows, ...] = Field(min_length=1, description="Measured numbers of rows, ascending")
     latency_ms: tuple[Latency, ...] = Field(description="Latency in ms of a request with each of these numbers of rows")
     utilization: tuple[Amount, ...] | None = Field(
@@ -109,8 +109,8 @@ class MigModel(_Part):
         if isinstance(self.sizes, dict):
             _check_sizes(self.name, self.sizes)
         if not isinstance(self.profiles, str):
-            kinds = [profile.kind for profile in self.profiles]
-            if doubles := sorted({kind for kind in kinds if kinds.count(kind) > 1}):
+            slice_types = [profile.slice_type for profile in self.profiles]
+            if doubles := sorted({slice_type for slice_type in slice_types if slice_types.count(slice_type) > 1}):
                 raise ValueError(f"profiles: {doubles[0]!r} is listed twice")
         return self
 
@@ -133,9 +133,9 @@ class MigModel(_Part):
 
     @cached_property
     def measured(self) -> tuple[SliceProfile, ...]:
-        """Profiles by kind of slice; medians for those of a file. Raises PlanningError.
+        """Profiles by slice type; medians for those of a file. Raises PlanningError.
 
-        If only some shapes were measured on a kind, each number of rows has the latency of the slowest of them.
+        If only some shapes were measured on a slice type, each number of rows has the latency of the slowest of them.
         """
         if not isinstance(self.profiles, str):
             return self.profiles
@@ -143,20 +143,20 @@ class MigModel(_Part):
             file = read_profiles(Path(self.profiles))
         except ProfileFileError as error:
             raise PlanningError(str(error)) from error
-        by_kind: dict[str, list[ModelProfile]] = {}
+        by_slice_type: dict[str, list[ModelProfile]] = {}
         for profile in file.profiles:
             if profile.model == self.name:
-                by_kind.setdefault(profile.device_class, []).append(profile)
-        return tuple(filter(None, (_slowest(kind, mine) for kind, mine in by_kind.items())))
+                by_slice_type.setdefault(profile.device_class, []).append(profile)
+        return tuple(filter(None, (_slowest(slice_type, mine) for slice_type, mine in by_slice_type.items())))
 
 
-def _slowest(kind: str, profiles: Sequence[ModelProfile]) -> SliceProfile | None:
+def _slowest(slice_type: str, profiles: Sequence[ModelProfile]) -> SliceProfile | None:
     """The profile without a shape, else the slowest of those with one; None where they have no rows in common."""
     chosen = [profile for profile in profiles if not profile.shape] or profiles
     tables = [{point.rows: point.median_ms for point in profile.points} for profile in chosen]
     rows = sorted(set.intersection(*map(set, tables)))
     latency_ms = tuple(max(table[each] for table in tables) for each in rows)
-    return SliceProfile(kind=kind, rows=tuple(rows), latency_ms=latency_ms) if rows else None
+    return SliceProfile(slice_type=slice_type, rows=tuple(rows), latency_ms=latency_ms) if rows else None
 
 
 class MigProblem(VersionedDocument):
@@ -240,13 +240,13 @@ def problem_of(demand: Demand) -> MigProblem:
 
 def _measured(model: DemandedModel, products: list[str]) -> tuple[SliceProfile, ...]:
     found = tuple(
-        SliceProfile(kind=kind, rows=tuple(range(1, len(table) + 1)), latency_ms=table)
-        for kind, table in model.latency_ms.items()
-        if kind.partition("/")[0] in products and "/" in kind
+        SliceProfile(slice_type=slice_type, rows=tuple(range(1, len(table) + 1)), latency_ms=table)
+        for slice_type, table in model.latency_ms.items()
+        if slice_type.partition("/")[0] in products and "/" in slice_type
     )
     if not found:
         raise PlanningError(
-            f"{model.name!r} was not measured on slices of {products[0]}: add profiles by kind, such as "
+            f"{model.name!r} was not measured on slices of {products[0]}: add profiles by slice type, such as "
             f"{products[0]}/{mig_geometries(products[0], None)[0].profiles[0].name}, "
             "with `tidegate profile --device-class`"
         )

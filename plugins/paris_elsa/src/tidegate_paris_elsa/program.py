@@ -1,4 +1,4 @@
-"""The integer program: number of slices of each kind for each model, and the partition of every GPU, solved by HiGHS.
+"""The integer program: number of slices of each type for each model, and the partition of every GPU, solved by HiGHS.
 
 PARIS does not define how fractional slices become whole ones that fit GPUs. Here whole slices sustain as much as
 possible of the load that the fractional ones would; a segment may also be served by larger slices, as ELSA does. Among
@@ -36,19 +36,19 @@ class SizeDemand:
 
     model: int
     works_s: Mapping[int, float]
-    """Seconds of a slice for each request of the model of any size, by index of a kind that may serve them."""
+    """Seconds of a slice for each request of the model of any size, by index of a slice type that may serve them."""
 
 
 @dataclass(frozen=True)
 class SliceCounts:
-    """Number of slices of each kind for each model."""
+    """Number of slices of each slice type for each model."""
 
     load: float
     """Rate that every model gets, in requests per second relative to its weight."""
     bound: float | None
     """Bound of the load; None: unknown."""
     slices: Mapping[tuple[int, int], int]
-    """Number of slices by (model, kind)."""
+    """Number of slices by (model, slice type)."""
     cuts: Counter[tuple[int, Cut]]
     """Number of GPUs by (pool, partition); they may have more slices than are needed."""
 
@@ -60,7 +60,7 @@ Row = tuple[dict[int, float], float, float]
 class Program:
     """Integer program for the numbers of slices.
 
-    Variables in order: load; slices by (model, kind); GPUs by (pool, partition); loads by (demand, kind).
+    Variables in order: load; slices by (model, slice type); GPUs by (pool, partition); loads by (demand, slice type).
     """
 
     def __init__(
@@ -76,28 +76,35 @@ class Program:
     ) -> None:
         """Create the program.
 
-        `offers`: kinds of slices with latencies; `demands`: requests to serve; `cuts`: allowed (pool, partition) pairs;
+        `offers`: slice types with latencies; `demands`: requests to serve; `cuts`: allowed (pool, partition) pairs;
         `gpcs`: GPCs to use. `most_of_each`: maximum number of GPUs of each pair. `most_rps`: maximum load that is
         useful.
         """
         self._problem = problem
-        self._kinds = offers.kinds
+        self._slice_types = offers.slice_types
         self._cuts = cuts
         self._most_of_each = most_of_each
         self._gpcs = gpcs
-        usable = sorted({kind for _, cut in cuts for kind, count in enumerate(cut) if count})
+        usable = sorted({slice_type for _, cut in cuts for slice_type, count in enumerate(cut) if count})
         self._slices = [
-            (number, speed.kind) for number, mine in enumerate(offers.speeds) for speed in mine if speed.kind in usable
+            (number, speed.slice_type)
+            for number, mine in enumerate(offers.speeds)
+            for speed in mine
+            if speed.slice_type in usable
         ]
         self._flows = [
-            (number, kind) for number, demand in enumerate(demands) for kind in demand.works_s if kind in usable
+            (number, slice_type)
+            for number, demand in enumerate(demands)
+            for slice_type in demand.works_s
+            if slice_type in usable
         ]
         self._first_cut = 1 + len(self._slices)
         self._first_flow = self._first_cut + len(cuts)
         self._size = self._first_flow + len(self._flows)
         weights = [model.weight for model in problem.models]
         self._unit_rps = gpcs / sum(
-            weights[demand.model] * min(work * self._kinds[kind].gpcs for kind, work in demand.works_s.items())
+            weights[demand.model]
+            * min(work * self._slice_types[slice_type].gpcs for slice_type, work in demand.works_s.items())
             for demand in demands
         )
         """The load that parts of slices would bear: of its size are all loads, which is what solvers like."""
@@ -107,7 +114,7 @@ class Program:
     def search(self, wanted: Mapping[tuple[int, int], float], time_limit_s: float, progress: Progress) -> SliceCounts:
         """Return the counts with the highest load, and among them the nearest to `wanted`, weighted by GPCs.
 
-        `wanted`: slices by (model, kind). `time_limit_s`: seconds to search. Raises PlanningError if there is no
+        `wanted`: slices by (model, slice type). `time_limit_s`: seconds to search. Raises PlanningError if there is no
         solution.
         """
         goal = np.zeros(self._size)
@@ -144,9 +151,9 @@ class Program:
         """The counts that differ least, of those that bear as much: one more variable for each difference."""
         goal = np.zeros(self._size + len(self._slices))
         rows: list[Row] = [*self._rows, ({0: 1.0}, load * (1 - LOAD_TOLERANCE), np.inf)]
-        for place, (model, kind) in enumerate(self._slices):
-            ideal, count, far = wanted.get((model, kind), 0.0), 1 + place, self._size + place
-            goal[far] = self._kinds[kind].gpcs
+        for place, (model, slice_type) in enumerate(self._slices):
+            ideal, count, far = wanted.get((model, slice_type), 0.0), 1 + place, self._size + place
+            goal[far] = self._slice_types[slice_type].gpcs
             rows += [({far: 1.0, count: -1.0}, -ideal, np.inf), ({far: 1.0, count: 1.0}, ideal, np.inf)]
         return self._run(goal, rows, 1e-4, time_limit_s)
 
@@ -155,10 +162,10 @@ class Program:
         rows: list[Row] = []
         busy: dict[tuple[int, int], dict[int, float]] = {key: {1 + n: -1.0} for n, key in enumerate(self._slices)}
         of_demand: list[dict[int, float]] = [{0: -1.0} for _ in demands]
-        for place, (number, kind) in enumerate(self._flows, start=self._first_flow):
+        for place, (number, slice_type) in enumerate(self._flows, start=self._first_flow):
             demand = demands[number]
             of_demand[number][place] = 1.0
-            busy[demand.model, kind][place] = demand.works_s[kind] * weights[demand.model] * self._unit_rps
+            busy[demand.model, slice_type][place] = demand.works_s[slice_type] * weights[demand.model] * self._unit_rps
         rows += [(row, 0.0, np.inf) for row in of_demand]
         rows += [(row, -np.inf, 0.0) for row in busy.values()]
         return rows
@@ -166,9 +173,11 @@ class Program:
     def _cut(self) -> list[Row]:
         """GPUs are cut into no fewer slices than there are, and there are no more GPUs."""
         rows: list[Row] = []
-        for kind in range(len(self._kinds)):
-            there = {self._first_cut + n: -float(cut[kind]) for n, (_, cut) in enumerate(self._cuts) if cut[kind]}
-            used = {1 + place: 1.0 for place, (_, its) in enumerate(self._slices) if its == kind}
+        for slice_type in range(len(self._slice_types)):
+            there = {
+                self._first_cut + n: -float(cut[slice_type]) for n, (_, cut) in enumerate(self._cuts) if cut[slice_type]
+            }
+            used = {1 + place: 1.0 for place, (_, its) in enumerate(self._slices) if its == slice_type}
             if used:
                 rows.append(({**there, **used}, -np.inf, 0.0))
         for number, pool in enumerate(self._problem.gpus):
@@ -179,7 +188,11 @@ class Program:
 
     def _spent(self) -> Row:
         gpcs = float(self._gpcs)
-        return {1 + n: float(self._kinds[kind].gpcs) for n, (_, kind) in enumerate(self._slices)}, gpcs, gpcs
+        return (
+            {1 + n: float(self._slice_types[slice_type].gpcs) for n, (_, slice_type) in enumerate(self._slices)},
+            gpcs,
+            gpcs,
+        )
 
     def _run(self, goal: NDArray[np.float64], rows: Sequence[Row], gap: float, time_limit_s: float) -> "_Answer":
         places = [(number, place, value) for number, (row, _, _) in enumerate(rows) for place, value in row.items()]
@@ -227,9 +240,9 @@ def solve(
     time_limit_s: float,
     progress: Progress,
 ) -> SliceCounts:
-    """Return the slices of a problem and the partitions of its GPUs, nearest to `wanted`, by (model, kind).
+    """Return the slices of a problem and the partitions of its GPUs, nearest to `wanted`, by (model, slice type).
 
-    `offers`: kinds of slices with latencies; `demands`: requests to serve. `most_rps`: load that the wanted slices
+    `offers`: slice types with latencies; `demands`: requests to serve. `most_rps`: load that the wanted slices
     would sustain; more is not useful. `time_limit_s`: seconds to search. Raises PlanningError if there is no solution.
     """
     cuts = [(pool, cut) for pool, mine in enumerate(budget.cuts) for cut in mine]
@@ -252,7 +265,7 @@ def share_out(
     `cuts`: number of GPUs by (pool, partition); `time_limit_s`: seconds to search. Raises PlanningError.
     """
     once = [(pool, tuple(count * number for number in cut)) for (pool, cut), count in cuts.items()]
-    gpcs = sum(spent(cut, offers.kinds) for _, cut in once)
+    gpcs = sum(spent(cut, offers.slice_types) for _, cut in once)
     program = Program(problem, offers, demands, once, gpcs, most_of_each=[1] * len(once))
     counts = program.search({}, time_limit_s, progress)
     return SliceCounts(counts.load, counts.bound, counts.slices, cuts)

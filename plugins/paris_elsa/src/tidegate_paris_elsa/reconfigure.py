@@ -37,7 +37,7 @@ def rates_borne(problem: MigProblem, layout: Layout) -> dict[str, float]:
     """Return {model: requests per second} at the highest load, relative to the models' weights, that the slices
     sustain.
 
-    Every request may go to any slice on which it is on time; if it is on time on no measured kind, to the fastest one.
+    Every request may go to any slice on which it is on time; if it is on time on no measured one, to the fastest.
     Raises PlanningError for a model that was not measured, or on none of its slices.
     """
     offers = offers_of(problem.model_copy(update={"gpcs": None}))
@@ -45,22 +45,22 @@ def rates_borne(problem: MigProblem, layout: Layout) -> dict[str, float]:
     model_of = {part.name: part.model for part in layout.partitions}
     for worker in layout.workers:
         for name in worker.hosts:
-            # A kind that the layout names is not what the problem calls it.
+            # A slice type that the layout names is not what the problem calls it.
             workers[model_of[name]][worker.device.device_class(worker.slice)] += 1 / len(worker.hosts)
     load = min(
-        _borne_rps(model, offers, speeds, workers[model.name]) / model.weight
+        _sustained_rps(model, offers, speeds, workers[model.name]) / model.weight
         for model, speeds in zip(problem.models, offers.speeds, strict=True)
     )
     return {model.name: load * model.weight for model in problem.models}
 
 
-def _borne_rps(
+def _sustained_rps(
     model: MigModel, offers: SliceOffers, speeds: Sequence[SliceSpeed], workers: Mapping[str, float]
 ) -> float:
     """A linear program: what goes where, and how many times a second all sizes can come in their shares."""
-    mine = [speed for speed in speeds if workers.get(offers.kinds[speed.kind].name)]
+    mine = [speed for speed in speeds if workers.get(offers.slice_types[speed.slice_type].name)]
     if not mine and workers:
-        known = ", ".join(offers.kinds[speed.kind].name for speed in speeds)
+        known = ", ".join(offers.slice_types[speed.slice_type].name for speed in speeds)
         raise PlanningError(
             f"problem: model {model.name!r} was measured on {known}, and the layout has it on "
             f"{', '.join(sorted(workers))}: name products in both alike, or measure it there"
@@ -78,8 +78,8 @@ def _borne_rps(
     for column, (rows, place) in enumerate(flows):
         served[sizes.index(rows), column] = -1.0
         busy[place, column] = model.shares[rows] / mine[place].throughput_rps(rows)
-    have = [workers[offers.kinds[speed.kind].name] for speed in mine]
-    # In units of what the fastest kind would bear, since solvers like numbers near 1.
+    have = [workers[offers.slice_types[speed.slice_type].name] for speed in mine]
+    # In units of what the fastest slice type would sustain, since solvers like numbers near 1.
     unit_rps = sum(have) / min(busy[place].sum() or np.inf for place in range(len(mine)))
     result = linprog(
         [*[0.0] * len(flows), -1.0],
@@ -91,7 +91,7 @@ def _borne_rps(
 
 
 def _allowed(model: MigModel, speeds: Sequence[SliceSpeed], rows: int) -> Sequence[SliceSpeed]:
-    """The kinds on which so many rows are on time; else the last, which is the fastest."""
+    """The slice types on which so many rows are on time; else the last, which is the fastest."""
     if model.slo_ms is None:
         return speeds
     return [speed for speed in speeds if speed.latency_ms(rows) <= model.slo_ms] or speeds[-1:]
@@ -348,8 +348,10 @@ class _Changes:
                     name = known or _free_name(device, part, taken)
                     taken.add(name)
                     its = slice_in(part, seat.share)
-                    kind = seat.kind or None
-                    mine.append(LayoutWorker(name=name, device=device, slice=its, device_class=kind, hosts=seat.hosts))
+                    device_class = seat.device_class or None
+                    mine.append(
+                        LayoutWorker(name=name, device=device, slice=its, device_class=device_class, hosts=seat.hosts)
+                    )
                 found.setdefault(device, {})[part] = tuple(mine)
         return found
 

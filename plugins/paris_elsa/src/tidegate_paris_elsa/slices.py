@@ -58,7 +58,7 @@ MIB_PER_GIB = 1024
 
 
 @dataclass(frozen=True)
-class SliceKind:
+class SliceType:
     """One size of slices of one pool of GPUs."""
 
     pool: int
@@ -79,10 +79,10 @@ class SliceKind:
 
 @dataclass(frozen=True)
 class SliceSpeed:
-    """Latency of a model on one kind of slice."""
+    """Latency of a model on one slice type."""
 
-    kind: int
-    """Index of the kind of slice."""
+    slice_type: int
+    """Index of the slice type."""
     profile: SliceProfile
 
     def latency_ms(self, rows: int) -> float:
@@ -102,25 +102,27 @@ class SliceSpeed:
 class SliceOffers:
     """Slices that the GPUs of a problem offer, with the latency of the models."""
 
-    kinds: Sequence[SliceKind]
-    """Every kind of slice of the GPUs."""
+    slice_types: Sequence[SliceType]
+    """Every slice type of the GPUs."""
     speeds: Sequence[Sequence[SliceSpeed]]
-    """Latencies on the kinds that can serve every request of a model, by model; slowest first for its largest
+    """Latencies on the slice types that can serve every request of a model, by model; slowest first for its largest
     requests.
     """
 
     @property
     def usable(self) -> list[int]:
-        """Indexes of the kinds that can serve any model."""
-        return sorted({speed.kind for mine in self.speeds for speed in mine})
+        """Indexes of the slice types that can serve any model."""
+        return sorted({speed.slice_type for mine in self.speeds for speed in mine})
 
     def only(self, usable: Container[int]) -> "SliceOffers":
-        """Return the offers restricted to the kinds `usable`, by index."""
-        return SliceOffers(self.kinds, [[speed for speed in mine if speed.kind in usable] for mine in self.speeds])
+        """Return the offers restricted to the slice types `usable`, by index."""
+        return SliceOffers(
+            self.slice_types, [[speed for speed in mine if speed.slice_type in usable] for mine in self.speeds]
+        )
 
     def by_name(self, model: int) -> dict[str, SliceSpeed]:
-        """Return the latencies of a model by name of the kind."""
-        return {self.kinds[speed.kind].name: speed for speed in self.speeds[model]}
+        """Return the latencies of a model by name of the slice type."""
+        return {self.slice_types[speed.slice_type].name: speed for speed in self.speeds[model]}
 
 
 def offers_of(problem: MigProblem) -> SliceOffers:
@@ -128,38 +130,38 @@ def offers_of(problem: MigProblem) -> SliceOffers:
 
     Raises PlanningError if a model fits none, or if a profile names a slice that no GPU has.
     """
-    kinds = _kinds_of(problem)
-    most = problem.gpcs or max(kind.gpcs for kind in kinds)
-    offers = SliceOffers(kinds, [_speeds_of(problem, kinds, model) for model in problem.models])
-    within = offers.only([number for number, kind in enumerate(kinds) if kind.gpcs <= most])
+    slice_types = _slice_types_of(problem)
+    most = problem.gpcs or max(slice_type.gpcs for slice_type in slice_types)
+    offers = SliceOffers(slice_types, [_speeds_of(problem, slice_types, model) for model in problem.models])
+    within = offers.only([number for number, slice_type in enumerate(slice_types) if slice_type.gpcs <= most])
     for model, mine in zip(problem.models, within.speeds, strict=True):
         if not mine:
             raise PlanningError(f"gpcs: {most} are fewer than any slice has on which model {model.name!r} was measured")
     return within
 
 
-def _kinds_of(problem: MigProblem) -> tuple[SliceKind, ...]:
+def _slice_types_of(problem: MigProblem) -> tuple[SliceType, ...]:
     return tuple(
-        SliceKind(number, pool.product, profile)
+        SliceType(number, pool.product, profile)
         for number, pool in enumerate(problem.gpus)
         for profile in pool.geometry.profiles
     )
 
 
-def _speeds_of(problem: MigProblem, kinds: Sequence[SliceKind], model: MigModel) -> tuple[SliceSpeed, ...]:
+def _speeds_of(problem: MigProblem, slice_types: Sequence[SliceType], model: MigModel) -> tuple[SliceSpeed, ...]:
     if not isinstance(model.profiles, str):
-        _check_known(problem, kinds, model)
-    by_kind = {profile.kind: profile for profile in model.measured}
+        _check_known(problem, slice_types, model)
+    by_slice_type = {profile.slice_type: profile for profile in model.measured}
     most_rows = model.most_rows
     found, too_short, too_small = [], [], []
-    for number, kind in enumerate(kinds):
-        profile = by_kind.get(kind.name) or by_kind.get(kind.mig.name)
+    for number, slice_type in enumerate(slice_types):
+        profile = by_slice_type.get(slice_type.name) or by_slice_type.get(slice_type.mig.name)
         if profile is None:
             continue
         if profile.rows[-1] < most_rows:
-            too_short.append(f"{kind.name} up to {profile.rows[-1]}")
-        elif model.memory_mib and kind.mig.memory_gib * MIB_PER_GIB < model.memory_mib:
-            too_small.append(f"{kind.name} has {kind.mig.memory_gib * MIB_PER_GIB:.0f}")
+            too_short.append(f"{slice_type.name} up to {profile.rows[-1]}")
+        elif model.memory_mib and slice_type.mig.memory_gib * MIB_PER_GIB < model.memory_mib:
+            too_small.append(f"{slice_type.name} has {slice_type.mig.memory_gib * MIB_PER_GIB:.0f}")
         else:
             found.append(SliceSpeed(number, profile))
     if not found:
@@ -167,19 +169,19 @@ def _speeds_of(problem: MigProblem, kinds: Sequence[SliceKind], model: MigModel)
             *([f"its requests have up to {most_rows} rows, measured are {', '.join(too_short)}"] if too_short else []),
             *([f"it takes {model.memory_mib:g} MiB, {', '.join(too_small)}"] if too_small else []),
         ]
-        have = ", ".join(kind.name for kind in kinds)
+        have = ", ".join(slice_type.name for slice_type in slice_types)
         raise PlanningError(
             f"model {model.name!r}: no slice can serve it: {'; '.join(whats)}: measure more, or plan for smaller ones"
             if whats
             else f"model {model.name!r}: it was not measured on any slice of these GPUs, which have {have}: "
             "`tidegate profile --device-class` measures it on one"
         )
-    return tuple(sorted(found, key=lambda speed: (-speed.latency_ms(most_rows), kinds[speed.kind].gpcs)))
+    return tuple(sorted(found, key=lambda speed: (-speed.latency_ms(most_rows), slice_types[speed.slice_type].gpcs)))
 
 
-def _check_known(problem: MigProblem, kinds: Sequence[SliceKind], model: MigModel) -> None:
-    known = {kind.name for kind in kinds} | {kind.mig.name for kind in kinds}
-    if strangers := [profile.kind for profile in model.measured if profile.kind not in known]:
+def _check_known(problem: MigProblem, slice_types: Sequence[SliceType], model: MigModel) -> None:
+    known = {slice_type.name for slice_type in slice_types} | {slice_type.mig.name for slice_type in slice_types}
+    if strangers := [profile.slice_type for profile in model.measured if profile.slice_type not in known]:
         raise PlanningError(
             f"model {model.name!r}: {strangers[0]!r} is no slice of these GPUs: {'; '.join(map(_offers, problem.gpus))}"
         )
