@@ -9,7 +9,7 @@ from bench.call_path import live
 from tidegate_proxy.tritons.embedded.install import SUPPORTED_PYTHONS
 
 MOST_FILES, MOST_OF_THE_PROXY = 45, 22
-"""What was reached; it may become less."""
+"""The aims of the layout; 44 and 22 were reached."""
 
 
 @pytest.mark.slow

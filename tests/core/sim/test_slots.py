@@ -29,7 +29,7 @@ from tidegate.sim.replay import replay
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.sim.true_latency import SimulatedWorker, TrueLatency
 from tidegate.toolkit import FirstComeFirstServed
-from tidegate.toolkit.idle_workers import IdleWorkers
+from tidegate.toolkit.queueing import IdleWorkers
 from tidegate.workload import PolicyChoice, Scenario
 
 PLUGINS = Plugins.installed()

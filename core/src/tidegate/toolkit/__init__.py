@@ -1,7 +1,7 @@
 """Building blocks of policies: queues, idle workers, batch formation, batch targets. Using them is optional.
 
-queueing      one queue for each queue key: the base of most policies (BEGIN HERE)
-idle_workers  workers that are idle, or about to be
+queueing      one queue for each queue key, and the workers that are idle, or about to be: the base of most policies
+              (BEGIN HERE)
 gathering     batch formation: the requests of a queue that would run together if a batch started now
 batch_target  the batch size that the load needs
 first_come    first come, first served: the simplest policy
@@ -11,8 +11,7 @@ stage_graph   graphs of stages with one deadline (ensembles): the deadline of ea
 from tidegate.toolkit.batch_target import ArrivalRate, BatchTarget, staggered_target
 from tidegate.toolkit.first_come import FirstComeFirstServed
 from tidegate.toolkit.gathering import FormedBatch, Gathering
-from tidegate.toolkit.idle_workers import IdleWorkers
-from tidegate.toolkit.queueing import QueueingPolicy, RequestQueue
+from tidegate.toolkit.queueing import IdleWorkers, QueueingPolicy, RequestQueue
 
 __all__ = [
     "ArrivalRate",
