@@ -1,7 +1,7 @@
 """Regret of using Tidegate: random scenarios, simulated.
 
     python -m bench.no_regret [--count N] [--seed S] [--requests N] [--jobs N] [--json FILE] [--again FILE]
-                              [--only N ...] [--tight] [--near]
+                              [--only N ...] [--tight] [--near] [--learn S]
     python -m bench.no_regret --attacks [--count SEEDS] [--jobs N] [--json FILE]
 
 Scenarios are drawn at random (`bench/no_regret/workloads.py`): workers, models, gain of batching, shapes, jitter,
@@ -11,8 +11,9 @@ model, the best of sixteen settings in hindsight. Tidegate has a network latency
 batcher none; the same settings run as policies of Tidegate, too (`away`). Every other scenario is tight: few workers
 with variable latencies, as a GPU of a busy host has, and short SLOs. `--near` draws neither network latency nor tight
 scenarios; `--tight` draws only tight ones. Samples of seeds 1 to 9 are for tuning, other seeds for judging. `--again`
-takes figures from a file of `--json`, and runs only the default policy and contenders without figures. `--attacks` runs
-adversarial traffic (`bench/no_regret/adversarial_workloads.py`).
+takes figures from a file of `--json`, and runs only the default policy and contenders without figures. `--learn` adds
+`policy: auto`, and as many seconds before the window in which it learns; scenarios take longer by those. `--attacks`
+runs adversarial traffic (`bench/no_regret/adversarial_workloads.py`).
 """
 
 import argparse
@@ -29,7 +30,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from bench.no_regret.adversarial_workloads import AttackTask, attacks, measure_attack
-from bench.no_regret.baselines import AWAY, DEFAULT, TRITON, Task, measure, verdict
+from bench.no_regret.baselines import AUTO, AWAY, DEFAULT, TRITON, Task, measure, verdict
 from bench.no_regret.workloads import REQUESTS
 from tidegate.sim.parallel import run_parallel
 
@@ -68,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", type=int, nargs="+", metavar="N", help="these scenarios of the sample")
     parser.add_argument("--tight", action="store_true", help="few workers, times that scatter, short SLOs")
     parser.add_argument("--near", action="store_true", help="no network between Tidegate and its Tritons")
+    parser.add_argument("--learn", type=float, default=0.0, metavar="S", help="with `auto`, after seconds to learn; 60")
     parser.add_argument("--attacks", action="store_true", help="traffic that means harm, instead of random scenarios")
     options = parser.parse_args(arguments)
     before = _read(options.again) if options.again else {}
@@ -83,6 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             frozenset(before[number]["figures"]) if number in before else frozenset(),
             tight=options.tight,
             near=options.near,
+            learning_s=options.learn,
         )
         for number in options.only or range(options.count or 300)
     ]
@@ -94,6 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.json:
             options.json.write_text(json.dumps({"seed": options.seed, "scenarios": rows}, indent=1) + "\n")
     show(console, rows)
+    if options.learn:
+        console.print(f"{AUTO}:")
+        show(console, [{**row, "verdict": verdict(row, AUTO)} for row in rows], AUTO)
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[tuple[str, str, bool]]:
@@ -179,8 +185,8 @@ def regrets(rows: Sequence[dict[str, Any]]) -> list[tuple[str, float, int]]:
     return sorted(found, key=lambda each: each[1])
 
 
-def show(console: Console, rows: Sequence[dict[str, Any]]) -> None:
-    """Print the aims, the regret of each policy and the scenarios that miss an aim."""
+def show(console: Console, rows: Sequence[dict[str, Any]], policy: str = DEFAULT) -> None:
+    """Print the aims, the regret of each policy and the scenarios that miss an aim, as verdicts on `policy` say."""
     table = Table("aim", "seen", "met", title=f"{len(rows)} scenarios")
     for aim, seen, met in summary(rows):
         table.add_row(aim, seen, "yes" if met else "no")
@@ -200,7 +206,7 @@ def show(console: Console, rows: Sequence[dict[str, Any]]) -> None:
             f"{said['over_best']:+.1f}",
             said["best"],
             f"{said['median_ratio']:.2f}" if said["median_ratio"] else "",
-            f"{row['figures'][DEFAULT]['attainment']:.1%}",
+            f"{row['figures'][policy]['attainment']:.1%}",
             *(str(row[fact]) for fact in FACTS),
         )
     console.print(misses)

@@ -12,6 +12,8 @@ from tidegate_proxy.configuration.config import PolicyChoice as ServedPolicy
 
 DEFAULT = "tidegate"
 """Label of the default policy of `tidegate serve`."""
+AUTO = "auto"
+"""The default policy with a tuner: a contender only where scenarios begin with time to learn."""
 TRITON = "triton"
 """Name of the policy that simulates Triton's batcher."""
 AWAY = "away "
@@ -31,10 +33,14 @@ class Task:
     """Contenders with figures of an earlier run."""
     tight: bool = False
     near: bool = False
+    learning_s: float = 0.0
+    """Time in s before the measured window in which `auto` learns; 0: `auto` does not take part."""
 
 
-def contenders(scenario: Scenario) -> list[PolicyChoice]:
+def contenders(scenario: Scenario, *, auto: bool = False) -> list[PolicyChoice]:
     """Return the default policy, Triton's batcher with each of the tuned settings, and the other policies.
+
+    `auto`: whether `auto` is one of them.
 
     With network latency, each setting of Triton's batcher comes twice: without that latency, and as a policy of
     Tidegate.
@@ -43,6 +49,7 @@ def contenders(scenario: Scenario) -> list[PolicyChoice]:
     is_away = any(pool.network for pool in scenario.workers)
     return [
         PolicyChoice(name=ServedPolicy().name, label=DEFAULT),
+        *([PolicyChoice(name=AUTO)] if auto else []),
         *settings,
         *(choice.model_copy(update={"label": AWAY + choice.title}) for choice in settings if is_away),
         PolicyChoice(name="fifs"),
@@ -68,10 +75,10 @@ def triton_choices(slos_ms: Mapping[str, float]) -> list[PolicyChoice]:
 def measure(task: Task) -> dict[str, Any]:
     """Simulate one workload under every contender; return their attainment and median latency."""
     workload = draw_workload(task.seed, task.number, tight=task.tight, near=task.near)
-    scenario = scenario_of(workload, task.seed, task.requests)
-    near = scenario_of(beside(workload), task.seed, task.requests)
+    scenario = scenario_of(workload, task.seed, task.requests, task.learning_s)
+    near = scenario_of(beside(workload), task.seed, task.requests, task.learning_s)
     figures = {}
-    for choice in contenders(scenario):
+    for choice in contenders(scenario, auto=task.learning_s > 0):
         if choice.title in task.known and choice.title != DEFAULT:
             continue
         total = simulate(RunSpec(near if choice.title.startswith(TRITON) else scenario, choice, SEED)).total
@@ -86,16 +93,15 @@ def measure(task: Task) -> dict[str, Any]:
     return {**workload.facts, "figures": figures}
 
 
-def verdict(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the default policy's gain over other contenders, in points of attainment of all requests and the worst
-    model.
+def verdict(row: dict[str, Any], policy: str = DEFAULT) -> dict[str, Any]:
+    """Return a policy's gain over other contenders, in points of attainment of all requests and the worst model.
 
-    `row`: from `measure`.
+    `row`: from `measure`; `policy`: its label.
     """
     figures = row["figures"]
-    ours = figures[DEFAULT]
+    ours = figures[policy]
     tritons = {name: figure["attainment"] for name, figure in figures.items() if name.startswith(TRITON)}
-    others = {name: figure["attainment"] for name, figure in figures.items() if name != DEFAULT}
+    others = {name: figure["attainment"] for name, figure in figures.items() if name not in (DEFAULT, AUTO)}
     best_triton, best = max(tritons, key=lambda name: tritons[name]), max(others, key=lambda name: others[name])
     plain_ms = next(figures[name]["p50_ms"] for name in figures if name.startswith(TRITON))
     return {

@@ -111,13 +111,14 @@ def _drawn(draw: Random, number: int) -> Workload:
     )
 
 
-def scenario_of(workload: Workload, seed: int, requests: int = REQUESTS) -> Scenario:
+def scenario_of(workload: Workload, seed: int, requests: int = REQUESTS, learning_s: float = 0.0) -> Scenario:
     """Return a workload as a scenario.
 
     Args:
         workload: the workload, with its network latency; use `beside` for Triton's batcher.
         seed: of the sample; it also draws what the workload leaves open.
         requests: number of requests in the measured window.
+        learning_s: minimum length of the warm-up in s; a step of the load comes after it.
     """
     draw = stream(seed, "models of no regret", workload.number)
     models, service, shares = [], {}, _shares(workload)
@@ -172,11 +173,11 @@ def scenario_of(workload: Workload, seed: int, requests: int = REQUESTS) -> Scen
         {
             "version": 1,
             "name": f"no regret {workload.number}",
-            "warmup_s": max(LEAST_WARMUP_S, 0.1 * duration_s),
+            "warmup_s": max(LEAST_WARMUP_S, 0.1 * duration_s, learning_s),
             "duration_s": duration_s,
             "workers": [_workers(workload)],
             "models": models,
-            "arrivals": _arrivals(workload.arrivals, rate_rps, duration_s),
+            "arrivals": _arrivals(workload.arrivals, rate_rps, duration_s, learning_s),
             "simulation": simulation,
         }
     )
@@ -192,12 +193,12 @@ def _workers(workload: Workload) -> dict[str, Any]:
     return {"count": workload.workers, **({"network": network} if workload.network_latency_ms else {})}
 
 
-def _arrivals(kind: str, rate_rps: float, duration_s: float) -> dict[str, Any]:
+def _arrivals(kind: str, rate_rps: float, duration_s: float, learning_s: float) -> dict[str, Any]:
     if kind == "poisson":
         return {"process": "poisson", "rate_rps": rate_rps}
     if kind == "step":  # to three times the rate and back; the mean is the load
         third = duration_s / 3
-        steps = [(0.0, 0.6), (third, 1.8), (2 * third, 0.6)]
+        steps = [(0.0, 0.6), (learning_s + third, 1.8), (learning_s + 2 * third, 0.6)]
         return {
             "process": "poisson",
             "rate_rps": [{"from_s": at_s, "rate_rps": factor * rate_rps} for at_s, factor in steps],

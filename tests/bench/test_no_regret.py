@@ -10,7 +10,7 @@ import pytest
 from bench.no_regret.__main__ import main, missed, regrets, summary
 from bench.no_regret.adversarial_workloads import Attack, attacks, suffer
 from bench.no_regret.adversarial_workloads import contenders as contenders_under_attack
-from bench.no_regret.baselines import AWAY, DEFAULT, contenders, verdict
+from bench.no_regret.baselines import AUTO, AWAY, DEFAULT, contenders, verdict
 from bench.no_regret.workloads import ROWS, beside, draw_workload, scenario_of
 from tests.examples import few
 from tidegate.workload import PolicyChoice
@@ -53,6 +53,20 @@ def test_tritons_that_are_away_are_so_for_tidegate_alone() -> None:
     assert 0.2 <= pool.network.control_ms <= 2
     (near,) = scenario_of(beside(away), 2, 1000).workers
     assert near.network is None
+
+
+def test_auto_has_time_to_learn_before_the_window_and_its_steps() -> None:
+    number = next(each for each in range(40) if draw_workload(2, each).arrivals == "step")
+    soon, later = (scenario_of(draw_workload(2, number), 2, 1000, learning_s) for learning_s in (0.0, 45.0))
+    assert (later.warmup_s, later.duration_s) == (45, soon.duration_s)
+    from_s, later_from_s = (
+        [step["from_s"] for step in scenario.model_dump()["arrivals"]["rate_rps"]] for scenario in (soon, later)
+    )
+    assert later_from_s == [0, *(45 + each for each in from_s[1:])]
+    assert AUTO not in [choice.title for choice in contenders(later)]
+    assert AUTO in [choice.title for choice in contenders(later, auto=True)]
+    row = _row(**{AUTO: 0.95, DEFAULT: 0.8})
+    assert (round(verdict(row, AUTO)["over_best"]), round(verdict(row)["over_best"])) == (5, -10)
 
 
 def test_requests_have_rows_and_slos_leave_time_for_large_ones() -> None:
