@@ -3,7 +3,8 @@
     python -m bench.live_regret -o FILE [--count N] [--runs N] [--seed S] [--only N ...]
 
 Each deployment is one Triton with one to three models of one to three instances on one emulated GPU, whose concurrent
-batches slow each other down by a random factor from 0 (cores to spare) to 1 (time-sliced). No profile is given. Four
+batches slow each other down by a random factor from 0 (cores to spare) to 1 (time-sliced). No profile is given; models
+say `tidegate_scheduling: batched`, since Tidegate would not merge requests of a Python backend unasked. Four
 arms get the same requests at the same instants, each with a Triton of its own: Triton with `dynamic_batching {}`;
 Triton with the best of twelve queue delays and timeouts per model, by a grid run before with other requests; `tidegate
 serve` without options; `tidegate serve --policy auto`. The arms run at the same time, as emulated GPUs sleep: two
@@ -16,7 +17,9 @@ of all lines. A deployment takes about 80 s. Keep the machine otherwise idle.
 import argparse
 import json
 import os
+import re
 import tempfile
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -37,7 +40,7 @@ from rich.console import Console
 from rich.table import Table
 from tritonclient.grpc import model_config_pb2
 
-from bench.proxy_process import proxy_process
+from bench.proxy_process import ProxyProcess, proxy_process
 from tidegate.api import NS_PER_MS
 from tidegate.observation import PolicyChanged, read_log
 from tidegate.sim.interval import Interval, interval_of
@@ -151,8 +154,10 @@ class Arm:
 
 
 @contextmanager
-def _serving(arm: Arm, deployment: Deployment, scenario: Scenario, seed: int, work: Path) -> Iterator[str]:
-    """The address of the arm's server: a Triton on an emulated GPU of its own, behind Tidegate if the arm says so."""
+def _serving(
+    arm: Arm, deployment: Deployment, scenario: Scenario, seed: int, work: Path
+) -> Iterator[tuple[str, ProxyProcess | None]]:
+    """The arm's address and its Tidegate, if it has one: a Triton on an emulated GPU of its own, and what is before."""
     repository = work / "models"
     neighbors = {"board": str(work / "board"), "uses": {"1": [0, 0, 1]}, "minds": [0, 0, deployment.slowdown]}
     for model in scenario.models:
@@ -161,7 +166,6 @@ def _serving(arm: Arm, deployment: Deployment, scenario: Scenario, seed: int, wo
         config = text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
         for group in config.instance_group:
             group.ClearField("rate_limiter")
-        del config.parameters["tidegate_scheduling"]
         if deployment.slowdown:
             config.parameters["neighbors"].string_value = json.dumps(neighbors)
         path.write_text(text_format.MessageToString(config))
@@ -169,11 +173,13 @@ def _serving(arm: Arm, deployment: Deployment, scenario: Scenario, seed: int, wo
     with ExitStack() as running:
         command = ("triton", *ports, "--log-file", str(work / "triton.log"), str(repository))
         address = running.enter_context(serving_command(*command, log=work / "triton.errors"))
-        if arm.policy is not None:
-            flags = ["--triton", address, "--listen", "127.0.0.1:0", "--event-log", str(work / "events.jsonl")]
-            flags += ["--policy", arm.policy] if arm.policy else []
-            address = running.enter_context(proxy_process(work, *flags)).grpc
-        yield address
+        if arm.policy is None:
+            yield address, None
+            return
+        flags = ["--triton", address, "--listen", "127.0.0.1:0", "--listen-metrics", "127.0.0.1:0"]
+        flags += ["--event-log", str(work / "events.jsonl"), *(["--policy", arm.policy] if arm.policy else [])]
+        proxy = running.enter_context(proxy_process(work, *flags))
+        yield proxy.grpc, proxy
 
 
 def _send(address: str, scenario: Scenario, seed: int, learning_s: float) -> dict[str, Any]:
@@ -207,6 +213,13 @@ def _policies(event_log: Path) -> list[str]:
         return [entry.event.policy for entry in entries if isinstance(entry.event, PolicyChanged)]
 
 
+def _cpu_fractions(proxy: ProxyProcess, started_s: float, seconds: float) -> dict[str, float]:
+    """The fraction of a core that Tidegate took, and that its tuner's simulations took."""
+    with urllib.request.urlopen(f"http://{proxy.metrics}/metrics") as page:
+        found = re.search(r"^tidegate_tuning_cpu_seconds_total (\S+)", page.read().decode(), re.MULTILINE)
+    return {"cpu": (proxy.spent()[0] - started_s) / seconds, "tuning_cpu": float(found[1]) / seconds if found else 0.0}
+
+
 def run_arms(
     arms: Sequence[Arm], deployment: Deployment, seed: int, spans_s: tuple[float, float], senders: ProcessPoolExecutor
 ) -> dict[str, dict[str, Any]]:
@@ -225,9 +238,11 @@ def run_arms(
         with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
             work = Path(folder)
             try:
-                with _serving(arm, deployment, scenario, seed, work) as address:
+                with _serving(arm, deployment, scenario, seed, work) as (address, proxy):
                     ready.wait()
+                    started_s = proxy.spent()[0] if proxy else 0.0
                     figures = senders.submit(_send, address, scenario, seed, spans_s[0]).result()
+                    figures |= _cpu_fractions(proxy, started_s, sum(spans_s)) if proxy else {}
             except BaseException:
                 ready.abort()
                 raise
@@ -313,6 +328,12 @@ def show(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
             f"{ours} over {theirs}: mean {_range(mean)} points, worst {min(means):+.1f}; below by more than "
             f"{LOSS_POINTS:g} point beyond chance: {len(below)} of {len(means)} {' '.join(below)}"
         )
+    for arm in (TIDEGATE, AUTO):
+        figures = [row["arms"][arm] for row in rows]
+        cpu, tuning, p99_ms = (
+            fmean(each.get(name) or 0.0 for each in figures) for name in ("cpu", "tuning_cpu", "p99_ms")
+        )
+        console.print(f"{arm}: {cpu:.0%} of a core, simulations {tuning:.0%}; mean of p99 {p99_ms:.0f} ms")
 
 
 def _range(points: Interval) -> str:
