@@ -40,6 +40,7 @@ def test_who_cannot_be_simulated_is_named_and_who_is_behind_is_eliminated() -> N
     assert "deferral" in found.outcomes[1].why
     assert len([each for each in found.outcomes if each.blocks]) == 1 + 3
     assert len(found.outcomes[0].blocks) == GAIN_BLOCKS, "the present policy is never eliminated"
+    assert found.simulated_requests == 10 * 150 + 8 * 300 + 4 * 440, "few requests would decide by chance"
 
 
 def test_a_simulation_that_takes_too_long_is_stopped() -> None:

@@ -1,11 +1,13 @@
 """Compares policies on recorded requests: successive halving, with the same requests and stage latencies for each.
 
 Of all candidates the first eighth of the requests is simulated, of the better ones half, of the best ones, and of the
-present policy always, all. Requests of the first of eleven equal intervals fill the queues and do not count.
+present policy always, all. Small windows have larger parts, since chance decides among few requests. Requests of the
+first of eleven equal intervals fill the queues and do not count.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -17,8 +19,8 @@ from tidegate.sim.what_if import WhatIfQuestion, outcomes, renumbered
 
 GAIN_BLOCKS: Final = 10
 """Intervals of the window, whose differences give the confidence interval of a gain."""
-HALVING_ROUNDS: Final = ((0.125, 8), (0.5, 3))
-"""Fraction of the requests that is simulated, and the number of candidates that go on."""
+HALVING_ROUNDS: Final = ((0.125, 150, 8), (0.5, 300, 3))
+"""Fraction of the requests that is simulated, their minimum number, and the number of candidates that go on."""
 SIMULATED_NS_PER_REQUEST: Final = 150_000
 """Approximate CPU time in ns of a simulated request."""
 
@@ -86,6 +88,7 @@ def compare(
     blocks = block_numbers([request.arrival_ns for request in requests])
     broken: dict[int, str] = {}
 
+    @cache
     def run(number: int, size: int) -> bytearray:
         nonlocal simulated
         candidate = job.candidates[number]
@@ -99,9 +102,10 @@ def compare(
         return found
 
     racing = [*range(1, len(job.candidates))]
-    for fraction, survivors in HALVING_ROUNDS:
+    for fraction, min_requests, survivors in HALVING_ROUNDS:
         if len(racing) > survivors:
-            scores = {number: sum(run(number, round(fraction * count))) for number in racing}
+            size = min(count, max(min_requests, round(fraction * count)))
+            scores = {number: sum(run(number, size)) for number in racing}
             racing = [number for number in racing if number not in broken]
             racing = sorted(racing, key=lambda number: -scores[number])[:survivors]
     full = {number: run(number, count) for number in [0, *racing]}
