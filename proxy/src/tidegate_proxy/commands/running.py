@@ -142,14 +142,15 @@ def announce(proxy: "Proxy", title: str = "policy", *, is_whole: bool = True) ->
     from rich.console import Console
     from rich.markup import escape
 
+    from tidegate.report.number_format import plural
+
     # What is here stays. Looked through for garbage again and again, it would hold everybody for 40 ms each time.
     gc.collect()
     gc.freeze()
     scheduled = ", ".join(proxy.catalog.models) or "no model"
     console = Console(soft_wrap=True, highlight=False)
-    console.print(
-        f"[bold]{title:<9}[/] {proxy.config.policy.name} over {len(proxy.catalog.workers)} workers: {scheduled}"
-    )
+    workers = plural(len(proxy.catalog.workers), "worker")
+    console.print(f"[bold]{title:<9}[/] {proxy.config.policy.name} over {workers}: {scheduled}")
     if not proxy.config.shadow:
         _announce_slos(console, proxy)
     else:
