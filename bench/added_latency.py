@@ -143,7 +143,7 @@ def _rows(
                 for _ in range(rounds):
                     for name, target in targets.items():
                         progress.update(task, description=f"{name}, {size}, {number} callers")
-                        runs[name].append(_run(triton, target, load, floats, number))
+                        runs[name].append(measure_run(triton, target, load, floats, number))
                         progress.advance(task)
                 compared = [_row(name, size, number, runs) for name in runs]
                 _show(console, f"{size}, {number} callers", compared)  # at once: all of them take half an hour
@@ -151,8 +151,8 @@ def _rows(
     return rows
 
 
-def _run(triton: EmbeddedTriton, target: Target, load: Load, floats: int, callers: int) -> Figures:
-    """One run, with what a request cost the process of the target: cpu_us, switches."""
+def measure_run(triton: EmbeddedTriton, target: Target, load: Load, floats: int, callers: int) -> Figures:
+    """Load a target once; return its figures and what a request cost its process: `cpu_us`, `switches`."""
     proxy = target.proxy
     if proxy is None:
         return {**load(triton.grpc_address, floats, callers, target.flags), "cpu_us": 0.0, "switches": 0.0}
