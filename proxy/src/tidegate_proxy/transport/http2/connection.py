@@ -26,12 +26,12 @@ ALPN_PROTOCOLS: Final = ("h2",)
 """ALPN protocols of both sides."""
 READ_BYTES: Final = 1 << 18
 """Largest number of bytes read at once."""
-WRITE_BYTES: Final = 1 << 18
-"""Largest number of bytes passed to the socket at once."""
+WRITE_BYTES: Final = 1 << 15
+"""Largest number of bytes taken from libnghttp2 at once; larger ones are allocated from fresh pages each time."""
 CONNECTION_WINDOW: Final = 64 << 20
 STREAM_WINDOW: Final = 4 << 20
-FRAME_BYTES: Final = 1 << 20
-"""Largest frame in bytes that is accepted."""
+FRAME_BYTES: Final = 1 << 16
+"""Largest frame in bytes that is accepted; `ngh2` collects each frame in a buffer that grows."""
 CALLS_PER_TURN: Final = 32
 """Calls that one connection may begin before others are served; hundreds may arrive in one read."""
 AHEAD_BYTES: Final = 1 << 18
