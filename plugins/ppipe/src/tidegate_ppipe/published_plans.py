@@ -45,12 +45,14 @@ def read_published(folder: Path) -> Iterator[PublishedProblem]:
             if model not in profiles:
                 profiles[model] = read_profile(folder / "models" / f"{model}.json")
         for workload, found in given["workloads"].items():
+            # The artifact spells this key in the British way.
+            rates_rps = next(value for key, value in found.items() if key.endswith("_min_rps"))
             yield PublishedProblem(
                 given["cluster"],
                 given["group"],
                 workload,
                 _problem(given, found, profiles),
-                {ours: found["normalized_min_rps"][theirs] for ours, theirs in PUBLISHED_PLANNER_NAMES.items()},
+                {ours: rates_rps[theirs] for ours, theirs in PUBLISHED_PLANNER_NAMES.items()},
                 {ours: tuple(found["throughput_rps"][theirs]) for ours, theirs in PUBLISHED_PLANNER_NAMES.items()},
             )
 
