@@ -290,7 +290,8 @@ class Symphony(QueueingPolicy[ModelThread]):
     def _await_worker(self, now_ns: int, thread: ModelThread, candidate: Candidate) -> Commands:
         """Let a candidate be schedulable until it ceases to be valid; look again when it need not leave room."""
         rank_ns = candidate.latest_ns
-        if self._by_density:
+        if self._by_density and not thread.head.app:
+            # Slow applications must run before they are known, however little they add to requests on time.
             duration_ns = thread.outlook.profile.expected_ns(candidate.rows)
             rank_ns = self._precedence.rank_ns(rank_ns, candidate.requests, duration_ns)
         is_new = self._ready.put(thread.key, rank_ns + (0 if candidate.on_time else TRIED_NS))
