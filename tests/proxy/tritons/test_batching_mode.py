@@ -60,6 +60,7 @@ def test_where_the_request_is_the_unit_triton_batches_unless_somebody_says_so(te
     assert why in consents(text).why
     with_slo = consents(text, has_slo=True)
     assert (with_slo.scheduling, with_slo.merge_limit) == ("unbatched", 1)
+    assert "may be slower than without Tidegate; say scheduling: batched" in with_slo.warning
     assert consents(text, "batched") == BatchingDecision("batched", "the configuration says so")
 
 
