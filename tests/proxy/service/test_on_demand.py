@@ -238,6 +238,7 @@ def test_a_load_ends_when_its_triton_hangs(
     start_call: Make,
     request_of: Make,
     outcome: Make,
+    ask: Make,
     eventually: Make,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -258,6 +259,10 @@ def test_a_load_ends_when_its_triton_hangs(
     finally:
         os.kill(heavy.pid, signal.SIGCONT)
     assert outcome(waiting)[0] is UNAVAILABLE
+    monkeypatch.undo()
+    eventually(lambda: ask(proxy, "second")[0] is OK, "it to be back, and to load")
+    assert ask(proxy, "third")[0] is OK
+    assert len(_loaded(proxy)) <= 2, "the load that was cut off counts, too"
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from tidegate.schemas import did_you_mean, field_errors
 from tidegate.workload import Scenario, ScenarioError
 from tidegate.workload.scenario import ModelSpec
 
-_COUNT_WITHOUT_X = re.compile(r"\d{1,2}[A-Za-z]")
+_COUNT_WITHOUT_X = re.compile(r"\d{1,2}[A-Z]")
 """Beginning of a count that lacks its x, such as 8T4; a 1080Ti is a product."""
 _ENTRY = re.compile(r"(?:(\d{1,4})\s*[x*]\s*)?([^\s=,+]+)")
 

@@ -63,7 +63,7 @@ def triton(
         console.print(f"[bold]gRPC[/]      {server.grpc_address}", highlight=False)
         console.print(f"[bold]HTTP[/]      {server.http_address}", highlight=False)
         console.print(f"[bold]metrics[/]   {server.metrics_address}/metrics", highlight=False)
-        console.print(f"[bold]models[/]   {_escaped(', '.join(_ready_models(server.http_address)))}", highlight=False)
+        console.print(f"[bold]models[/]    {_escaped(', '.join(_ready_models(server.http_address)))}", highlight=False)
         console.print("[dim]Ctrl-C stops it[/]")
         configure_logs("text", "INFO")
         TritonRestarter("tritonserver", server, server.restart, lambda: None).watch()

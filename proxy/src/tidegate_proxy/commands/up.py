@@ -255,14 +255,14 @@ def _say(console: "Console", folder: Path, state: "RunningState", remedy: str) -
 
     for worker in state.workers:
         where = f" of node {worker.node}" if worker.node else ""
-        console.print(f"[bold]worker[/]   {escape(worker.name)} at {worker.grpc}, log {escape(worker.log)}{where}")
+        console.print(f"[bold]worker[/]    {escape(worker.name)} at {worker.grpc}, log {escape(worker.log)}{where}")
     for shard in state.shards:
-        console.print(f"[bold]{shard.name:8}[/] at {shard.addresses['shard']}")
+        console.print(f"[bold]{shard.name:9}[/] at {shard.addresses['shard']}")
     for frontend in state.frontends[1:]:
         console.print(f"[bold]{frontend.name}[/]  gRPC {frontend.addresses['grpc']}")
     for what, address in (("HTTP", state.http), ("metrics", state.metrics and f"{state.metrics}/metrics")):
         if address:
-            console.print(f"[bold]{what:8}[/] {address}")
+            console.print(f"[bold]{what:9}[/] {address}")
     console.print(f"[bold]gRPC[/]      {state.grpc}")
     console.print(f"[dim]{escape(str(folder))} is up; {escape(remedy)}[/]")
 

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator
 
-_ADDRESS: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(?P<port>\d{1,5})")
+_ADDRESS: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[^\s:/\[\]]+):(?P<port>\d{1,5})")
 _EVERY_HOST: Final = frozenset({"0.0.0.0", "[::]"})
 _THIS_HOST: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _LOOPBACK: Final = re.compile(r"127(\.\d{1,3}){3}")

@@ -31,7 +31,6 @@ def end_with() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != actor:
         sys.exit(1)
-    os.environ["GRPC_VERBOSITY"] = "NONE"  # as `tidegate serve` has it, before it imports gRPC
 
 
 _CONFIG: Final = "tidegate.yaml"
@@ -115,6 +114,7 @@ class RoleProcess:
         try:
             process = subprocess.Popen(
                 [sys.executable, "-c", CHILD_PROGRAM, str(os.getpid()), *arguments],
+                env={**os.environ, "GRPC_VERBOSITY": "NONE"},  # as `tidegate serve` has it, before it imports gRPC
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -386,7 +386,8 @@ class InferStream:
             self._routing.did_well(backend, self._call.owner)
             return
         words = f"Triton at {backend.address} ended the stream early"
-        failure = await self._routing.failure(backend, grpc.StatusCode.UNAVAILABLE, words, self._call.owner)
+        owner = None if relay.is_alone else self._call.owner  # a model may give no response, and its Triton be well
+        failure = await self._routing.failure(backend, grpc.StatusCode.UNAVAILABLE, words, owner)
         if self._over:
             return
         if self._strict or relay.is_cut_short or not ends_well:  # which may have sent more than was read

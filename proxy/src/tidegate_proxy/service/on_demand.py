@@ -9,7 +9,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -88,6 +88,8 @@ class OnDemandModels(Collector):
         self._budgets: WeakKeyDictionary[Backend, Residency] = WeakKeyDictionary()
         self._locks: WeakKeyDictionary[Backend, asyncio.Lock] = WeakKeyDictionary()
         """Held while a Triton loads: one model at a time, so that what it takes can be measured."""
+        self._cut_off: WeakKeyDictionary[Backend, set[str]] = WeakKeyDictionary()
+        """Models whose load ended when their Triton was given up: it may go on there."""
         self._is_explicit: WeakKeyDictionary[Backend, bool] = WeakKeyDictionary()
         self._memory: dict[str, int] = {}
         """Measured memory of models, in bytes; the same on every Triton."""
@@ -223,12 +225,10 @@ class OnDemandModels(Collector):
                 candidates = await self._candidates(model)
                 if not candidates:
                     return  # a Triton says what is wrong
-                while (backend := self._cheapest(model, candidates)) is None:
+                while not await self._load_on_cheapest(model, candidates):
                     if not any(each.alive for each in candidates):
                         return
                     await asyncio.sleep(POLL_S)  # until one of the models in memory is idle, or its turn is over
-                async with self._locks[backend]:
-                    await self._load_on(backend, model)
             self._failures.pop(model, None)
         except (BackendError, BudgetTooSmallError, TimeoutError) as error:
             self._fail(model, str(error) or f"no room, or no end of the load, within {LOAD_TIMEOUT_S:g} s")
@@ -308,15 +308,40 @@ class OnDemandModels(Collector):
         idle_s = catalog.sequence_idle_s.get(model, DEFAULT_IDLE_S if model in catalog.sequential else MIN_IDLE_S)
         return max(MIN_IDLE_S, idle_s)
 
-    async def _load_on(self, backend: Backend, model: str) -> None:
-        """Evict what has to go, and load. The caller holds the Triton's lock."""
-        while not await self._load_instead(backend, model):
-            await asyncio.sleep(POLL_S)
+    async def _load_on_cheapest(self, model: str, candidates: Sequence[Backend]) -> bool:
+        """Evict what has to go, and load; return False if no Triton has room yet, or it is lost and there are others.
+
+        Raises BackendError.
+        """
+        if (backend := self._cheapest(model, candidates)) is None:
+            return False
+        async with self._locks[backend]:
+            try:
+                while not await self._load_instead(backend, model):
+                    await asyncio.sleep(POLL_S)
+            except BackendError:
+                if not backend.alive:
+                    self._cut_off.setdefault(backend, set()).add(model)
+                if backend.alive or not any(each.alive for each in candidates):
+                    raise
+                return False
+        return True
+
+    async def _has_finished(self, backend: Backend) -> bool:
+        """Return whether a Triton has ended the loads that were under way when it was given up."""
+        for model in sorted(self._cut_off.get(backend, ())):
+            if await backend.is_loading(model):
+                return False
+            await self._discovery.refresh((model,))
+            self._cut_off[backend].discard(model)
+        return True
 
     async def _load_instead(self, backend: Backend, model: str) -> bool:
         """Evict what has to go now, and load; return False if nothing can go yet."""
         if not backend.alive:
             raise BackendError(f"Triton at {backend.address} is lost")
+        if not await self._has_finished(backend):
+            return False
         residency = self._residency(backend)
         evictions = residency.evictions_for(model, self._evictable().__contains__)
         if evictions is None:

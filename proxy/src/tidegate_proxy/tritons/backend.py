@@ -368,6 +368,10 @@ class Backend:
         """Return the models in its repository, loaded or not. Raises BackendError if it cannot be queried."""
         return frozenset(row.name for row in await self._index())
 
+    async def is_loading(self, name: str) -> bool:
+        """Return whether a version of a model is being loaded. Raises BackendError if it cannot be queried."""
+        return any(row.name == name and row.state == "LOADING" for row in await self._index())
+
     async def is_unloaded(self, name: str) -> bool:
         """Return whether no version of a model is loaded or being unloaded any more. Raises BackendError."""
         rows = [row for row in await self._index() if row.name == name]

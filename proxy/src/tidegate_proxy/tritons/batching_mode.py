@@ -198,8 +198,9 @@ def _scheduled(config: model_config_pb2.ModelConfig) -> BatchingDecision:
     """With dynamic_batching, and an SLO, which says that a policy is to decide."""
     if reason := next(_by_request(config), None):
         warning = (
-            f"its SLO has it scheduled one request at a time ({reason}), though its Triton batches: under load that may "
-            "be slower than without Tidegate; say scheduling: batched if its rows are independent, else bypass and no SLO"
+            f"its SLO has it scheduled one request at a time ({reason}), though its Triton batches: under load that "
+            "may be slower than without Tidegate; say scheduling: batched if its rows are independent, else bypass, "
+            "and no SLO"
         )
         why = f"{reason}; scheduling: batched says that they may be merged"
         return BatchingDecision("unbatched", why, 1, warning)

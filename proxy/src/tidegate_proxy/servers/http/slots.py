@@ -72,5 +72,6 @@ class HttpSlots:
         if is_complete:
             slot.finished()
         else:
+            slot.responded()  # part of a response cannot be taken back: no other slot is waited for
             slot.failed(grpc.StatusCode.UNAVAILABLE, f"Triton at {slot.backend.http_url} broke its response off")
         return is_complete
