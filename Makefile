@@ -22,7 +22,7 @@ TESTS_OF_PYTHONS = tests/core/api tests/core/engine tests/plugins tests/proxy/co
 # The same every time: the order of sets, too. `make explore` draws.
 PYTEST = PYTHONHASHSEED=$(HASH_SEED) $(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
-test: .venv/installed  ## All that can break, the real tritonserver included (five and a half minutes on two quiet cores; WORKERS=...)
+test: .venv/installed  ## All that can break, the real tritonserver included (four and a half minutes on two quiet cores; WORKERS=...)
 	$(PYTEST) -m "not slow"
 
 test-all: .venv/installed  ## What takes long, too: more models, more examples
