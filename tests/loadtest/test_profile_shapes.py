@@ -126,7 +126,8 @@ def test_a_tidegate_plans_by_the_measured_shapes_and_its_recording_says_which_to
     assert set(started) == {"", NARROW, WIDE}
     for shape in (NARROW, WIDE):
         assert started[shape] == measured[shape].to_profile(4), "a Tidegate starts from what was measured"
-    assert started[""].expected == started[WIDE].expected
+    slowest = tuple(map(max, started[NARROW].expected, started[WIDE].expected))  # on a busy machine either may be
+    assert started[""].expected == slowest
     shapes = [entry.event.request.shape for entry in entries if isinstance(entry.event, RequestArrived)]
     assert shapes == [WIDE, NARROW, WIDE, "MASK:0:30;PIXELS:2,30"], "requests have the shapes that were measured"
 
