@@ -145,9 +145,9 @@ def test_the_command_serves_it_to_whom_it_tells(log: Path) -> None:
         address, _, token = process.stdout.readline().strip().partition("#token=")
         request = urllib.request.Request(f"{address}/hello", headers={"x-tidegate-page": "1"})
         with pytest.raises(urllib.error.HTTPError, match="401"):
-            urllib.request.urlopen(request, timeout=120)
+            urllib.request.urlopen(request, timeout=480)
         request.add_header("authorization", f"Bearer {token}")
-        with urllib.request.urlopen(request, timeout=120) as answer:
+        with urllib.request.urlopen(request, timeout=480) as answer:
             assert b'"kind":"recording"' in answer.read()
         unknown = urllib.request.Request(f"{address}/timeline?request=999999999", headers=dict(request.header_items()))
         with pytest.raises(urllib.error.HTTPError) as refused:

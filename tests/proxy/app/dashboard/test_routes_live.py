@@ -37,7 +37,7 @@ def ask(address: str, path: str, method: str = "GET", **headers: str) -> tuple[i
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(f"http://{address}{path}", headers=named, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(request, timeout=4 * PATIENCE_S) as answer:
             return int(answer.status), answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -47,7 +47,7 @@ def ask(address: str, path: str, method: str = "GET", **headers: str) -> tuple[i
 def looking(address: str, **headers: str) -> Iterator[Callable[[], dict[str, Any]]]:
     """Follow the events; what is called gives the next snapshot."""
     request = urllib.request.Request(f"http://{address}/dashboard/events", headers={**ASKS, **headers})
-    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+    with urllib.request.urlopen(request, timeout=4 * PATIENCE_S) as answer:
         assert answer.headers["content-type"] == "text/event-stream"
 
         def following() -> dict[str, Any]:
