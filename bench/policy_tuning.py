@@ -43,7 +43,7 @@ MAX_REQUESTS = 10**9
 
 @dataclass(frozen=True)
 class Task:
-    """One load. Picklable."""
+    """Load of a run, which is sent to processes: it has to be picklable."""
 
     seed: int
     number: int

@@ -304,7 +304,7 @@ _ports = itertools.count()
 
 
 def unused_port() -> int:
-    """A port that nobody listens to, and that neither the system nor another process of the tests gives to anybody.
+    """Free port without a listener, which neither the system nor another process of the tests hands out again.
 
     Where the system has all ports to give, it is one of its own.
     """

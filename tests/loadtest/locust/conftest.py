@@ -109,5 +109,5 @@ def requests_sent(tmp_path: Path) -> Callable[[], list[dict[str, str]]]:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port that nobody listens to."""
+    """Port without a listener."""
     return unused_port()
