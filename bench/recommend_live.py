@@ -2,11 +2,11 @@
 
     python -m bench.recommend_live [--seconds S] [--only NAME ...] [--recording FILE] [--json FILE]
 
-The workloads of `bench.recommend`, slowed down for two cores. For each, the models are profiled through an emulated
-Triton, `recommend` reads these profiles and writes its files (`--apply`), and these are served: the proxy with the
-recommended configuration before emulated Tritons, or the layout of a planner. Then the same requests go to one Triton
-with the batcher that `recommend` tuned. Promised figures are those of its page, for other seeds; simulated figures are
-for the requests actually sent. Keep the machine otherwise idle.
+The workloads of `bench.recommend_workloads`, slowed down for two cores. For each, the models are profiled through an
+emulated Triton, `recommend` reads these profiles and writes its files (`--apply`), and these are served: the proxy with
+the recommended configuration before emulated Tritons, or the layout of a planner. Then the same requests go to one
+Triton with the batcher that `recommend` tuned. Promised figures are those of its page, for other seeds; simulated
+figures are for the requests actually sent. Keep the machine otherwise idle.
 """
 
 import argparse

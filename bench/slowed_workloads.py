@@ -1,10 +1,10 @@
-"""Workloads of `bench.recommend_live`: those of `bench.recommend`, slowed down for two cores."""
+"""Workloads of `bench.recommend_live`: those of `bench.recommend_workloads`, slowed down for two cores."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.recommend import question_of, run_planner, workloads
+from bench.recommend_workloads import question_of, run_planner, workloads
 from tidegate.recommend.query import RecommendQuery
 from tidegate.schemas import BlockLatencies, BlockProfile
 from tidegate.workload import Scenario, mean_rate_rps
@@ -20,7 +20,7 @@ class Asked:
 
     question: RecommendQuery
     slower: float
-    """Factor by which it is slower than in `bench.recommend`."""
+    """Factor by which it is slower than in `bench.recommend_workloads`."""
 
 
 def live_workloads(requests: int, recording: Path | None = None) -> dict[str, Callable[[], Asked]]:
