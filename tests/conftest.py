@@ -97,7 +97,7 @@ def start_triton(at_the_end: AtTheEnd) -> StartTriton:
     if sys.version_info[:2] not in SUPPORTED_PYTHONS or importlib.util.find_spec("pytriton") is None:
         pytest.skip("needs nvidia-pytriton on CPython 3.11 or 3.12")
 
-    def start(repositories: list[Path], *, again: bool = True, **options: Any) -> EmbeddedTriton:  # noqa: ANN401
+    def start(repositories: list[Path], *, again: bool = True, **options: Any) -> EmbeddedTriton:
         server = EmbeddedTriton(repositories, **{"grace_s": 0, "timeout_s": 60, **options})
         at_the_end(server.stop)
         try:
@@ -125,7 +125,7 @@ class Tidegate:
 
     def start(self) -> "Tidegate":
         """Wait until it says where it listens."""
-        wait_until(lambda: "gRPC" in self.output or self._process.poll() is not None, "tidegate serve to listen")
+        eventually(lambda: "gRPC" in self.output or self._process.poll() is not None, "tidegate serve to listen")
         assert self._process.poll() is None, self.log
         return self
 
@@ -319,15 +319,9 @@ def unused_port() -> int:
     raise AssertionError("no port is free")
 
 
-def wait_until(condition: Callable[[], object], what: str) -> None:
+def eventually(condition: Callable[..., object], what: str) -> None:
     """Look again and again until the condition holds; fail, naming what was awaited, when it takes too long."""
     give_up = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < give_up, f"waited {PATIENCE_S:g} s for {what}"
         time.sleep(0.005)
-
-
-@pytest.fixture(scope="session")
-def eventually() -> Callable[[Callable[[], object], str], None]:
-    """`eventually(condition, what)`: wait until the condition holds."""
-    return wait_until

@@ -17,7 +17,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:  # noqa: ANN401
+def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
     """See that they are kept together: with pytest 9.2 xdist 3.8 silently does not (pytest-dev/pytest-xdist#1386)."""
     if node.config.option.dist == "loadgroup" and not all("@" in name for name in ids):
         pytest.exit("this pytest-xdist cannot keep the tests of a group together with this pytest", returncode=4)

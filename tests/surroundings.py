@@ -36,8 +36,8 @@ def _open_quiet_session(
     session: onnxruntime.InferenceSession,
     model: object,
     sess_options: onnxruntime.SessionOptions | None = None,
-    *arguments: Any,  # noqa: ANN401
-    **options: Any,  # noqa: ANN401
+    *arguments: Any,
+    **options: Any,
 ) -> None:
     settings = sess_options or onnxruntime.SessionOptions()
     settings.add_session_config_entry("session.intra_op.allow_spinning", "0")

@@ -23,7 +23,7 @@ def _parameters(command: str) -> Iterator[tuple[str, Any]]:
             yield max(parameter.opts, key=len), parameter
 
 
-def _is_multiple(parameter: Any) -> bool:  # noqa: ANN401 - a copy of click's
+def _is_multiple(parameter: Any) -> bool:
     return bool(getattr(parameter, "multiple", False) or parameter.nargs == -1)
 
 

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,31 +51,19 @@ def _helm(program: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="session")
-def render() -> Callable[..., list[dict[str, Any]]]:
-    """`render({"triton": {"replicas": 2}})`: what Helm would send to Kubernetes, in no particular order."""
-
-    def rendered(values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-        files = json.loads(_helm(RENDER, json.dumps(values or {})))
-        return [
-            document
-            for name, text in files.items()
-            if name.endswith(".yaml")
-            for document in yaml.load_all(text, yaml.CSafeLoader)  # as the other one loads, ten times as fast
-            if document
-        ]
-
-    return rendered
+def render(values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """What Helm would send to Kubernetes, in no particular order: `render({"triton": {"replicas": 2}})`."""
+    files = json.loads(_helm(RENDER, json.dumps(values or {})))
+    return [
+        document
+        for name, text in files.items()
+        if name.endswith(".yaml")
+        for document in yaml.load_all(text, yaml.CSafeLoader)  # as the other one loads, ten times as fast
+        if document
+    ]
 
 
-@pytest.fixture(scope="session")
 def lint() -> dict[str, Any]:
     """What `helm lint` says."""
     found: dict[str, Any] = json.loads(_helm(LINT))
     return found
-
-
-@pytest.fixture(scope="session")
-def helm_refuses() -> type[Exception]:
-    """What `render` raises."""
-    return HelmRefuses

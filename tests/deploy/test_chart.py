@@ -1,7 +1,6 @@
 """The Helm chart: what it renders is Kubernetes, hangs together, and carries a configuration that Tidegate reads."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tests.deploy.conftest import HelmRefuses
+from tests.deploy.conftest import HelmRefuses, lint, render
 from tidegate_proxy.configuration.config import AGE_JITTER, ServeConfig
 from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.configuration.shard_config import assignment_of
@@ -61,9 +60,7 @@ EVERYTHING = {
     ("tag", "knows"),
     [("24.10-py3", False), ("25.12-py3", False), ("26.03-py3", False), ("26.04-py3", True), ("26.11-py3-sdk", True)],
 )
-def test_client_shared_memory_is_allowed_where_triton_knows_the_flag(
-    render: Callable[..., Documents], tag: str, knows: bool
-) -> None:
+def test_client_shared_memory_is_allowed_where_triton_knows_the_flag(tag: str, knows: bool) -> None:
     for wanted in (True, False):
         triton = {"image": {"tag": tag}, "allowClientSharedMemory": wanted}
         arguments = _container(_one(render({"triton": triton}), "StatefulSet", "tidegate-triton"))["args"]
@@ -71,12 +68,12 @@ def test_client_shared_memory_is_allowed_where_triton_knows_the_flag(
         assert arguments[:2] == VALUES["triton"]["serverArgs"]
 
 
-def test_client_shared_memory_of_an_unknown_release_is_a_flag_of_ones_own(render: Callable[..., Documents]) -> None:
+def test_client_shared_memory_of_an_unknown_release_is_a_flag_of_ones_own() -> None:
     with pytest.raises(HelmRefuses, match=r"add --allow-client-shm=true to triton\.serverArgs instead"):
         render({"triton": {"image": {"tag": "mine"}, "allowClientSharedMemory": True}})
 
 
-def test_discovered_tritons_need_no_list_and_the_least_of_rights(render: Callable[..., Documents]) -> None:
+def test_discovered_tritons_need_no_list_and_the_least_of_rights() -> None:
     documents = render({"triton": {"discovery": True, "replicas": 3}})
     _hangs_together(documents)
     config = _config(documents)
@@ -135,14 +132,14 @@ def test_the_plain_manifests_hang_together() -> None:
     assert _config(MANIFESTS).policy.name == "symphony"
 
 
-def test_the_plain_manifests_are_the_chart_with_its_defaults(render: Callable[..., Documents]) -> None:
+def test_the_plain_manifests_are_the_chart_with_its_defaults() -> None:
     def in_order(documents: Documents) -> Documents:
         return sorted(documents, key=lambda document: (document["kind"], document["metadata"]["name"]))
 
     assert in_order(MANIFESTS) == in_order(render()), "helm template tidegate deploy/helm/tidegate renders them"
 
 
-def test_everything_switched_on_hangs_together(render: Callable[..., Documents]) -> None:
+def test_everything_switched_on_hangs_together() -> None:
     documents = render(EVERYTHING)
     _hangs_together(documents)
     config = _config(documents, "frontend")
@@ -159,7 +156,7 @@ def test_everything_switched_on_hangs_together(render: Callable[..., Documents])
     assert _container(_one(documents, "Deployment", "frontend"))["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
 
 
-def test_the_pods_listen_where_the_configuration_says(render: Callable[..., Documents]) -> None:
+def test_the_pods_listen_where_the_configuration_says() -> None:
     documents = render()
     listen = _config(documents).listen
     ports = {p["name"]: p["containerPort"] for p in _container(_one(documents, "Deployment"))["ports"]}
@@ -181,7 +178,7 @@ SHARDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("tls", ["", "links-tls"])
-def test_shards_behind_frontends_hang_together(render: Callable[..., Documents], tmp_path: Path, tls: str) -> None:
+def test_shards_behind_frontends_hang_together(tmp_path: Path, tls: str) -> None:
     documents = render({**SHARDS, "shards": {**SHARDS["shards"], "links": {"tlsSecret": tls}}})
     _hangs_together(documents)
     data = _one(documents, "ConfigMap")["data"]
@@ -210,7 +207,7 @@ def test_shards_behind_frontends_hang_together(render: Callable[..., Documents],
     assert "cpu" in _container(frontends)["resources"]["requests"], "what a share of it is counted by"
 
 
-def test_tritons_elsewhere(render: Callable[..., Documents]) -> None:
+def test_tritons_elsewhere() -> None:
     documents = render(
         {"triton": {"enabled": False}, "tritons": ["gpu-1:8001", {"grpc": "gpu-2:9", "http": "gpu-2:8"}]}
     )
@@ -219,7 +216,7 @@ def test_tritons_elsewhere(render: Callable[..., Documents]) -> None:
     assert [triton.grpc for triton in _config(documents).tritons] == ["gpu-1:8001", "gpu-2:9"]
 
 
-def test_where_the_models_are(render: Callable[..., Documents]) -> None:
+def test_where_the_models_are() -> None:
     def volumes(values: dict[str, Any]) -> Documents:
         documents = render({"triton": {"modelRepository": values}})
         _hangs_together(documents)
@@ -230,7 +227,7 @@ def test_where_the_models_are(render: Callable[..., Documents]) -> None:
     assert [volume["name"] for volume in volumes({"claimName": ""})] == ["shm"]
 
 
-def test_where_clients_must_show_certificates_kubelet_only_connects(render: Callable[..., Documents]) -> None:
+def test_where_clients_must_show_certificates_kubelet_only_connects() -> None:
     tls = {"cert": "/c", "key": "/k", "client_ca": "/ca"}
     documents = render({"tidegate": {"config": {"tls": tls}}})
     _hangs_together(documents)
@@ -238,9 +235,7 @@ def test_where_clients_must_show_certificates_kubelet_only_connects(render: Call
 
 
 @pytest.mark.parametrize(("drain_timeout_s", "pre_stop_s"), [(None, 5), (0, 0), (0.5, 60), (300, 60)])
-def test_kubelet_waits_longer_than_a_drain_takes(
-    render: Callable[..., Documents], drain_timeout_s: float | None, pre_stop_s: int
-) -> None:
+def test_kubelet_waits_longer_than_a_drain_takes(drain_timeout_s: float | None, pre_stop_s: int) -> None:
     config = {"drain_timeout_s": drain_timeout_s}
     _waits_longer(render({"tidegate": {"config": config, "preStopSeconds": pre_stop_s}}))
 
@@ -258,14 +253,14 @@ def _waits_longer(documents: Documents) -> None:
     assert pod["terminationGracePeriodSeconds"] >= int(seconds) + config.drain_timeout_s + 5
 
 
-def test_connections_of_the_default_get_old_within_half_of_a_drain(render: Callable[..., Documents]) -> None:
+def test_connections_of_the_default_get_old_within_half_of_a_drain() -> None:
     """Only then are all clients elsewhere before anything is refused."""
     config = _config(render())
     assert config.limits.max_connection_age_s is not None
     assert AGE_JITTER * config.limits.max_connection_age_s <= config.drain_timeout_s / 2
 
 
-def test_the_documentation_says_the_same(render: Callable[..., Documents]) -> None:
+def test_the_documentation_says_the_same() -> None:
     text = (ROOT / "docs/how-to/kubernetes.md").read_text(encoding="utf-8")
     config, values = _config(render()), VALUES["tidegate"]
     assert f"`tidegate.preStopSeconds`, {values['preStopSeconds']} s" in text
@@ -274,7 +269,7 @@ def test_the_documentation_says_the_same(render: Callable[..., Documents]) -> No
     assert VALUES["triton"]["image"]["tag"].removesuffix("-py3") in text
 
 
-def test_a_changed_configuration_restarts_the_pod(render: Callable[..., Documents]) -> None:
+def test_a_changed_configuration_restarts_the_pod() -> None:
     def stamp(documents: Documents) -> object:
         return _one(documents, "Deployment")["spec"]["template"]["metadata"]["annotations"]["tidegate/config"]
 
@@ -283,8 +278,8 @@ def test_a_changed_configuration_restarts_the_pod(render: Callable[..., Document
     assert stamp(render({"service": {"type": "NodePort"}})) == usual
 
 
-def test_helm_finds_nothing_wrong(lint: dict[str, Any]) -> None:
-    assert lint["errors"] == []
+def test_helm_finds_nothing_wrong() -> None:
+    assert lint()["errors"] == []
 
 
 @pytest.mark.parametrize("values", [VALUES, EVERYTHING], ids=["defaults", "everything"])
@@ -322,8 +317,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("values", "said"), WRONG)
-def test_values_that_make_no_sense_are_refused(
-    values: dict[str, Any], said: str, render: Callable[..., Documents], helm_refuses: type[Exception]
-) -> None:
-    with pytest.raises(helm_refuses, match=said):
+def test_values_that_make_no_sense_are_refused(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(HelmRefuses, match=said):
         render(values)

@@ -222,7 +222,7 @@ class _Search:
         hits = self._ask(2, {"input": question})["items"]
         return list(dict.fromkeys(self._items[hit["id"]]["location"].partition(".html")[0] for hit in hits))
 
-    def _ask(self, kind: int, data: object) -> Any:  # noqa: ANN401
+    def _ask(self, kind: int, data: object) -> Any:
         message = json.dumps({"data": {"type": kind, "data": data}})
         self._context.eval(f"answers = []; self.onmessage({message})")
         while self._context.execute_pending_job():

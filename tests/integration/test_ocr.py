@@ -14,7 +14,7 @@ import tritonclient.grpc as triton_grpc
 import yaml
 
 from demo.read_text import MODEL_FILES, model_path
-from tests.conftest import UNHURRIED, Tidegate
+from tests.conftest import UNHURRIED, Tidegate, eventually
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model
 
@@ -49,10 +49,7 @@ def tidegate(
 
 
 def ask(
-    client: triton_grpc.InferenceServerClient,
-    metadata: Any,  # noqa: ANN401
-    model: str,
-    pixels: "np.ndarray[Any, Any]",
+    client: triton_grpc.InferenceServerClient, metadata: Any, model: str, pixels: "np.ndarray[Any, Any]"
 ) -> Callable[[], Any]:
     """Send a request; what is returned waits for its answer's only output."""
     tensor = triton_grpc.InferInput(metadata.inputs[0].name, pixels.shape, "FP32")
@@ -69,11 +66,7 @@ def counts(client: triton_grpc.InferenceServerClient, model: str) -> tuple[int, 
 
 @pytest.mark.parametrize("model", MODEL_FILES)
 def test_merged_requests_get_what_triton_answers_each(
-    triton: EmbeddedTriton,
-    tidegate: Tidegate,
-    stand_still: Callable[..., Callable[[], None]],
-    model: str,
-    eventually: Callable[..., None],
+    triton: EmbeddedTriton, tidegate: Tidegate, stand_still: Callable[..., Callable[[], None]], model: str
 ) -> None:
     rng = np.random.default_rng(0)
     pictures = [rng.random((1 + index % 2, *SHAPES[model]), np.float32) for index in range(CLIENTS)]

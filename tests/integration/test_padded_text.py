@@ -17,7 +17,7 @@ import tritonclient.grpc as triton_grpc
 from PIL import Image
 
 from demo.read_text import model_path
-from tests.conftest import UNHURRIED
+from tests.conftest import UNHURRIED, eventually
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model
 
@@ -92,7 +92,6 @@ def test_padded_by_tidegate_is_padded_by_its_clients_and_reads_nearly_as_unpadde
     lines: list[Picture],
     start_tidegate: Callable[..., Any],
     stand_still: Callable[..., Callable[[], None]],
-    eventually: Callable[..., None],
     tmp_path: Path,
 ) -> None:
     """The recognizer looks at all of a line: what is to its right matters a little, whoever has put it there.

@@ -9,7 +9,7 @@ import pytest
 from tritonclient.grpc import model_config_pb2, service_pb2_grpc
 from tritonclient.grpc import service_pb2 as pb
 
-from tests.conftest import wait_until
+from tests.conftest import eventually
 
 INPUTS = {
     # model: [(name, data type, dims with rows)]
@@ -107,7 +107,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
                 case "picky" if any(request.raw_input_contents[0]):
                     context.abort(grpc.StatusCode.INTERNAL, "indices element out of data bounds")
                 case "patient":
-                    wait_until(lambda: len(self.requests) == 3 and self.in_flight == 1, "the others to be answered")
+                    eventually(lambda: len(self.requests) == 3 and self.in_flight == 1, "the others to be answered")
                 case "silent":
                     self.closing.wait(timeout=120)
             return pb.ModelInferResponse(model_name=request.model_name)

@@ -17,7 +17,7 @@ from tidegate_loadtest.emulated import by_kind, check_can_be_emulated, write_emu
 POINTS = {"points_ms": {1: 6.5, 4: 9.5}, "max_batch": 8}
 
 
-def scenario(**changes: Any) -> Scenario:  # noqa: ANN401
+def scenario(**changes: Any) -> Scenario:
     document = {
         "duration_s": 1,
         "workers": [{"count": 3}],

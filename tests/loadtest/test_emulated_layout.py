@@ -52,7 +52,7 @@ SPLIT: dict[str, Any] = {
 }
 
 
-def scenario(**changes: Any) -> Scenario:  # noqa: ANN401
+def scenario(**changes: Any) -> Scenario:
     return Scenario.model_validate({**SPLIT, **changes})
 
 

@@ -28,7 +28,7 @@ def save_picture(path: Path, width: int = 8, height: int = 4) -> Path:
     return path
 
 
-def only(folder: Path, datatype: str, dims: tuple[int, ...]) -> Any:  # noqa: ANN401
+def only(folder: Path, datatype: str, dims: tuple[int, ...]) -> Any:
     (tensors,) = read_inputs(folder, "m", {"X": (datatype, dims)}, NONE)
     return tensors["X"]
 

@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import eventually
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario, read_scenario
 from tidegate_loadtest.connection import LoadTestError
@@ -80,9 +80,7 @@ def command_of(pid: int) -> bytes:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_whoever_interrupts_it_leaves_nothing_running(
-    tmp_path: Path, number: signal.Signals, eventually: Callable[[Callable[[], object], str], None]
-) -> None:
+def test_whoever_interrupts_it_leaves_nothing_running(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-c", "from tidegate.cli import main; main()", "loadtest", str(scenario(tmp_path, 60))]
     with subprocess.Popen(
         [*command, "--policy", "symphony"],

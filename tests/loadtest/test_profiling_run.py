@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
@@ -16,6 +15,7 @@ from tritonclient.grpc import model_config_pb2
 from typer.testing import CliRunner
 
 from tests.command_line import invoke
+from tests.conftest import eventually
 from tidegate.schemas import Hardware, ModelProfile, hardware_here, read_profiles
 from tidegate_loadtest.commands.profile import profile
 from tidegate_loadtest.profiling_run import is_here, runs_on_gpu, why_gpus_are_unknown
@@ -120,9 +120,7 @@ def test_shapes_are_of_one_model(triton: str, tmp_path: Path) -> None:
     assert "is for one model" in errors
 
 
-def test_what_was_measured_before_an_interruption_is_kept(
-    triton: str, tmp_path: Path, eventually: Callable[..., Any]
-) -> None:
+def test_what_was_measured_before_an_interruption_is_kept(triton: str, tmp_path: Path) -> None:
     file = tmp_path / "profiles.json"
     code = "import sys; from tidegate.cli import main; sys.argv = ['tidegate', *sys.argv[1:]]; main()"
     command = [sys.executable, "-c", code, "profile", "b", "a", "--triton", triton, "-o", str(file)]

@@ -94,7 +94,7 @@ def tasks_of(pid: int) -> list[GuardianTask]:
     return [json.loads(words[-1])] if len(words) > 1 and words[-2].endswith("guardian.py") else []
 
 
-def one(client: Any, model: str) -> None:  # noqa: ANN401
+def one(client: Any, model: str) -> None:
     tensor = triton_grpc.InferInput("X", [1, 1], "FP32")
     tensor.set_data_from_numpy(np.ones((1, 1), np.float32))
     assert client.infer(model, [tensor], client_timeout=30).as_numpy("Y").tolist() == [[2.0]]
@@ -136,10 +136,7 @@ class Load:
                     self.failed[name].append(str(error))
 
 
-def test_what_is_up_in_the_background_is_served_and_ends_without_a_trace(
-    cluster: Any,  # noqa: ANN401
-    folder: Path,
-) -> None:
+def test_what_is_up_in_the_background_is_served_and_ends_without_a_trace(cluster: Any, folder: Path) -> None:
     done = tidegate("up", folder, "--ray", cluster.address, "--frontends", "2", *ON_DEVICES, "--json")
     assert done.returncode == 0, done.stderr
     state = json.loads(done.stdout)
@@ -169,7 +166,7 @@ def test_what_is_up_in_the_background_is_served_and_ends_without_a_trace(
     assert not any(secrets[0].encode() in log for log in logs)
 
 
-def _is_answered(client: Any, model: str) -> bool:  # noqa: ANN401
+def _is_answered(client: Any, model: str) -> bool:
     try:
         one(client, model)
     except InferenceServerException:
@@ -177,7 +174,7 @@ def _is_answered(client: Any, model: str) -> bool:  # noqa: ANN401
     return True
 
 
-def test_all_ends_with_a_supervisor_that_is_killed(cluster: Any, folder: Path) -> None:  # noqa: ANN401
+def test_all_ends_with_a_supervisor_that_is_killed(cluster: Any, folder: Path) -> None:
     done = tidegate("up", folder, "--ray", cluster.address, *ON_DEVICES, "--json")
     assert done.returncode == 0, done.stderr
     state = json.loads(done.stdout)
@@ -187,7 +184,7 @@ def test_all_ends_with_a_supervisor_that_is_killed(cluster: Any, folder: Path) -
     assert (stopped.returncode, stopped.stdout) == (0, f"nothing of {folder} was up\n")
 
 
-def test_what_does_not_start_is_told_in_a_line_and_nothing_stays(cluster: Any, tmp_path: Path) -> None:  # noqa: ANN401
+def test_what_does_not_start_is_told_in_a_line_and_nothing_stays(cluster: Any, tmp_path: Path) -> None:
     before = set(folders())
     roomless = write_deployment(tmp_path / "roomless", layout("ant"), startup_timeout_s=2)
     done = tidegate("up", roomless, "--ray", cluster.address, "--takes", "GPU=1")
@@ -216,8 +213,7 @@ def test_nobody_at_the_address_is_one_line_with_the_remedy(folder: Path) -> None
 
 
 def test_a_node_that_is_killed_under_load_costs_its_models_alone_until_they_are_elsewhere(
-    cluster: Any,  # noqa: ANN401
-    folder: Path,
+    cluster: Any, folder: Path
 ) -> None:
     """The last test, as it costs the cluster a node."""
     command = [TIDEGATE, "up", str(folder), "--ray", cluster.address, "--shards", "2", *ON_DEVICES]

@@ -22,21 +22,21 @@ PROFILES = tuple(
 Learned = Callable[[Any], object]
 
 
-def of_symphony(policy: Any) -> object:  # noqa: ANN401
+def of_symphony(policy: Any) -> object:
     loads = {kind: (load.rate.rows_per_ns, load.needed_rows) for kind, load in policy._loads.items()}
     advised_on = policy._autoscaler
     return loads, advised_on._arrived, advised_on._busy_ns, advised_on._since_ns
 
 
-def of_eager(policy: Any) -> object:  # noqa: ANN401
+def of_eager(policy: Any) -> object:
     return {kind: target.rate.rows_per_ns for kind, target in policy._targets.items()}
 
 
-def of_nexus(policy: Any) -> object:  # noqa: ANN401
+def of_nexus(policy: Any) -> object:
     return policy._rates, policy._observed, policy._observing_since_ns
 
 
-def of_ppipe(policy: Any) -> object:  # noqa: ANN401
+def of_ppipe(policy: Any) -> object:
     return {model: routes.rate.rows_per_ns for model, routes in policy._routes.items() if routes.rate.rows_per_ns}
 
 

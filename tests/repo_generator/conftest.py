@@ -25,7 +25,7 @@ def save_onnx(tmp_path: Path) -> SaveOnnx:
         outputs: list[Any],
         weights: Sequence[Any] = (),
         name: str = "model.onnx",
-        **options: Any,  # noqa: ANN401
+        **options: Any,
     ) -> Path:
         graph = helper.make_graph(nodes, "graph", inputs, outputs, initializer=list(weights))
         model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])

@@ -31,7 +31,7 @@ def tensor(name: str, shape: list[Any]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
 
-def encoder(save_onnx: SaveOnnx, first: str | int = "batch", **options: Any) -> Path:  # noqa: ANN401
+def encoder(save_onnx: SaveOnnx, first: str | int = "batch", **options: Any) -> Path:
     nodes = [
         helper.make_node("Relu", ["h"], ["r"], name="relu"),  # before the node that makes h
         helper.make_node("MatMul", ["x", "w1"], ["h"], name="first"),

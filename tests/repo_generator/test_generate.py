@@ -49,7 +49,7 @@ def identity(
     return save_onnx([helper.make_node("Identity", ["x"], ["y"])], [x], [y], name=name)
 
 
-def read_config(folder: Path) -> Any:  # noqa: ANN401
+def read_config(folder: Path) -> Any:
     return text_format.Parse((folder / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
 
 

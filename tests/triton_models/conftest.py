@@ -8,30 +8,23 @@ import pytest
 from tidegate_proxy.tritons.embedded import EmbeddedTriton, TritonStartError
 from tidegate_triton_models import model_source
 
-AddModel = Callable[..., Path]
 LoadErrors = Callable[[Path], dict[str, str]]
 
 
-@pytest.fixture(scope="session")
-def add_model() -> AddModel:
+def add_model(repository: Path, name: str, source: str, config: str, **parameters: object) -> Path:
     """Write a model into a repository; returns its version folder.
 
-    `add_model(repository, name, source, config, **parameters)`: `source` is one of ours, `config` the body of the
-    config.pbtxt.
+    `source` is one of ours, `config` the body of the config.pbtxt.
     """
-
-    def add(repository: Path, name: str, source: str, config: str, **parameters: object) -> Path:
-        version = repository / name / "1"
-        version.mkdir(parents=True)
-        (version / "model.py").write_bytes(model_source(source).read_bytes())
-        lines = ['backend: "python"', config]
-        for key, value in parameters.items():
-            text = str(value).replace('"', '\\"')
-            lines.append(f'parameters {{ key: "{key}" value: {{ string_value: "{text}" }} }}')
-        (version.parent / "config.pbtxt").write_text("\n".join(lines))
-        return version
-
-    return add
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_bytes(model_source(source).read_bytes())
+    lines = ['backend: "python"', config]
+    for key, value in parameters.items():
+        text = str(value).replace('"', '\\"')
+        lines.append(f'parameters {{ key: "{key}" value: {{ string_value: "{text}" }} }}')
+    (version.parent / "config.pbtxt").write_text("\n".join(lines))
+    return version
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 
+from tests.conftest import eventually
+from tests.triton_models.conftest import add_model
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_triton_models import MODEL_NAMES, model_source
 
@@ -46,11 +48,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def server(
-    start_triton: Callable[..., EmbeddedTriton],
-    add_model: Callable[..., Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> EmbeddedTriton:
+def server(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
     repository = tmp_path_factory.mktemp("emulated")
     one = "instance_group { count: 1 kind: KIND_CPU }"
     batch_of_8 = "dynamic_batching { preferred_batch_size: [ 8 ] max_queue_delay_microseconds: 60000000 }"
@@ -276,7 +274,7 @@ def test_holds_for_the_promised_time_and_echoes(server: EmbeddedTriton) -> None:
     assert 5 * 4 + 20 <= took_ms < 1000 * (5 * 4 + 20), "milliseconds, no seconds"
 
 
-def test_a_dynamic_batch_is_held_once_for_all_its_rows(server: EmbeddedTriton, eventually: Callable[..., None]) -> None:
+def test_a_dynamic_batch_is_held_once_for_all_its_rows(server: EmbeddedTriton) -> None:
     def one(value: int) -> float:
         rows = np.full((2, 3), value, dtype=np.float32)
         result, took_ms = _call(server, "linear", {"INPUT0": rows})
@@ -326,7 +324,7 @@ def test_overshoot_is_on_the_metrics_page(server: EmbeddedTriton) -> None:
 
 
 def test_bad_parameters_fail_the_load_and_say_why(
-    load_errors: Callable[[Path], dict[str, str]], add_model: Callable[..., Path], tmp_path: Path
+    load_errors: Callable[[Path], dict[str, str]], tmp_path: Path
 ) -> None:
     bad: dict[str, tuple[dict[str, object], str]] = {
         "none": ({}, "exactly one of the parameters alpha_ms, table_ms and time_input must be set"),

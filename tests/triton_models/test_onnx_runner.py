@@ -12,6 +12,8 @@ import tritonclient.grpc as triton_grpc
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from tests.conftest import eventually
+from tests.triton_models.conftest import add_model
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 DTYPES = {
@@ -78,11 +80,7 @@ def _save_gather(path: Path, **how: bool | int | str) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(
-    start_triton: Callable[..., EmbeddedTriton],
-    add_model: Callable[..., Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> EmbeddedTriton:
+def server(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
     repository = tmp_path_factory.mktemp("onnx")
     tensors = "".join(
         f'{way} {{ name: "{prefix}_{name}" data_type: TYPE_{name} dims: [ -1, -1 ] }}\n'
@@ -158,9 +156,7 @@ def test_only_the_outputs_asked_for_come_back(server: EmbeddedTriton) -> None:
     assert result.as_numpy("PICKED").tolist() == [[1.0]]
 
 
-def test_a_dynamic_batch_is_one_run_and_each_gets_its_own_rows(
-    server: EmbeddedTriton, eventually: Callable[..., None]
-) -> None:
+def test_a_dynamic_batch_is_one_run_and_each_gets_its_own_rows(server: EmbeddedTriton) -> None:
     before = _counts(server, "gather")
     requests = [
         np.array([[10 * row + column for column in range(3)] for row in rows]) for rows in ([0, 1], [2], [3, 4])
@@ -189,12 +185,7 @@ def test_a_dynamic_batch_is_one_run_and_each_gets_its_own_rows(
     ],
 )
 def test_a_failing_request_leaves_the_rest_of_its_batch_alone(
-    server: EmbeddedTriton,
-    model: str,
-    good: np.ndarray[Any, Any],
-    bad: np.ndarray[Any, Any],
-    reason: str,
-    eventually: Callable[..., None],
+    server: EmbeddedTriton, model: str, good: np.ndarray[Any, Any], bad: np.ndarray[Any, Any], reason: str
 ) -> None:
     before = _counts(server, model)
 
@@ -213,9 +204,7 @@ def test_a_failing_request_leaves_the_rest_of_its_batch_alone(
     eventually(lambda: _counts(server, model)[1] == before[1] + 1, "one execution")
 
 
-def test_load_errors_say_what_and_where(
-    load_errors: Callable[[Path], dict[str, str]], add_model: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_load_errors_say_what_and_where(load_errors: Callable[[Path], dict[str, str]], tmp_path: Path) -> None:
     def add(name: str, config: str = GATHER, **parameters: object) -> Path:
         return add_model(tmp_path, name, "onnx_runner", "max_batch_size: 8\n" + config, **parameters)
 

@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from rich.console import Console
 from typer.testing import Result
 
 from tests.command_line import invoke
+from tests.conftest import eventually
 from tidegate.api import Plan, PlannerSpec, PlanningError, Progress, VersionedDocument
 from tidegate.api.late_import import imported_late
 from tidegate.commands.plan import run_under_bar
@@ -152,7 +152,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_bar_tells_the_gap_and_the_time_left(eventually: Callable[[Callable[[], object], str], None]) -> None:
+def test_the_bar_tells_the_gap_and_the_time_left() -> None:
     """Of the best plan so far, while the planner runs."""
     shown = Terminal()
 

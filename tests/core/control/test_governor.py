@@ -19,7 +19,7 @@ def observed(
     return Observation(now_s * S, 10 * S, present, {model.name: load for model in present.models}, busy)
 
 
-def objection(present: Layout, wanted: Layout, its: Observation, **limits: Any) -> str:  # noqa: ANN401
+def objection(present: Layout, wanted: Layout, its: Observation, **limits: Any) -> str:
     revision = LayoutRevision.of(present)
     governor = Governor(ControllerChoice(name="c", **limits))
     return governor.rejection_reason(revision, revision.followed_by(wanted, len(present.workers)), its)

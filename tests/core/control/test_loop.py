@@ -47,7 +47,7 @@ class Says(Controller):
         return answer  # type: ignore[no-any-return]
 
 
-def loop_of(controller: Controller, first: Layout, unanswered: Sequence[Request] = (), **limits: Any) -> ControlledLoop:  # noqa: ANN401
+def loop_of(controller: Controller, first: Layout, unanswered: Sequence[Request] = (), **limits: Any) -> ControlledLoop:
     choice = ControllerChoice.model_validate({"name": "says", "cooldown_s": 30, "min_improvement": 0, **limits})
     return ControlledLoop(controller, choice, first, lambda: unanswered)
 

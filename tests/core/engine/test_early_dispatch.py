@@ -98,8 +98,8 @@ def saturated(
     first_lead_ns: int = FIRST_LEAD_NS,
     policy: str = "fifs",
     workers: int = 1,
-    there_ns: int = 300_000,
-    back_ns: int = 400_000,
+    there_ns: int = 300000,
+    back_ns: int = 400000,
     requests: int = 1200,
     shapes: Sequence[str] = ("",),
 ) -> FarAway:

@@ -209,7 +209,7 @@ def test_one_client_alone_is_never_held_back(rng: random.Random, name: str) -> N
     policy = make_policy(PLUGINS.policy(name), scenario.setup, {})
     handle = policy.handle
 
-    def listening(event: AnyEvent) -> Any:  # noqa: ANN401
+    def listening(event: AnyEvent) -> Any:
         told.append(event)
         return handle(event)
 

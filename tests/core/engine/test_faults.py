@@ -96,7 +96,7 @@ class Restless(FirstComeFirstServed):
 
 
 def noting(original: Callable[..., Any], name: str, called: Counter[str]) -> Callable[..., Any]:
-    def method(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+    def method(*arguments: Any, **options: Any) -> Any:
         called[name] += 1
         return original(*arguments, **options)
 
@@ -228,7 +228,7 @@ def once(original: Callable[..., Any], nth: int = 1) -> Callable[..., Any]:
     """What raises when it is called for the nth time, and is the original otherwise."""
     calls = count(1)
 
-    def called(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+    def called(*arguments: Any, **options: Any) -> Any:
         if next(calls) == nth:
             raise RuntimeError("injected")
         return original(*arguments, **options)
@@ -299,7 +299,7 @@ def test_a_plan_that_is_refused_leaves_what_is_due_at_that_moment_undone_and_unl
 def test_a_policy_that_breaks_over_the_models_of_a_plan_refuses_it() -> None:
     class Particular(FirstComeFirstServed):
         @classmethod
-        def check_models(cls, models: Any) -> None:  # noqa: ANN401
+        def check_models(cls, models: Any) -> None:
             raise TypeError("no idea what this is")
 
     engine = engine_of(Particular(SETUP, PolicyOptions()), strict=False)

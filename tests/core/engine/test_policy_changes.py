@@ -27,7 +27,7 @@ SETUP = Setup(MODELS, WORKERS, tuple(Profile(name, "default", tuple(MS * t for t
 class World:
     """An engine whose stages take as long as planned."""
 
-    def __init__(self, name: str, *, policies: Any = MAKE, log: io.BytesIO | None = None) -> None:  # noqa: ANN401
+    def __init__(self, name: str, *, policies: Any = MAKE, log: io.BytesIO | None = None) -> None:
         observers = [Recorder(log)] if log else ()
         self.engine = Engine(MAKE(name, SETUP, {}), name=name, observers=observers, policies=policies)
         self._ends: list[tuple[int, int, StageFinished]] = []
@@ -43,7 +43,7 @@ class World:
             ended = heappop(self._ends)[2] if next_ns == end_ns else None
             self.handle(ended or ClockAdvanced(max(next_ns, self.engine.now_ns)))
 
-    def handle(self, event: Any) -> None:  # noqa: ANN401
+    def handle(self, event: Any) -> None:
         """One event, and the stages that it starts."""
         effects: list[AnyEffect] = self.engine.handle(event)
         for effect in effects:

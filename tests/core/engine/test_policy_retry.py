@@ -37,7 +37,7 @@ def poison(number: int, now_ns: int) -> RequestArrived:
     return RequestArrived(now_ns, replace(event.request, app="poison"))
 
 
-def fussy(**options: Any) -> Engine:  # noqa: ANN401
+def fussy(**options: Any) -> Engine:
     return Engine(Fussy(SETUP, PolicyOptions()), name="fussy", learn=False, **options)
 
 

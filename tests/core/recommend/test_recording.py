@@ -19,7 +19,7 @@ GUESS = {"alpha_ms": 0.05, "beta_ms": 0.5, "max_batch": 8}
 TRUE_MS = {rows: 4.0 + 2 * rows for rows in range(1, 9)}
 
 
-def recorded(*, stalls: dict[str, float] | None = None, **changes: Any) -> tuple[RecordedTraffic, Scenario]:  # noqa: ANN401
+def recorded(*, stalls: dict[str, float] | None = None, **changes: Any) -> tuple[RecordedTraffic, Scenario]:
     model = {"name": "m", "slo_ms": 60, "profile": GUESS, **changes}
     served = Scenario.model_validate(
         {

@@ -32,7 +32,7 @@ SCENARIO = Scenario.model_validate(
 )
 
 
-def triton(**options: Any) -> PolicyChoice:  # noqa: ANN401 - whatever its options are
+def triton(**options: Any) -> PolicyChoice:
     return PolicyChoice(name="triton", options=options, label=BY_MODEL if "models" in options else None)
 
 

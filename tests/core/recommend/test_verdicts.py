@@ -40,7 +40,7 @@ def result(a: float, b: float) -> HeldOutResult:
     return HeldOutResult(overall, worst, models, None, 0.5, scores)
 
 
-def candidate(name: str, **options: Any) -> Candidate:  # noqa: ANN401
+def candidate(name: str, **options: Any) -> Candidate:
     return Candidate(PolicyChoice(name=name, options=options))
 
 

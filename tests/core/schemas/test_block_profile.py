@@ -13,7 +13,7 @@ from tidegate.schemas import BlockLatencies, BlockProfile, DocumentError, read_d
 TABLE = {"device_class": "l4", "share": 1, "rows": [1, 4], "latency_us": [[10, 40], [20, 20]]}
 
 
-def profile(*latencies: dict[str, Any], **fields: Any) -> BlockProfile:  # noqa: ANN401
+def profile(*latencies: dict[str, Any], **fields: Any) -> BlockProfile:
     document = {"model": "m", "blocks": ["00", "01"], "cut_bytes": [256], "latencies": list(latencies), **fields}
     return BlockProfile.model_validate(document)
 

@@ -93,7 +93,7 @@ class Outer(BaseModel):
         ({"parts": [], "lists": [{"x": 1}]}, ["lists.0.x: there is no such field; there are: none"]),
     ],
 )
-def test_every_wrong_field_is_named_with_what_is_wrong(document: Any, said: list[str]) -> None:  # noqa: ANN401
+def test_every_wrong_field_is_named_with_what_is_wrong(document: Any, said: list[str]) -> None:
     with pytest.raises(ValidationError) as raised:
         Outer.model_validate(document)
     assert [str(field) for field in field_errors(raised.value, Outer, whole="options", members={"uniform"})] == said

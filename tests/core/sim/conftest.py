@@ -1,6 +1,5 @@
 """A small world that tests change as they need it."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +7,6 @@ import pytest
 import yaml
 
 from tidegate.workload import Scenario
-
-MakeScenario = Callable[..., Scenario]
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -27,10 +24,9 @@ SMALL: dict[str, Any] = {
 """Two workers, comfortably loaded."""
 
 
-@pytest.fixture(scope="session")
-def make_scenario() -> MakeScenario:
-    """`make_scenario(duration_s=10, ...)`: the small world with these fields replaced."""
-    return lambda **changes: Scenario.model_validate({**SMALL, **changes})
+def make_scenario(**changes: Any) -> Scenario:
+    """Make the small world with these fields replaced."""
+    return Scenario.model_validate({**SMALL, **changes})
 
 
 @pytest.fixture

@@ -4,10 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import eventually
 
 BESIDE = "from tidegate.sim.background_priority import step_aside; step_aside(); print(flush=True); input()"
 PARENT = f"""
@@ -27,7 +28,7 @@ def _state(pid: int) -> str:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it ends once it reads")
-def test_one_that_is_stopped_ends_with_its_parent(eventually: Callable[..., None]) -> None:
+def test_one_that_is_stopped_ends_with_its_parent() -> None:
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout
         beside = int(parent.stdout.readline())

@@ -1,11 +1,11 @@
 """A controller under virtual time: workers come up, the layout switches, the old ones drain, and nothing is lost."""
 
 import io
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
 
+from tests.core.sim.conftest import make_scenario
 from tidegate.api import PolicySpec, RequestArrived, StageFinished, WorkerJoined, WorkerLost, hookimpl
 from tidegate.control import Controller, ControllerOptions, ControllerSpec, Observation
 from tidegate.host import Plugins, make_policy
@@ -18,7 +18,6 @@ from tidegate.sim.run import RunSpec, simulate
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 
-MakeScenario = Callable[..., Scenario]
 FIFS = PolicyChoice(name="fifs")
 S = 1_000_000_000
 RESNET = {"name": "resnet", "slo_ms": 200, "profile": {"alpha_ms": 2, "beta_ms": 18, "max_batch": 4}}
@@ -73,11 +72,11 @@ def plugins(*wants: int) -> Plugins:
     return installed
 
 
-def run(scenario: Scenario, *wants: int, **options: Any) -> RunResult:  # noqa: ANN401
+def run(scenario: Scenario, *wants: int, **options: Any) -> RunResult:
     return simulate(RunSpec(scenario, FIFS, 1), plugins=plugins(*wants), **options)
 
 
-def world(make_scenario: MakeScenario, workers: int, **changes: Any) -> Scenario:  # noqa: ANN401
+def world(workers: int, **changes: Any) -> Scenario:
     controller = {
         "name": "resizing",
         "interval_s": 5,
@@ -93,8 +92,8 @@ def told(result: RunResult) -> list[tuple[float, str]]:
     return [(change.at_s, change.state) for change in result.changes]
 
 
-def test_a_worker_joins_after_its_start_up_time_and_bears_the_load(make_scenario: MakeScenario) -> None:
-    scenario = world(make_scenario, 1)
+def test_a_worker_joins_after_its_start_up_time_and_bears_the_load() -> None:
+    scenario = world(1)
     alone = make_scenario(**{**WORLD, "workers": [{"count": 1, "gpu": "A100"}]})
     before = simulate(RunSpec(alone, FIFS, 1), plugins=plugins())
     result = run(scenario, 2)
@@ -107,9 +106,9 @@ def test_a_worker_joins_after_its_start_up_time_and_bears_the_load(make_scenario
     assert result.total.mean_workers == result.total.mean_gpus == pytest.approx((8 + 2 * 12) / 20)
 
 
-def test_a_worker_leaves_when_it_has_drained_and_no_request_is_lost(make_scenario: MakeScenario) -> None:
+def test_a_worker_leaves_when_it_has_drained_and_no_request_is_lost() -> None:
     log = io.BytesIO()
-    result = run(world(make_scenario, 3), 2, observers=[Recorder(log)])
+    result = run(world(3), 2, observers=[Recorder(log)])
     states = told(result)
     assert [state for _, state in states] == ["starting", "switched", "done"]
     assert states[1][0] == 5
@@ -128,10 +127,8 @@ def test_a_worker_leaves_when_it_has_drained_and_no_request_is_lost(make_scenari
     assert drained
 
 
-def test_a_change_is_undone_when_new_workers_never_come_up(
-    make_scenario: MakeScenario,
-) -> None:
-    scenario = world(make_scenario, 2, simulation={"startup": {"fails": 1}})
+def test_a_change_is_undone_when_new_workers_never_come_up() -> None:
+    scenario = world(2, simulation={"startup": {"fails": 1}})
     result = run(scenario, 4)
     assert told(result) == [(5, "starting"), (9, "undone")]
     assert result.changes[-1].reason == "not up within 4 s: node0/A100-2, node0/A100-3"
@@ -139,15 +136,15 @@ def test_a_change_is_undone_when_new_workers_never_come_up(
     assert result.total.mean_workers == 2
 
 
-def test_start_up_times_are_drawn_for_each_worker(make_scenario: MakeScenario) -> None:
+def test_start_up_times_are_drawn_for_each_worker() -> None:
     startup = {"time_s": {"distribution": "table", "values": [1, 3.5]}}
-    result = run(world(make_scenario, 2, simulation={"startup": startup}), 12)
+    result = run(world(2, simulation={"startup": startup}), 12)
     assert told(result)[1] == (8.5, "switched")  # the slowest of ten
 
 
-def test_a_recorded_run_with_changes_is_replayed(make_scenario: MakeScenario) -> None:
+def test_a_recorded_run_with_changes_is_replayed() -> None:
     log = io.BytesIO()
-    run(world(make_scenario, 1), 3, 2, observers=[Recorder(log)])
+    run(world(1), 3, 2, observers=[Recorder(log)])
     lines = log.getvalue().splitlines()
     header, entries = read_log(lines)
     spec = plugins().policy("fifs")
@@ -157,16 +154,16 @@ def test_a_recorded_run_with_changes_is_replayed(make_scenario: MakeScenario) ->
     assert states == ["starting", "switched", "done"] * 2
 
 
-def test_two_runs_are_the_same_byte_for_byte(make_scenario: MakeScenario) -> None:
-    scenario = world(make_scenario, 2, simulation={"startup": {"fails": 0.3}, "jitter": {"cv": 0.2}})
+def test_two_runs_are_the_same_byte_for_byte() -> None:
+    scenario = world(2, simulation={"startup": {"fails": 0.3}, "jitter": {"cv": 0.2}})
     first, second = (simulate_document(scenario, [run(scenario, 4, 3, 5)]) for _ in range(2))
     assert first == second
     assert first["changes"]
 
 
-def test_a_dry_run_says_what_it_would_do_and_changes_nothing(make_scenario: MakeScenario) -> None:
-    dry = run(world(make_scenario, 2, controller={"dry_run": True}), 1, 3)
-    still = run(world(make_scenario, 2))
+def test_a_dry_run_says_what_it_would_do_and_changes_nothing() -> None:
+    dry = run(world(2, controller={"dry_run": True}), 1, 3)
+    still = run(world(2))
     assert [(its.at_s, its.state, its.starts, its.stops) for its in dry.changes] == [
         (5, "refused", (), ("node0/A100-1",)),
         (10, "proposed", ("node0/A100-2",), ()),
@@ -175,10 +172,10 @@ def test_a_dry_run_says_what_it_would_do_and_changes_nothing(make_scenario: Make
     assert dry.rows == still.rows
 
 
-def test_a_worker_that_was_lost_does_not_come_back_with_a_change(make_scenario: MakeScenario) -> None:
+def test_a_worker_that_was_lost_does_not_come_back_with_a_change() -> None:
     events = [{"at_s": 2, "lost": 0}, {"at_s": 12, "joined": 0}]
     log = io.BytesIO()
-    result = run(world(make_scenario, 3, simulation={"events": events}), 4, observers=[Recorder(log)])
+    result = run(world(3, simulation={"events": events}), 4, observers=[Recorder(log)])
     assert ("switched" in {state for _, state in told(result)}) is True
     away = False
     for entry in read_log(log.getvalue().splitlines())[1]:
@@ -190,10 +187,10 @@ def test_a_worker_that_was_lost_does_not_come_back_with_a_change(make_scenario: 
         assert not (away and 0 in used)
 
 
-def test_a_worker_that_comes_back_and_is_not_wanted_any_more_is_given_nothing(make_scenario: MakeScenario) -> None:
+def test_a_worker_that_comes_back_and_is_not_wanted_any_more_is_given_nothing() -> None:
     events = [{"at_s": 2, "lost": 2}, {"at_s": 12, "joined": 2}]
     log = io.BytesIO()
-    run(world(make_scenario, 3, simulation={"events": events}), 2, observers=[Recorder(log)])
+    run(world(3, simulation={"events": events}), 2, observers=[Recorder(log)])
     after = [
         effect
         for entry in read_log(log.getvalue().splitlines())[1]
@@ -204,7 +201,7 @@ def test_a_worker_that_comes_back_and_is_not_wanted_any_more_is_given_nothing(ma
     assert after == []
 
 
-def test_what_a_controller_is_told_is_what_came(make_scenario: MakeScenario) -> None:
+def test_what_a_controller_is_told_is_what_came() -> None:
     seen: list[Observation] = []
 
     class Looking(Resizing):
@@ -223,7 +220,7 @@ def test_what_a_controller_is_told_is_what_came(make_scenario: MakeScenario) -> 
     installed = Plugins()
     installed.register(Plugin(), "test")
     log = io.BytesIO()
-    simulate(RunSpec(world(make_scenario, 2), FIFS, 1), plugins=installed, observers=[Recorder(log)])
+    simulate(RunSpec(world(2), FIFS, 1), plugins=installed, observers=[Recorder(log)])
     assert [its.now_ns / S for its in seen] == [5, 10, 15]
     entries = read_log(log.getvalue().splitlines())[1]
     arrivals = [entry.event.now_ns for entry in entries if isinstance(entry.event, RequestArrived)]
@@ -234,15 +231,15 @@ def test_what_a_controller_is_told_is_what_came(make_scenario: MakeScenario) -> 
         assert 0.5 < its.load < 1
 
 
-def test_without_a_controller_nothing_is_different(make_scenario: MakeScenario) -> None:
+def test_without_a_controller_nothing_is_different() -> None:
     plain = make_scenario(**{**WORLD, "workers": [{"count": 2, "gpu": "A100"}]})
-    without, idle = simulate(RunSpec(plain, FIFS, 1), plugins=plugins()), run(world(make_scenario, 2))
+    without, idle = simulate(RunSpec(plain, FIFS, 1), plugins=plugins()), run(world(2))
     assert without.rows == idle.rows
-    assert layout_of(plain) == layout_of(world(make_scenario, 2))
+    assert layout_of(plain) == layout_of(world(2))
 
 
 @pytest.mark.parametrize("name", sorted(Plugins.installed().policies))
-def test_no_policy_loses_a_request_while_workers_come_and_go(make_scenario: MakeScenario, name: str) -> None:
+def test_no_policy_loses_a_request_while_workers_come_and_go(name: str) -> None:
     """Under more than the workers bear at times, with every violated invariant raised."""
     installed = Plugins.installed()
     installed.register(_Offering(type("Made", (Resizing,), {"wants": [4, 1, 3, 2, 5, 1]})), "test")
@@ -253,7 +250,6 @@ def test_no_policy_loses_a_request_while_workers_come_and_go(make_scenario: Make
     controller = {"interval_s": 0.5, "min_improvement": 0, "max_miss_rate": 0}
     simulation = {"startup": {"time_s": {"distribution": "lognormal", "mean": 0.3, "cv": 1}}, "jitter": {"cv": 0.3}}
     scenario = world(
-        make_scenario,
         2,
         models=models,
         duration_s=6,
@@ -286,12 +282,12 @@ class Beside(Controller):
         return self.first_layout.model_copy(update={"workers": (first, other)})
 
 
-def test_a_worker_that_joins_on_a_gpu_slows_down_what_runs_there(make_scenario: MakeScenario) -> None:
+def test_a_worker_that_joins_on_a_gpu_slows_down_what_runs_there() -> None:
     installed = Plugins.installed()
     installed.register(_Offering(Beside), "test")
     slow = {"interference": 2, "startup": {"time_s": 0.0071}}
     alone, both = (
-        simulate(RunSpec(world(make_scenario, 1, simulation=its), FIFS, 1), plugins=installed)
+        simulate(RunSpec(world(1, simulation=its), FIFS, 1), plugins=installed)
         for its in ({"startup": slow["startup"]}, slow)
     )
     assert [state for _, state in told(both)] == ["starting", "switched", "done"]

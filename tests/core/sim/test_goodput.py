@@ -1,19 +1,17 @@
 """The goodput search, against worlds whose answer is known."""
 
-from collections.abc import Callable
-
 import pytest
 
+from tests.core.sim.conftest import make_scenario
 from tests.examples import few
 from tidegate.sim.goodput import GoodputQuery, search_goodput, summarise_searches
 from tidegate.sim.run import RunSpec, SimulationError
 from tidegate.workload import PolicyChoice, Scenario
 
-MakeScenario = Callable[..., Scenario]
 ONE_BY_ONE = PolicyChoice(name="fifs", options={"max_rows": 1})
 
 
-def metronome(make_scenario: MakeScenario, rate_rps: float) -> Scenario:
+def metronome(rate_rps: float) -> Scenario:
     """Evenly spaced requests of 10 ms on one worker: in time up to 100/s, then all too late."""
     model = {"name": "m", "slo_ms": 12, "profile": {"alpha_ms": 0, "beta_ms": 10, "max_batch": 1}}
     return make_scenario(
@@ -25,8 +23,8 @@ def metronome(make_scenario: MakeScenario, rate_rps: float) -> Scenario:
     "begun_at_rps",
     few([90, 3, 104, 900]),
 )
-def test_the_border_is_found_from_wherever_the_search_begins(make_scenario: MakeScenario, begun_at_rps: float) -> None:
-    question = GoodputQuery(RunSpec(metronome(make_scenario, begun_at_rps), ONE_BY_ONE, 1), precision=0.005)
+def test_the_border_is_found_from_wherever_the_search_begins(begun_at_rps: float) -> None:
+    question = GoodputQuery(RunSpec(metronome(begun_at_rps), ONE_BY_ONE, 1), precision=0.005)
     search = search_goodput(question)
     assert search.bounded
     assert search.rate_rps == pytest.approx(100, rel=0.006)
@@ -38,7 +36,7 @@ def test_the_border_is_found_from_wherever_the_search_begins(make_scenario: Make
     assert all(probe.worst_bad_rate is None or probe.good for probe in search.probes)
 
 
-def test_every_model_counts(make_scenario: MakeScenario) -> None:
+def test_every_model_counts() -> None:
     """The second model alone cannot meet its SLO: no rate is good, whatever the first one's weight."""
     line = {"alpha_ms": 0, "beta_ms": 10, "max_batch": 1}
     models = [
@@ -52,7 +50,7 @@ def test_every_model_counts(make_scenario: MakeScenario) -> None:
     assert search.best is None
 
 
-def test_a_model_that_gets_no_request_cannot_be_judged(make_scenario: MakeScenario) -> None:
+def test_a_model_that_gets_no_request_cannot_be_judged() -> None:
     line = {"alpha_ms": 0, "beta_ms": 10, "max_batch": 1}
     models = [
         {"name": "seen", "slo_ms": 90, "profile": line},
@@ -64,7 +62,7 @@ def test_a_model_that_gets_no_request_cannot_be_judged(make_scenario: MakeScenar
     assert search_goodput(GoodputQuery(RunSpec(make_scenario(models=models), ONE_BY_ONE, 1))).rate_rps > 100
 
 
-def test_what_is_good_at_any_rate_is_said_not_to_be_bounded(make_scenario: MakeScenario) -> None:
+def test_what_is_good_at_any_rate_is_said_not_to_be_bounded() -> None:
     model = {"name": "m", "slo_ms": 60_000, "profile": {"alpha_ms": 0, "beta_ms": 1, "max_batch": 64}}
     scenario = make_scenario(models=[model], arrivals={"rate_rps": 5}, duration_s=1)
     search = search_goodput(GoodputQuery(RunSpec(scenario, PolicyChoice(name="fifs"), 1)))
@@ -72,14 +70,14 @@ def test_what_is_good_at_any_rate_is_said_not_to_be_bounded(make_scenario: MakeS
     assert search.rate_rps > 32 * 5
 
 
-def test_goodput_needs_something_to_be_late_for(make_scenario: MakeScenario) -> None:
+def test_goodput_needs_something_to_be_late_for() -> None:
     model = {"name": "m", "profile": {"alpha_ms": 0, "beta_ms": 1, "max_batch": 64}}
     with pytest.raises(SimulationError, match="no model of the scenario has an SLO"):
         search_goodput(GoodputQuery(RunSpec(make_scenario(models=[model]), ONE_BY_ONE, 1)))
 
 
-def test_seeds_are_summarised_by_policy(make_scenario: MakeScenario) -> None:
-    scenario = metronome(make_scenario, 90).model_copy(update={"duration_s": 2.0})
+def test_seeds_are_summarised_by_policy() -> None:
+    scenario = metronome(90).model_copy(update={"duration_s": 2.0})
     poisson = scenario.model_copy(update={"arrivals": scenario.arrivals.model_copy(update={"process": "poisson"})})
     batched = PolicyChoice(name="fifs", label="twin")
     questions = [

@@ -22,7 +22,7 @@ STAGES: list[dict[str, Any]] = [
 ]
 
 
-def scenario_of(slo_ms: float = 100.0, rate_rps: float = 50.0, **changes: Any) -> Scenario:  # noqa: ANN401
+def scenario_of(slo_ms: float = 100.0, rate_rps: float = 50.0, **changes: Any) -> Scenario:
     models = [
         {"name": name, "weight": weight, "slo_ms": 50, "profile": {"alpha_ms": 1, "beta_ms": beta_ms, "max_batch": 8}}
         for name, weight, beta_ms in (("a", 0.0, 2), ("b", 1.0, 8), ("c", 0.0, 4))

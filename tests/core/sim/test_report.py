@@ -2,11 +2,11 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.core.sim.conftest import make_scenario
 from tests.pages import bars, chart, check_alone, document, dots, downloads, facets, headings, lines, text_of, verdicts
 from tidegate.report import Colors, PageOrigin
 from tidegate.report.number_format import rate, share
@@ -24,7 +24,6 @@ from tidegate.sim.sweep_report import sweep_page
 from tidegate.sim.tables import MAX_ADVICE
 from tidegate.workload import PolicyChoice, Scenario, read_scenario
 
-MakeScenario = Callable[..., Scenario]
 ODD = PolicyChoice(name="fifs", label="<b>fast</b>")
 BUSY = {"arrivals": {"rate_rps": 700}, "duration_s": 2}
 """More than the small world bears: some requests are late."""
@@ -43,7 +42,7 @@ def page_of(scenario: Scenario, results: list[RunResult]) -> str:
     return simulate_page("small & simple", scenario, results, simulate_document(scenario, results), ORIGIN)
 
 
-def test_a_simulation_answers_its_questions_for_every_policy(make_scenario: MakeScenario) -> None:
+def test_a_simulation_answers_its_questions_for_every_policy() -> None:
     scenario = make_scenario(duration_s=1)
     page = page_of(scenario, simulated(scenario, *scenario.policies, ODD))
     check_alone(page)
@@ -65,7 +64,7 @@ def test_a_simulation_answers_its_questions_for_every_policy(make_scenario: Make
     assert "None" not in page
 
 
-def test_the_verdict_is_in_figures_of_the_results(make_scenario: MakeScenario) -> None:
+def test_the_verdict_is_in_figures_of_the_results() -> None:
     scenario = make_scenario(**BUSY)
     results = simulated(scenario, *scenario.policies, seeds=(1, 2))
     first, second = verdicts(page_of(scenario, results))
@@ -81,7 +80,7 @@ def test_the_verdict_is_in_figures_of_the_results(make_scenario: MakeScenario) -
     assert second == f"Then one by one {share(sum(result.total.attainment for result in other) / 2)}."
 
 
-def test_outcomes_are_the_counts(make_scenario: MakeScenario) -> None:
+def test_outcomes_are_the_counts() -> None:
     scenario = make_scenario(**BUSY)
     results = simulated(scenario, *scenario.policies)
     drawn = facets(chart(page_of(scenario, results), ENDED))
@@ -93,7 +92,7 @@ def test_outcomes_are_the_counts(make_scenario: MakeScenario) -> None:
     assert any(row.late for result in results for row in result.rows)
 
 
-def test_the_curve_crosses_the_slo_at_the_attainment(make_scenario: MakeScenario) -> None:
+def test_the_curve_crosses_the_slo_at_the_attainment() -> None:
     scenario = make_scenario(**BUSY)
     (result,) = simulated(scenario, ODD)
     page = page_of(scenario, [result])
@@ -108,7 +107,7 @@ def test_the_curve_crosses_the_slo_at_the_attainment(make_scenario: MakeScenario
         assert max(up for _, up in points) == pytest.approx(row.answered / row.accepted, abs=1e-3)
 
 
-def test_under_several_policies_each_model_s_curves_are_told_apart_by_policy(make_scenario: MakeScenario) -> None:
+def test_under_several_policies_each_model_s_curves_are_told_apart_by_policy() -> None:
     scenario = make_scenario(**BUSY)
     results = simulated(scenario, *scenario.policies)
     drawn = chart(page_of(scenario, results), CURVES)
@@ -118,7 +117,7 @@ def test_under_several_policies_each_model_s_curves_are_told_apart_by_policy(mak
     assert "--model-" not in drawn, "no hue stands for a model here"
 
 
-def test_among_many_models_those_that_missed_most_stand_out(make_scenario: MakeScenario) -> None:
+def test_among_many_models_those_that_missed_most_stand_out() -> None:
     names = [f"m{number:02}" for number in range(MAX_PANELS + 2)]
     models = [
         {"name": name, "slo_ms": 20 + number, "profile": {"alpha_ms": 1, "beta_ms": 2, "max_batch": 8}}
@@ -138,7 +137,7 @@ def test_among_many_models_those_that_missed_most_stand_out(make_scenario: MakeS
     assert {name for _, name in dashed} == set(by_missed[1:MAX_COLORED]), "hues and dashes"
 
 
-def test_what_is_missed_when_adds_up(make_scenario: MakeScenario) -> None:
+def test_what_is_missed_when_adds_up() -> None:
     scenario = make_scenario(**BUSY)
     (result,) = simulated(scenario, ODD)
     assert result.detail is not None
@@ -157,7 +156,7 @@ def test_what_is_missed_when_adds_up(make_scenario: MakeScenario) -> None:
     )
 
 
-def test_waiting_and_executing_are_the_latency(make_scenario: MakeScenario) -> None:
+def test_waiting_and_executing_are_the_latency() -> None:
     scenario = make_scenario(**BUSY)
     (result,) = simulated(scenario, ODD)
     parts = bars(chart(page_of(scenario, [result]), WHERE))
@@ -175,14 +174,14 @@ def test_waiting_and_executing_are_the_latency(make_scenario: MakeScenario) -> N
     )
 
 
-def test_one_request_at_a_time_waits_for_nothing(make_scenario: MakeScenario) -> None:
+def test_one_request_at_a_time_waits_for_nothing() -> None:
     models = [{"name": "m", "slo_ms": 100, "profile": {"alpha_ms": 2, "beta_ms": 5, "max_batch": 1}}]
     scenario = make_scenario(models=models, arrivals={"process": "uniform", "rate_rps": 10})
     total = simulate(RunSpec(scenario, ODD, 1)).total
     assert (total.mean_waiting_ms, total.mean_executing_ms) == (0, 7)
 
 
-def test_the_gantt_has_a_lane_for_every_worker_and_every_bar(make_scenario: MakeScenario) -> None:
+def test_the_gantt_has_a_lane_for_every_worker_and_every_bar() -> None:
     scenario = make_scenario(workers=[{"count": 9}], arrivals={"rate_rps": 40})
     results = simulated(scenario, *scenario.policies)
     charts = gantt_charts(results, Colors(["resnet", "bert"], ["fifs", "one by one"]))
@@ -204,7 +203,7 @@ def test_the_gantt_has_a_lane_for_every_worker_and_every_bar(make_scenario: Make
     assert len(untils) == 1, "all of a page show the same stretch"
 
 
-def test_what_is_missed_is_marked_in_the_color_of_how(make_scenario: MakeScenario) -> None:
+def test_what_is_missed_is_marked_in_the_color_of_how() -> None:
     scenario = make_scenario(**BUSY)
     (result,) = simulated(scenario, PolicyChoice(name="symphony"))
     (drawn,) = gantt_charts([result], Colors(["resnet", "bert"], ["symphony"]))
@@ -226,7 +225,7 @@ def test_many_requests_make_no_large_page() -> None:
     assert page.count("<rect") < MAX_MARKS
 
 
-def test_the_busiest_worker_is_named_first(make_scenario: MakeScenario) -> None:
+def test_the_busiest_worker_is_named_first() -> None:
     results = simulated(make_scenario(duration_s=1), ODD)
     busy = sorted(results[0].total.busy_shares.items(), key=lambda each: -each[1])
     drawn = bars(chart(page_of(make_scenario(duration_s=1), results), "How busy was each worker?"))
@@ -235,7 +234,7 @@ def test_the_busiest_worker_is_named_first(make_scenario: MakeScenario) -> None:
     assert [width for (width,) in drawn.values()] == [pytest.approx(100 * value, abs=0.01) for _, value in busy]
 
 
-def test_the_data_are_in_the_page(make_scenario: MakeScenario) -> None:
+def test_the_data_are_in_the_page() -> None:
     scenario = make_scenario(duration_s=1)
     results = simulated(scenario, ODD)
     page = page_of(scenario, results)
@@ -246,7 +245,7 @@ def test_the_data_are_in_the_page(make_scenario: MakeScenario) -> None:
     assert {len(row.split(",")) for row in rows} == {len(head.split(","))}
 
 
-def test_advice_is_a_table_of_each_run_in_page_and_document(make_scenario: MakeScenario) -> None:
+def test_advice_is_a_table_of_each_run_in_page_and_document() -> None:
     scenario = make_scenario(arrivals={"rate_rps": 100})
     advised = PolicyChoice(name="symphony", options={"advice_every_s": 1}, label="<i>advised</i>")
     results = [simulate(RunSpec(scenario, choice, 1)) for choice in (advised, ODD)]
@@ -262,7 +261,7 @@ def test_advice_is_a_table_of_each_run_in_page_and_document(make_scenario: MakeS
         assert "".join(cells) in text_of(page)
 
 
-def test_of_much_advice_the_page_shows_the_first(make_scenario: MakeScenario) -> None:
+def test_of_much_advice_the_page_shows_the_first() -> None:
     scenario = make_scenario(duration_s=1)
     result = simulate(RunSpec(scenario, ODD, 1))
     result.advice.extend(WorkerAdvice(number / 1000, 1, "more") for number in range(MAX_ADVICE + 1234))
@@ -271,13 +270,13 @@ def test_of_much_advice_the_page_shows_the_first(make_scenario: MakeScenario) ->
     assert "and 1,234 more" in page
 
 
-def test_equal_results_give_equal_pages(make_scenario: MakeScenario) -> None:
+def test_equal_results_give_equal_pages() -> None:
     scenario = make_scenario(duration_s=1)
     assert len({page_of(scenario, simulated(scenario, ODD)) for _ in range(2)}) == 1
 
 
 @pytest.fixture(scope="module")
-def short(make_scenario: MakeScenario) -> Scenario:
+def short() -> Scenario:
     return make_scenario(duration_s=1)
 
 
@@ -343,7 +342,7 @@ def test_to_run_failures_to_their_end_finds_the_same(quick: list[GoodputSearch],
         assert [probe.rate_rps for probe in other.probes][: len(one.probes)] == [probe.rate_rps for probe in one.probes]
 
 
-def test_a_search_that_found_nothing_has_a_page_too(make_scenario: MakeScenario) -> None:
+def test_a_search_that_found_nothing_has_a_page_too() -> None:
     models = [{"name": "m", "slo_ms": 1, "profile": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 1}}]
     scenario = make_scenario(models=models, arrivals={"rate_rps": 5})
     page = goodput_shown(scenario, [search_goodput(GoodputQuery(RunSpec(scenario, ODD, 1)))], 0.01)
@@ -410,7 +409,7 @@ def test_values_that_are_no_numbers_are_named(scenario_file: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", ["drops everything"])
-def test_no_answers_are_no_error(make_scenario: MakeScenario, policy: str) -> None:
+def test_no_answers_are_no_error(policy: str) -> None:
     models = [{"name": "m", "slo_ms": 1, "profile": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 1}}]
     scenario = make_scenario(models=models, duration_s=1, simulation={"learn": False})  # or it would be tried
     results = simulated(scenario, PolicyChoice(name="symphony", label=policy))
@@ -421,7 +420,7 @@ def test_no_answers_are_no_error(make_scenario: MakeScenario, policy: str) -> No
     assert verdicts(page)[0].startswith("drops everything keeps 0.0 % of")
 
 
-def test_without_slos_nothing_is_promised(make_scenario: MakeScenario) -> None:
+def test_without_slos_nothing_is_promised() -> None:
     models = [{"name": "m", "profile": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 4}}]
     scenario = make_scenario(models=models, duration_s=1)
     page = page_of(scenario, simulated(scenario, ODD))

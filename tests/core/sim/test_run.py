@@ -1,10 +1,11 @@
 """A run of a scenario: what is counted, what is not, and that the random streams do not move each other."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from tests.core.sim.conftest import make_scenario
 from tidegate.api import (
     Advise,
     AnyCommand,
@@ -27,7 +28,6 @@ from tidegate.sim.run import RunSpec, SimulationError, choose_policies, simulate
 from tidegate.toolkit import FirstComeFirstServed, RequestQueue
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 
-MakeScenario = Callable[..., Scenario]
 FIFS = PolicyChoice(name="fifs")
 
 
@@ -82,7 +82,7 @@ def check(row: ResultRow) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fifs", "symphony"])
-def test_a_model_of_which_nothing_merges(make_scenario: MakeScenario, policy: str) -> None:
+def test_a_model_of_which_nothing_merges(policy: str) -> None:
     model = {"name": "m", "slo_ms": 500, "profile": {"alpha_ms": 2, "beta_ms": 4, "max_batch": 8}, "rows": 2}
     runs = {}
     for scheduling in ("batched", "unbatched"):
@@ -93,7 +93,7 @@ def test_a_model_of_which_nothing_merges(make_scenario: MakeScenario, policy: st
     assert runs["unbatched"].accepted == runs["batched"].accepted
 
 
-def test_only_the_window_counts_but_all_of_it(make_scenario: MakeScenario) -> None:
+def test_only_the_window_counts_but_all_of_it() -> None:
     scenario = make_scenario()
     seen = Seen()
     result = simulate(RunSpec(scenario, FIFS, 1), observers=[seen])
@@ -121,7 +121,7 @@ def test_only_the_window_counts_but_all_of_it(make_scenario: MakeScenario) -> No
     assert total.busy_share == pytest.approx(sum(total.busy_shares.values()) / 2, abs=1e-5)
 
 
-def test_what_waits_when_the_window_closes_is_run_to_its_end(make_scenario: MakeScenario) -> None:
+def test_what_waits_when_the_window_closes_is_run_to_its_end() -> None:
     total = simulate(RunSpec(make_scenario(arrivals={"rate_rps": 4000}), FIFS, 1)).total
     assert total.stranded == 0
     assert total.answered == total.accepted
@@ -131,7 +131,7 @@ def test_what_waits_when_the_window_closes_is_run_to_its_end(make_scenario: Make
     assert all(share == pytest.approx(1, abs=0.02) for share in total.busy_shares.values())
 
 
-def test_latencies_are_those_of_an_idle_worker_when_nothing_waits(make_scenario: MakeScenario) -> None:
+def test_latencies_are_those_of_an_idle_worker_when_nothing_waits() -> None:
     model = {"name": "resnet", "slo_ms": 25, "profile": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 16}}
     scenario = make_scenario(models=[model], arrivals={"process": "uniform", "rate_rps": 10})
     total = simulate(RunSpec(scenario, FIFS, 1)).total
@@ -142,7 +142,7 @@ def test_latencies_are_those_of_an_idle_worker_when_nothing_waits(make_scenario:
     assert total.attainment == 1
 
 
-def test_the_gantt_shows_the_first_moments_of_the_window(make_scenario: MakeScenario) -> None:
+def test_the_gantt_shows_the_first_moments_of_the_window() -> None:
     bars = simulate(RunSpec(make_scenario(), FIFS, 1, gantt_s=0.5)).gantt
     assert bars
     assert all(bar.end_s > 0 and bar.start_s < 0.5 for bar in bars)
@@ -150,7 +150,7 @@ def test_the_gantt_shows_the_first_moments_of_the_window(make_scenario: MakeScen
     assert simulate(RunSpec(make_scenario(), FIFS, 1)).gantt == []
 
 
-def test_drops_are_counted_by_reason_and_requests_that_are_forgotten_are_bad(make_scenario: MakeScenario) -> None:
+def test_drops_are_counted_by_reason_and_requests_that_are_forgotten_are_bad() -> None:
     class Careless(FirstComeFirstServed):
         """Drops every third request, for two reasons, and forgets every seventh."""
 
@@ -182,7 +182,7 @@ def test_drops_are_counted_by_reason_and_requests_that_are_forgotten_are_bad(mak
     assert instants[-1] < 4
 
 
-def test_a_policy_that_breaks_is_named(make_scenario: MakeScenario) -> None:
+def test_a_policy_that_breaks_is_named() -> None:
     class Broken(FirstComeFirstServed):
         def worker_freed(self, now_ns: int, worker: Worker) -> Commands:
             raise KeyError("lost my notes")
@@ -194,7 +194,7 @@ def test_a_policy_that_breaks_is_named(make_scenario: MakeScenario) -> None:
         simulate(RunSpec(make_scenario(), OWN, 1), plugins=plugins(Broken))
 
 
-def test_a_run_is_given_up_once_too_much_went_wrong(make_scenario: MakeScenario) -> None:
+def test_a_run_is_given_up_once_too_much_went_wrong() -> None:
     ended: list[int] = []
 
     class Counting(FirstComeFirstServed):
@@ -211,7 +211,7 @@ def test_a_run_is_given_up_once_too_much_went_wrong(make_scenario: MakeScenario)
     assert fine.rows == simulate(RunSpec(make_scenario(), FIFS, 1)).rows
 
 
-def test_a_limit_is_not_spent_by_the_warm_up(make_scenario: MakeScenario) -> None:
+def test_a_limit_is_not_spent_by_the_warm_up() -> None:
     steps = [{"from_s": 0, "rate_rps": 1}, {"from_s": 0.001, "rate_rps": 50}]
     scenario = make_scenario(warmup_s=0.0, arrivals={"rate_rps": steps})
     assert not simulate(RunSpec(scenario, FIFS, 1, bad_limit=0.0)).stopped_early
@@ -220,21 +220,21 @@ def test_a_limit_is_not_spent_by_the_warm_up(make_scenario: MakeScenario) -> Non
 # Streams -------------------------------------------------------------------------------------------------------------
 
 
-def test_equal_seeds_give_equal_runs_and_others_do_not(make_scenario: MakeScenario) -> None:
+def test_equal_seeds_give_equal_runs_and_others_do_not() -> None:
     simulation = {"jitter": {"cv": 0.2}, "failures": {"probability": 0.05}}
     first, again, other = (watch(make_scenario(simulation=simulation), seed) for seed in (1, 1, 2))
     assert first.events == again.events
     assert first.arrivals() != other.arrivals()
 
 
-def test_jitter_and_failures_leave_the_load_as_it_is(make_scenario: MakeScenario) -> None:
+def test_jitter_and_failures_leave_the_load_as_it_is() -> None:
     plain, noisy = watch(make_scenario()), watch(make_scenario(simulation={"jitter": {"cv": 0.3}}))
     failing = watch(make_scenario(simulation={"failures": {"probability": 0.2}}))
     assert plain.arrivals() == noisy.arrivals() == failing.arrivals()
     assert set(plain.durations(0)) != set(noisy.durations(0))
 
 
-def test_failures_leave_the_jitter_as_it_is(make_scenario: MakeScenario) -> None:
+def test_failures_leave_the_jitter_as_it_is() -> None:
     """One model, one worker, one row a batch: the n-th stage has the n-th factor, whether or not others fail."""
     model = {"name": "m", "profile": {"alpha_ms": 0, "beta_ms": 5, "max_batch": 1}}
     world = {"models": [model], "workers": [{"count": 1}], "arrivals": {"rate_rps": 20}}
@@ -246,7 +246,7 @@ def test_failures_leave_the_jitter_as_it_is(make_scenario: MakeScenario) -> None
     assert len(set(kept[:20]) & set(drawn)) >= 19
 
 
-def test_hidden_times_are_not_told(make_scenario: MakeScenario) -> None:
+def test_hidden_times_are_not_told() -> None:
     model = {"name": "m", "profile": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 4}, "time_ms": 30}
     truth = {"m": {"profile": {"alpha_ms": 0, "beta_ms": 2}}}
     scenario = make_scenario(models=[model], arrivals={"rate_rps": 5}, simulation={"service": truth, "learn": False})
@@ -255,7 +255,7 @@ def test_hidden_times_are_not_told(make_scenario: MakeScenario) -> None:
     assert seen.setup.profiles[0].upper_ns(1) == 6_000_000
 
 
-def test_the_network_is_not_told_and_moves_nothing_else(make_scenario: MakeScenario) -> None:
+def test_the_network_is_not_told_and_moves_nothing_else() -> None:
     model = {"name": "m", "profile": {"alpha_ms": 1, "beta_ms": 5, "max_batch": 4}}
     world = {"models": [model], "arrivals": {"rate_rps": 5}}
     far = [{"count": 1, "network": {"control_ms": 2, "data_ms_per_row": 0.5}}]
@@ -268,7 +268,7 @@ def test_the_network_is_not_told_and_moves_nothing_else(make_scenario: MakeScena
     assert min(jittery.durations(0)) > 8_500_000
 
 
-def test_workers_go_and_come_back_by_number_and_by_node(make_scenario: MakeScenario) -> None:
+def test_workers_go_and_come_back_by_number_and_by_node() -> None:
     pools = [{"count": 1, "node": "east"}, {"count": 2, "node": "west"}]
     events = [{"at_s": 1, "lost": 0}, {"at_s": 1.5, "lost": "west"}, {"at_s": 1.75, "joined": "west"}]
     seen = watch(make_scenario(workers=pools, simulation={"events": events}))
@@ -278,7 +278,7 @@ def test_workers_go_and_come_back_by_number_and_by_node(make_scenario: MakeScena
     assert [worker.name for worker in seen.setup.workers] == ["east/default-0", "west/default-1", "west/default-2"]
 
 
-def test_workers_may_share_gpus(make_scenario: MakeScenario) -> None:
+def test_workers_may_share_gpus() -> None:
     model = {"name": "m", "profile": {"alpha_ms": 0, "beta_ms": 10, "max_batch": 1}}
     world = {"models": [model], "workers": [{"count": 2, "per_gpu": 2}], "arrivals": {"rate_rps": 400}}
     scenario = make_scenario(**world, simulation={"interference": 1.5, "learn": False})
@@ -286,7 +286,7 @@ def test_workers_may_share_gpus(make_scenario: MakeScenario) -> None:
     assert sorted(busy)[len(busy) // 2] == 15_000_000
 
 
-def test_workers_on_one_device_slow_each_other_down_whatever_they_host(make_scenario: MakeScenario) -> None:
+def test_workers_on_one_device_slow_each_other_down_whatever_they_host() -> None:
     """Two models that are always busy, on halves of one GPU, on a GPU each, or on two MIG instances of one."""
     models = [{"name": name, "profile": {"alpha_ms": 0, "beta_ms": 10, "max_batch": 1}} for name in "ab"]
     halves = [{"count": 1, "per_gpu": 2, "device": 0, "hosts": [name]} for name in "ab"]
@@ -311,7 +311,7 @@ def test_workers_on_one_device_slow_each_other_down_whatever_they_host(make_scen
 # Which policies ------------------------------------------------------------------------------------------------------
 
 
-def test_policies_are_chosen_by_label_then_by_name(make_scenario: MakeScenario) -> None:
+def test_policies_are_chosen_by_label_then_by_name() -> None:
     scenario = make_scenario()
     assert [choice.title for choice in choose_policies(scenario, [])] == ["fifs", "one by one"]
     assert [choice.title for choice in choose_policies(scenario, ["one by one"])] == ["one by one"]
@@ -319,7 +319,7 @@ def test_policies_are_chosen_by_label_then_by_name(make_scenario: MakeScenario) 
     assert choose_policies(scenario, ["symphony"]) == [PolicyChoice(name="symphony")]
 
 
-def test_a_policy_must_be_installed_and_have_the_options(make_scenario: MakeScenario) -> None:
+def test_a_policy_must_be_installed_and_have_the_options() -> None:
     with pytest.raises(PluginError, match="no policy named 'oracle' is installed"):
         choose_policies(make_scenario(), ["oracle"])
     with pytest.raises(PluginError, match="name one with --policy"):
@@ -328,7 +328,7 @@ def test_a_policy_must_be_installed_and_have_the_options(make_scenario: MakeScen
         simulate(RunSpec(make_scenario(), PolicyChoice(name="fifs", options={"size": 1}), 1))
 
 
-def test_a_policy_hears_what_the_scenario_says(make_scenario: MakeScenario) -> None:
+def test_a_policy_hears_what_the_scenario_says() -> None:
     heard: list[Setup] = []
 
     class Listening(FirstComeFirstServed):

@@ -31,7 +31,7 @@ def question(*, count: int = 400, policy: str = "symphony", factors: tuple[float
     return WhatIfQuestion(SETUP, policy, {}, EngineSettings(learn=True, max_tries=1), requests, factors)
 
 
-def share(asked: WhatIfQuestion, **otherwise: Any) -> float:  # noqa: ANN401
+def share(asked: WhatIfQuestion, **otherwise: Any) -> float:
     found = answer(asked, WhatIfAlternative("other", **otherwise), PLUGINS)
     assert found.why == ""
     assert found.share is not None

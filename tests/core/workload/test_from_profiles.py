@@ -32,7 +32,7 @@ def measure(folder: Path, kind: str, *medians_ms: float, model: str = "m", shape
     write_profile(path, ModelProfile(model=model, device_class=kind, shape=shape, alpha_ms=1, beta_ms=1, points=points))
 
 
-def read(folder: Path, **changes: Any) -> Scenario:  # noqa: ANN401 - fields of a scenario
+def read(folder: Path, **changes: Any) -> Scenario:
     path = folder / "scenario.yaml"
     path.write_text(yaml.safe_dump(WORLD | changes))
     return read_scenario(path)

@@ -12,7 +12,7 @@ MS, S = 1_000_000, 1_000_000_000
 LINE = {"alpha_ms": 1, "beta_ms": 5, "max_batch": 16}
 
 
-def scenario(folder: Path = Path(), **changes: Any) -> Scenario:  # noqa: ANN401
+def scenario(folder: Path = Path(), **changes: Any) -> Scenario:
     document = {
         "warmup_s": 1,
         "duration_s": 9,
@@ -24,7 +24,7 @@ def scenario(folder: Path = Path(), **changes: Any) -> Scenario:  # noqa: ANN401
     return Scenario.model_validate(document, context={"folder": folder})
 
 
-def models(**changes: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+def models(**changes: Any) -> list[dict[str, Any]]:
     return [{"name": "a", "profile": LINE, **changes}, {"name": "b", "profile": LINE}]
 
 

@@ -65,7 +65,7 @@ def test_every_example_of_the_reference_is_read(example: str) -> None:
     Scenario.model_validate({**WORLD, **_filled(place, given)})
 
 
-def _filled(place: Any, given: object) -> Any:  # noqa: ANN401 - as YAML is
+def _filled(place: Any, given: object) -> Any:
     """The place with the example put where it belongs."""
     match place:
         case dict():

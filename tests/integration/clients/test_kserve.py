@@ -33,7 +33,7 @@ def kserve_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin" / "python"
 
 
-def seen_by(python: Path, server: Any, model: str) -> dict[str, Any]:  # noqa: ANN401 - an EmbeddedTriton or a Tidegate
+def seen_by(python: Path, server: Any, model: str) -> dict[str, Any]:
     command = [str(python), str(CALLS), server.http_address, server.grpc_address, model]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -42,7 +42,7 @@ def seen_by(python: Path, server: Any, model: str) -> dict[str, Any]:  # noqa: A
 
 
 @pytest.mark.slow
-def test_the_kserve_client(kserve_python: Path, echo_triton: Any, start_frontend: Callable[..., Any]) -> None:  # noqa: ANN401
+def test_the_kserve_client(kserve_python: Path, echo_triton: Any, start_frontend: Callable[..., Any]) -> None:
     through = seen_by(kserve_python, start_frontend(echo_triton), "echo")
     assert through == seen_by(kserve_python, echo_triton, "echo")
     assert through["rest model"] is through["grpc live"] is through["grpc ready"] is through["grpc model"] is True

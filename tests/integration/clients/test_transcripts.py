@@ -35,7 +35,7 @@ def run(command: str, http_address: str) -> str:
 
 
 @pytest.mark.parametrize("transcript", TRANSCRIPTS, ids=lambda path: path.stem)
-def test_a_transcript(transcript: Path, echo_triton: Any, start_frontend: Callable[..., Any]) -> None:  # noqa: ANN401
+def test_a_transcript(transcript: Path, echo_triton: Any, start_frontend: Callable[..., Any]) -> None:
     frontend = start_frontend(echo_triton)
     for command, expected in steps(transcript):
         pattern = re.escape(expected).replace(re.escape("..."), ".*?")

@@ -18,6 +18,7 @@ import rapidocr_onnxruntime
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
+from tests.conftest import eventually
 from tidegate_proxy.tritons.shared_memory import REGION_PREFIX
 from tidegate_repo_generator.splitting.split import split_model
 
@@ -92,19 +93,18 @@ def whole() -> Callable[[Any], Any]:
     return lambda pixels: session.run(None, {"x": pixels})[0]
 
 
-def pictures(rows: int, seed: int) -> Any:  # noqa: ANN401
+def pictures(rows: int, seed: int) -> Any:
     return np.random.default_rng(seed).random((rows, *SHAPE), np.float32)
 
 
-def ask(client: Any, kind: Any, pixels: Any) -> Any:  # noqa: ANN401
+def ask(client: Any, kind: Any, pixels: Any) -> Any:
     tensor = kind.InferInput("x", list(pixels.shape), "FP32")
     tensor.set_data_from_numpy(pixels)
     return client.infer("recognize", [tensor]).as_numpy("softmax_11.tmp_0")
 
 
 def test_over_grpc_many_clients_get_the_answers_of_the_whole_model(
-    deployment: Any,  # noqa: ANN401
-    whole: Callable[[Any], Any],
+    deployment: Any, whole: Callable[[Any], Any]
 ) -> None:
     batches = [pictures(1 + seed % 3, seed) for seed in range(10)]
     with triton_grpc.InferenceServerClient(deployment["grpc"]) as client, ThreadPoolExecutor(8) as pool:
@@ -119,16 +119,13 @@ def test_over_grpc_many_clients_get_the_answers_of_the_whole_model(
         assert any(name.startswith(REGION_PREFIX) for name in regions) == deployment["shared"]
 
 
-def test_over_http_too(deployment: Any, whole: Callable[[Any], Any]) -> None:  # noqa: ANN401
+def test_over_http_too(deployment: Any, whole: Callable[[Any], Any]) -> None:
     with triton_http.InferenceServerClient(deployment["http"]) as client:
         pixels = pictures(2, 99)
         np.testing.assert_allclose(ask(client, triton_http, pixels), whole(pixels), atol=1e-5)
 
 
-def test_a_pool_that_loses_a_worker_goes_on_and_down_tells(
-    deployment: Any,  # noqa: ANN401
-    whole: Callable[[Any], Any],
-) -> None:
+def test_a_pool_that_loses_a_worker_goes_on_and_down_tells(deployment: Any, whole: Callable[[Any], Any]) -> None:
     """The last test of a deployment. Whether the worker was started again by then is a matter of time."""
     pids = {worker["name"]: worker["pid"] for worker in deployment["workers"]}
     with triton_grpc.InferenceServerClient(deployment["grpc"]) as client, ThreadPoolExecutor(4) as pool:
@@ -164,9 +161,7 @@ def test_a_worker_that_does_not_start_leaves_nothing_and_is_named(blocks: Path, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_whoever_interrupts_up_leaves_nothing_running(
-    blocks: Path, tmp_path: Path, number: signal.Signals, eventually: Callable[..., None]
-) -> None:
+def test_whoever_interrupts_up_leaves_nothing_running(blocks: Path, tmp_path: Path, number: signal.Signals) -> None:
     folder = deploy(blocks, tmp_path)
     command = [sys.executable, "-c", "from tidegate.cli import main; main()", "up", str(folder), "--free-ports"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

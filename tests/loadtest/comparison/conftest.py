@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
@@ -13,8 +12,6 @@ from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.live import LiveObservations, SendingOptions
 from tidegate_loadtest.result import RunResult
 from tidegate_loadtest.scenario_run import LiveResult, LiveRun
-
-MakeComparison = Callable[..., Comparison]
 
 SCENARIO = Scenario.model_validate(
     {
@@ -50,34 +47,29 @@ def live_result(
     return LiveResult(what, replace(simulated, rows=rows), LiveObservations(run, 0, {}))
 
 
-@pytest.fixture
-def make_comparison() -> MakeComparison:
-    """`make_comparison({"direct": [100, 110], ...})`: goodputs of each target, round by round."""
-
-    def make(
-        goodputs: Mapping[str, Sequence[float]],
-        *,
-        rounds: int | None = None,
-        stopped: str | None = None,
-        status: Mapping[str, Sequence[str]] | None = None,
-        lateness_ms: Mapping[str, float] | None = None,
-        attainment: Callable[[float], float] = lambda goodput: goodput / 1000,
-    ) -> Comparison:
-        targets = [Target(name, f"localhost:{8001 + number}") for number, name in enumerate(goodputs)]
-        lives = [
-            live_result(
-                target,
-                seed,
-                goodputs[target.name][seed],
-                attainment(goodputs[target.name][seed]),
-                (status or {}).get(target.name, ["OK"] * 10),
-                (lateness_ms or {}).get(target.name, 0.5),
-            )
-            for seed in range(max(map(len, goodputs.values())))
-            for target in targets
-            if seed < len(goodputs[target.name])
-        ]
-        seeds = range(rounds or max(map(len, goodputs.values())))
-        return Comparison(SCENARIO, targets, list(seeds), lives, stopped)
-
-    return make
+def make_comparison(
+    goodputs: Mapping[str, Sequence[float]],
+    *,
+    rounds: int | None = None,
+    stopped: str | None = None,
+    status: Mapping[str, Sequence[str]] | None = None,
+    lateness_ms: Mapping[str, float] | None = None,
+    attainment: Callable[[float], float] = lambda goodput: goodput / 1000,
+) -> Comparison:
+    """Make a comparison of the goodputs of each target, round by round: `{"direct": [100, 110], ...}`."""
+    targets = [Target(name, f"localhost:{8001 + number}") for number, name in enumerate(goodputs)]
+    lives = [
+        live_result(
+            target,
+            seed,
+            goodputs[target.name][seed],
+            attainment(goodputs[target.name][seed]),
+            (status or {}).get(target.name, ["OK"] * 10),
+            (lateness_ms or {}).get(target.name, 0.5),
+        )
+        for seed in range(max(map(len, goodputs.values())))
+        for target in targets
+        if seed < len(goodputs[target.name])
+    ]
+    seeds = range(rounds or max(map(len, goodputs.values())))
+    return Comparison(SCENARIO, targets, list(seeds), lives, stopped)

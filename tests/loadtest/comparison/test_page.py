@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
+from tests.loadtest.comparison.conftest import make_comparison
 from tests.pages import chart, check_alone, dots, headings, lines, verdicts
 from tidegate.report import PageOrigin
 from tidegate_loadtest.comparison import findings
@@ -19,7 +20,6 @@ from tidegate_loadtest.comparison.runs import BatchingSettings
 from tidegate_loadtest.comparison.table import print_comparison
 
 if TYPE_CHECKING:
-    from tests.loadtest.comparison.conftest import MakeComparison
     from tidegate_loadtest.comparison.runs import Comparison
 
 ODD = "<b>odd</b> [red]"
@@ -38,7 +38,7 @@ def page_of(title: str, compared: "Comparison") -> str:
     return comparison_page(title, compared, comparison_document(compared), origin)
 
 
-def test_the_page_stands_alone_and_is_safe_with_names(make_comparison: "MakeComparison") -> None:
+def test_the_page_stands_alone_and_is_safe_with_names() -> None:
     compared = make_comparison({ODD: [100, 101], "b": [50, 51], "c": [0, 60]})
     settings = {
         target.name: BatchingSettings("triton 2.51.0", {"m": f"as {target.name} does"}) for target in compared.targets
@@ -54,7 +54,7 @@ def test_the_page_stands_alone_and_is_safe_with_names(make_comparison: "MakeComp
         assert escape(target.address) in page
 
 
-def test_rounds_and_differences_are_drawn_where_they_are(make_comparison: "MakeComparison") -> None:
+def test_rounds_and_differences_are_drawn_where_they_are() -> None:
     compared = make_comparison({"a": [100, 101, 100.5], "b": [50, 52, 51]}, attainment=lambda goodput: goodput / 101)
     page = page_of("t", compared)
     assert [said for _, said in dots(chart(page, ROUNDS))] == [
@@ -77,7 +77,7 @@ def test_rounds_and_differences_are_drawn_where_they_are(make_comparison: "MakeC
     assert one >= -100
 
 
-def test_the_table_shows_figures_differences_and_verdict(make_comparison: "MakeComparison") -> None:
+def test_the_table_shows_figures_differences_and_verdict() -> None:
     text = printed(make_comparison({ODD: [100, 101, 102], "b": [50, 51, 50], "c": [1, 2, 3]}, lateness_ms={"c": 7}))
     assert "98.5 .. 103.5" in text
     assert "Against <b>odd</b> [red], in the same rounds" in text
@@ -87,20 +87,20 @@ def test_the_table_shows_figures_differences_and_verdict(make_comparison: "MakeC
     assert "b has 5.0 % in time, <b>odd</b> [red] 10.1 %: -5.1 points (" in text
 
 
-def test_one_round_is_shown_without_intervals(make_comparison: "MakeComparison") -> None:
+def test_one_round_is_shown_without_intervals() -> None:
     text = printed(make_comparison({"a": [100], "b": [50]}))
     assert " .. " not in text
     assert "-50.0 %" in text
 
 
-def test_where_nothing_is_complete_the_reason_is_shown(make_comparison: "MakeComparison") -> None:
+def test_where_nothing_is_complete_the_reason_is_shown() -> None:
     compared = make_comparison({"a": [100], "b": []}, rounds=2, stopped="round 1 of 2, b: gone")
     assert "ended early: round 1 of 2, b: gone" in printed(compared)
     assert "ended early: round 1 of 2, b: gone" in page_of("t", compared)
     assert comparison_document(compared)["complete_rounds"] == []
 
 
-def test_the_document_says_all(make_comparison: "MakeComparison") -> None:
+def test_the_document_says_all() -> None:
     compared = make_comparison({"a": [100, 102], "b": [50, 51]}, status={"b": ["OK", "UNAVAILABLE"]})
     document = json.loads(json.dumps(comparison_document(compared), allow_nan=False))
     assert document["command"] == "compare"

@@ -13,6 +13,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 
 from tests.command_line import invoke
+from tests.conftest import eventually
 from tidegate.workload import draw_requests, read_scenario
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -127,7 +128,6 @@ def test_http_and_a_server_that_is_killed_half_way(
     results: Results,
     requests_sent: Sent,
     tmp_path: Path,
-    eventually: Callable[[Callable[[], object], str], None],
 ) -> None:
     server = start_echo(start_triton, tmp_path / "models")
     shape = ("--shape", "X:4|8")
@@ -172,11 +172,7 @@ def test_a_closed_loop_lasts_as_long_as_locust_is_told(
 
 @pytest.mark.slow
 def test_what_is_stopped_reports_what_had_ended(
-    triton: "FakeTriton",
-    start_locust: "StartLocust",
-    scenario: Callable[..., Path],
-    results: Results,
-    eventually: Callable[[Callable[[], object], str], None],
+    triton: "FakeTriton", start_locust: "StartLocust", scenario: Callable[..., Path], results: Results
 ) -> None:
     locust = start_locust(*HEADLESS, "--host", triton.target, "--scenario", scenario(duration_s=60))
     eventually(lambda: len(triton.requests) > 100, "requests")

@@ -3,10 +3,11 @@
 import json
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.conftest import eventually
 
 if TYPE_CHECKING:
     from tests.loadtest.conftest import FakeTriton
@@ -28,10 +29,7 @@ def attainment(url: str) -> list[dict[str, Any]]:
 
 
 def test_the_page_starts_a_schedule_and_shows_its_attainment_twice(
-    triton: "FakeTriton",
-    start_locust: "StartLocust",
-    free_port: int,
-    eventually: Callable[[Callable[[], object], str], None],
+    triton: "FakeTriton", start_locust: "StartLocust", free_port: int
 ) -> None:
     load = ("--model", "echo", "--rate", 50, "--process", "uniform", "--duration-s", 1, "--slo-ms", 60_000)
     web = ("--web-host", "127.0.0.1", "--web-port", free_port)
@@ -49,18 +47,15 @@ def test_the_page_starts_a_schedule_and_shows_its_attainment_twice(
     assert triton.requests == []
     for run in (1, 2):
         assert json.loads(get(f"{url}/swarm", {"host": triton.target}))["success"]
-        eventually(lambda run=run: len(triton.requests) == 50 * run, "its requests")  # type: ignore[misc]
-        eventually(lambda run=run: locust.output.count("attainment of 60000 ms") == run, "its report")  # type: ignore[misc]
+        eventually(lambda run=run: len(triton.requests) == 50 * run, "its requests")
+        eventually(lambda run=run: locust.output.count("attainment of 60000 ms") == run, "its report")
         (line,) = attainment(url)
         assert (line["name"], line["requests"], line["attainment"]) == ("echo", 50, "100.00%")
 
 
 @pytest.mark.slow
 def test_the_page_says_what_is_wrong_with_a_host(
-    triton: "FakeTriton",
-    start_locust: "StartLocust",
-    free_port: int,
-    eventually: Callable[[Callable[[], object], str], None],
+    triton: "FakeTriton", start_locust: "StartLocust", free_port: int
 ) -> None:
     web = ("--web-host", "127.0.0.1", "--web-port", free_port)
     locust = start_locust("--model", "absent", "--slo-ms", 5, "--rate", 5, *web)

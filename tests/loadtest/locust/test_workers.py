@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conftest import eventually
 from tidegate.workload import draw_requests, read_scenario
 
 if TYPE_CHECKING:
@@ -90,7 +91,6 @@ def test_what_a_lost_worker_should_have_sent_is_not_forgotten(
     scenario: Callable[..., Path],
     results: Callable[[], dict[str, Any]],
     free_port: int,
-    eventually: Callable[[Callable[[], object], str], None],
 ) -> None:
     path = scenario(duration_s=3, rate_rps=50)
     master, workers = start(start_locust, free_port, *FILES, "--host", triton.target, "--scenario", path)

@@ -232,7 +232,7 @@ class _Watched:
     def __init__(self, number: int) -> None:
         self._request = Request(number, "m", 1, 0, 500 + number % 7)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+    def __getattr__(self, name: str) -> Any:
         _Watched.looks += 1
         return getattr(self._request, name)
 

@@ -33,7 +33,7 @@ def workers(count: int, *hosts: str) -> tuple[Worker, ...]:
     return tuple(Worker(number, f"w{number}", hosts or ("m",)) for number in range(count))
 
 
-def playbook(at_work: tuple[Worker, ...], models: tuple[Model, ...] = MODELS[:1], **options: Any) -> Playbook:  # noqa: ANN401
+def playbook(at_work: tuple[Worker, ...], models: tuple[Model, ...] = MODELS[:1], **options: Any) -> Playbook:
     profiles = tuple(Profile(m.name, "default", tuple(rows + 5 for rows in range(1, 9))) for m in models)
     return Playbook(Nexus(Setup(models, at_work, profiles), NexusOptions.model_validate(options)))
 

@@ -27,7 +27,7 @@ MS = 1_000_000
 NO_TIMER = CancelTimer("m")
 
 
-def playbook(workers: int = 1, *, merge_limit: int | None = None, **options: Any) -> Playbook:  # noqa: ANN401
+def playbook(workers: int = 1, *, merge_limit: int | None = None, **options: Any) -> Playbook:
     setup = Setup(
         models=(Model("m", 4, merge_limit=merge_limit), Model("n", 4)),
         workers=tuple(Worker(number, f"w{number}", ("m", "n")) for number in range(workers)),

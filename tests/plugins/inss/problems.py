@@ -6,7 +6,7 @@ from tidegate.schemas import InterferenceModel, NonDecreasingLine, Sensitivity, 
 from tidegate_inss.problem import GpuPool, ShareProblem, SharingTenant
 
 
-def sharing(ms_of_one_row: float, *, ms_per_row: float, **said: Any) -> SharingModel:  # noqa: ANN401
+def sharing(ms_of_one_row: float, *, ms_per_row: float, **said: Any) -> SharingModel:
     """A model that takes so long on a whole GPU, and inversely proportional to its share."""
     rows, percents = tuple(range(1, 33)), (10, 100)
     whole = [ms_of_one_row + ms_per_row * (each - 1) for each in rows]
@@ -37,10 +37,10 @@ INTERFERENCE = InterferenceModel(
 )
 
 
-def tenant(name: str, rate_rps: float, slo_ms: float, **said: Any) -> SharingTenant:  # noqa: ANN401
+def tenant(name: str, rate_rps: float, slo_ms: float, **said: Any) -> SharingTenant:
     return SharingTenant(name=name, rate_rps=rate_rps, slo_ms=slo_ms, **said)
 
 
-def problem(*models: SharingTenant, gpus: int = 1, memory_mib: int | None = None, **said: Any) -> ShareProblem:  # noqa: ANN401
+def problem(*models: SharingTenant, gpus: int = 1, memory_mib: int | None = None, **said: Any) -> ShareProblem:
     pool = GpuPool(product="V100", count=gpus, memory_mib=memory_mib)
     return ShareProblem(gpus=(pool,), models=models, **{"interference": INTERFERENCE, **said})

@@ -36,7 +36,7 @@ class TestGsliceLoop(ControllerConformance):
     situations = 2
 
 
-def made(name: str, **options: Any) -> Controller:  # noqa: ANN401 - its own
+def made(name: str, **options: Any) -> Controller:
     spec = Plugins.installed().controller(name)
     return make_controller(spec, FIRST, {"problem": GIVEN, **options})
 

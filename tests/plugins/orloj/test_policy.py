@@ -46,7 +46,7 @@ SETUP = Setup(
 )
 
 
-def playbook(**options: Any) -> Playbook:  # noqa: ANN401
+def playbook(**options: Any) -> Playbook:
     return Playbook(Orloj(SETUP, OrlojOptions.model_validate(options)))
 
 
@@ -64,7 +64,7 @@ def dispatched(playbook: Playbook) -> tuple[int, ...]:
     return next((each.batch.request_ids for each in playbook.commands() if isinstance(each, Dispatch)), ())
 
 
-def busy(*waiting: RequestArrived, **options: Any) -> Playbook:  # noqa: ANN401
+def busy(*waiting: RequestArrived, **options: Any) -> Playbook:
     """The worker runs request 99, and these wait."""
     started = playbook(**options) >> arrived(99)
     started.commands()

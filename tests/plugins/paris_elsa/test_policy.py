@@ -40,7 +40,7 @@ ON_SMALL = Profile.linear("m", alpha_ms=10, beta_ms=0, max_rows=8, device_class=
 ON_LARGE = Profile.linear("m", alpha_ms=2, beta_ms=4, max_rows=8, device_class=LARGE.device_class)
 
 
-def playbook(*workers: Worker, **options: Any) -> Playbook:  # noqa: ANN401
+def playbook(*workers: Worker, **options: Any) -> Playbook:
     setup = Setup((Model("m", 8),), workers or (LARGE, SMALL), (ON_SMALL, ON_LARGE))
     return Playbook(Elsa(setup, ElsaOptions.model_validate(options)))
 
@@ -61,7 +61,7 @@ def runs(timeline: Playbook) -> list[tuple[int, tuple[int, ...]]]:
     return [(each.batch.stages[0].worker_id, each.batch.request_ids) for each in dispatches]
 
 
-def after(timeline: Playbook, *events: Any) -> Playbook:  # noqa: ANN401
+def after(timeline: Playbook, *events: Any) -> Playbook:
     """The timeline once these have happened, whatever was done about them."""
     for event in events:
         timeline >>= event

@@ -61,7 +61,7 @@ def profile(
     )
 
 
-def two_classes(**changes: Any) -> PpipeProblem:  # noqa: ANN401 - any field
+def two_classes(**changes: Any) -> PpipeProblem:
     """A cheap class whose GPUs are too slow for the whole model, and a dear one that is three times as fast."""
     model = profile("m", {"fast": [4000, 4000, 4000], "slow": [12000, 14000, 18000]})
     given: dict[str, Any] = {
@@ -74,7 +74,7 @@ def two_classes(**changes: Any) -> PpipeProblem:  # noqa: ANN401 - any field
     return PpipeProblem.model_validate({**given, **changes})
 
 
-def random_problem(seed: int, **changes: Any) -> PpipeProblem:  # noqa: ANN401 - any field
+def random_problem(seed: int, **changes: Any) -> PpipeProblem:
     """Up to three classes, three models of up to four blocks, and limits that often bind."""
     draw = random.Random(seed)
     names = ["a", "b", "c"][: draw.choice([1, 2, 2, 2, 3])]

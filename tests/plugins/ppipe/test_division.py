@@ -30,10 +30,7 @@ def listed(problem: PpipeProblem) -> list[Column]:
 
 
 def divided(
-    problem: PpipeProblem,
-    columns: Sequence[Column],
-    units: Sequence[int],
-    on_time: Callable[[], None] = lambda: None,
+    problem: PpipeProblem, columns: Sequence[Column], units: Sequence[int], on_time: Callable[[], None] = lambda: None
 ) -> GpuDivision | None:
     bound = price(problem, columns)
     return None if bound is None else divide(problem, columns, units, loads=(0, bound.objective), on_time=on_time)

@@ -190,7 +190,7 @@ ONE = PlannedModel(name="m", slo_ms=100, rate_rps=10, profile=WHOLE)
 A = GpuClass(name="a", count=2, max_share=1)
 
 
-def problem_of(model: dict[str, Any], gpu: dict[str, Any], **changes: Any) -> PpipeProblem:  # noqa: ANN401 - any field
+def problem_of(model: dict[str, Any], gpu: dict[str, Any], **changes: Any) -> PpipeProblem:
     return two_classes(models=(ONE.model_copy(update=model),), classes=(A.model_copy(update=gpu),), **changes)
 
 

@@ -42,7 +42,7 @@ def run(
     gbps: float = 8,
     slo_ms: float = 100,
     duration_s: float = 2,
-    **simulation: Any,  # noqa: ANN401
+    **simulation: Any,
 ) -> float:
     """The attainment; every broken invariant is raised."""
     models = [THREE_POOLS["models"][0] | {"slo_ms": slo_ms}]

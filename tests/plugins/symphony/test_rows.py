@@ -15,7 +15,7 @@ TINY_OR_FULL = {"distribution": "table", "values": [1, 32]}
 OVER_HALF = {"distribution": "table", "values": [17, 24]}
 
 
-def scenario(rows: Any, rate_rps: float) -> Scenario:  # noqa: ANN401
+def scenario(rows: Any, rate_rps: float) -> Scenario:
     return Scenario.model_validate(
         {
             "warmup_s": 0.5,
@@ -62,7 +62,7 @@ def test_the_default_and_the_paper_lose_no_more_than_simple_policies(load: tuple
 
 
 @pytest.mark.parametrize("rows", [LOG_NORMAL, TINY_OR_HALF, 16], ids=["log-normal", "1 or 16", "16"])
-def test_at_a_light_load_nothing_waits(rows: Any) -> None:  # noqa: ANN401
+def test_at_a_light_load_nothing_waits(rows: Any) -> None:
     of = scenario(rows, 300)
     ours, tritons = run(of, "symphony").total.p50_ms, run(of, "triton").total.p50_ms
     assert ours is not None

@@ -38,7 +38,7 @@ class Ticks:
         return self.now_s
 
 
-def problem(models: Sequence[tuple[float, float, float]], **fields: Any) -> SubclusterProblem:  # noqa: ANN401 - any field
+def problem(models: Sequence[tuple[float, float, float]], **fields: Any) -> SubclusterProblem:
     planned = tuple(
         PlannedModel(name=f"m{i}", rate_rps=r, static_mib=s, dynamic_mib=d) for i, (r, s, d) in enumerate(models)
     )

@@ -7,7 +7,7 @@ from tidegate_symphony.subclusters_problem import PlannedModel, SubclusterProble
 from tidegate_symphony.subclusters_start import start_from
 
 
-def start(models: Sequence[tuple[float, float]], **fields: Any) -> list[int] | None:  # noqa: ANN401 - any field
+def start(models: Sequence[tuple[float, float]], **fields: Any) -> list[int] | None:
     """Of models given as (rate, cost of loading)."""
     planned = [
         PlannedModel(name=f"m{i}", rate_rps=rate, static_mib=1, move_cost=cost) for i, (rate, cost) in enumerate(models)

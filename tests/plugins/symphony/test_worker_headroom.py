@@ -116,7 +116,7 @@ def test_to_judge_a_kind_among_many_takes_no_look_at_all_others(monkeypatch: pyt
     assert looks <= 8 * len(kinds)
 
 
-def scenario(*models: tuple[float, float, float], workers: int, rate_rps: float, **more: Any) -> Scenario:  # noqa: ANN401
+def scenario(*models: tuple[float, float, float], workers: int, rate_rps: float, **more: Any) -> Scenario:
     return Scenario.model_validate(
         {
             "warmup_s": 1,

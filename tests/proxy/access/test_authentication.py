@@ -23,7 +23,7 @@ FAILED = "Authentication failed, the credential is not known"
 API: Api = "inference"
 
 
-def _make(folder: Path, tokens: str | None = TOKENS, keys: str | None = None, **fields: Any) -> Authenticator:  # noqa: ANN401
+def _make(folder: Path, tokens: str | None = TOKENS, keys: str | None = None, **fields: Any) -> Authenticator:
     for name, text in (("tokens_file", tokens), ("api_keys_file", keys)):
         if text is not None:
             (folder / name).write_text(text)

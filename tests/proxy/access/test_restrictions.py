@@ -129,7 +129,7 @@ def test_every_method_of_triton_belongs_to_an_api() -> None:
 
 
 @pytest.fixture(scope="module")
-def ask_http(triton: EmbeddedTriton) -> Any:  # noqa: ANN401
+def ask_http(triton: EmbeddedTriton) -> Any:
     connection = http.client.HTTPConnection(triton.http_address, timeout=60)
 
     def ask(method: str, path: str, headers: dict[str, str]) -> tuple[int, bytes, str | None] | None:
@@ -142,7 +142,7 @@ def ask_http(triton: EmbeddedTriton) -> Any:  # noqa: ANN401
     connection.close()
 
 
-def test_every_route_is_refused_and_opened_as_by_triton(ask_http: Any) -> None:  # noqa: ANN401
+def test_every_route_is_refused_and_opened_as_by_triton(ask_http: Any) -> None:
     for path, method, key in product(PATHS, ("GET", "POST"), ("none", "its own", "another's")):
         api = _api_of(path)
         headers = {"none": {}, "its own": {f"k-{api}": f"opens {api}"}, "another's": {"k-metadata": ""}}[key]

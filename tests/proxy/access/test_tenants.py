@@ -10,6 +10,8 @@ import grpc
 import numpy as np
 import pytest
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import request_of
 from tidegate.api import Dispatch, RequestArrived
 from tidegate.observation import read_log
 from tidegate.workload.rate_limit import RateLimit
@@ -31,7 +33,7 @@ def _of(name: str) -> tuple[tuple[str, str], ...]:
 
 
 def test_a_rate_limit_rejects_with_the_time_to_try_again_and_costs_other_tenants_nothing(
-    triton: EmbeddedTriton, serve_here: Make, start_call: Make, request_of: Make
+    triton: EmbeddedTriton, serve_here: Make, start_call: Make
 ) -> None:
     limited = {"requests_per_s": 1 / LONG_S}
     tenants = {**BY_HEADER, "named": {"small": limited, "passing": limited, "web": limited}}
@@ -75,13 +77,7 @@ def test_a_rate_limit_rejects_with_the_time_to_try_again_and_costs_other_tenants
 
 
 def test_an_urgent_request_is_in_the_next_batch_and_a_tenant_cannot_be_more_urgent_than_it_may(
-    triton: EmbeddedTriton,
-    gate: Any,  # noqa: ANN401
-    serve_here: Make,
-    start_call: Make,
-    request_of: Make,
-    eventually: Make,
-    tmp_path: Path,
+    triton: EmbeddedTriton, gate: Any, serve_here: Make, start_call: Make, tmp_path: Path
 ) -> None:
     """By Triton's parameter, by the tenant, and by neither: a priority that is none of the levels is the default."""
     named = {"batch": {"priority": 2, "weight": 2}, "live": {"weight": 1}}
@@ -110,7 +106,7 @@ def test_an_urgent_request_is_in_the_next_batch_and_a_tenant_cannot_be_more_urge
     assert place <= 1, "behind the batch that ran alone"
 
 
-def _config(**tenants: Any) -> ServeConfig:  # noqa: ANN401
+def _config(**tenants: Any) -> ServeConfig:
     return ServeConfig.model_validate_json(json.dumps({"tritons": ["h:1"], "tenants": tenants}))
 
 

@@ -17,6 +17,8 @@ import yaml
 from tritonclient.grpc import service_pb2
 from typer.testing import CliRunner
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.models import add_model
 from tidegate.host import Plugins
 from tidegate_proxy.access.gate import RestrictionError
 from tidegate_proxy.app.doctor.examination import examine
@@ -50,7 +52,7 @@ def _request(model: str) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory, add_model: Callable[..., Path]) -> Path:
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repository = tmp_path_factory.mktemp("models")
     add_model(repository, "echo", "max_batch_size: 4")
     add_model(repository, "flat", "max_batch_size: 0")
@@ -88,7 +90,7 @@ def hush(tmp_path: Path) -> Path:
 def serve(serve_here: Callable[..., Any]) -> Callable[..., Any]:
     """`serve(triton, headers={...}, restricted=[...])`: a Tidegate before it."""
 
-    def start(triton: EmbeddedTriton, headers: Mapping[str, Path] | None = None, **options: object) -> Any:  # noqa: ANN401
+    def start(triton: EmbeddedTriton, headers: Mapping[str, Path] | None = None, **options: object) -> Any:
         return serve_here([], **{**document(triton, headers), **options})
 
     return start
@@ -107,7 +109,7 @@ def over_http() -> Iterator[Ask]:
     """`over_http(proxy, "GET", path, body, {header: value})`: the status of the answer."""
     connections = []
 
-    def ask(proxy: Any, method: str, path: str, body: bytes | None = None, headers: Any = None) -> int:  # noqa: ANN401
+    def ask(proxy: Any, method: str, path: str, body: bytes | None = None, headers: Any = None) -> int:
         connections.append(http.client.HTTPConnection(proxy.serving.http_address, timeout=60))
         connections[-1].request(method, path, body, headers or {})
         with connections[-1].getresponse() as response:
@@ -119,7 +121,7 @@ def over_http() -> Iterator[Ask]:
         connection.close()
 
 
-def over_grpc(proxy: Any, method: str, message: bytes, metadata: Mapping[str, str]) -> str:  # noqa: ANN401
+def over_grpc(proxy: Any, method: str, message: bytes, metadata: Mapping[str, str]) -> str:
     """The name of the status code, and of a refusal that it is one."""
     pairs = [("triton-grpc-protocol-" + name, value) for name, value in metadata.items()]
     with grpc.insecure_channel(proxy.address) as channel:
@@ -213,7 +215,7 @@ def test_with_nothing_configured_each_call_is_answered_as_by_triton(
     assert {call: (seen[call], wanted[call]) for call in wanted if seen[call] != wanted[call]} == {}
 
 
-def scheduled(proxy: Any) -> int:  # noqa: ANN401
+def scheduled(proxy: Any) -> int:
     """How many requests were answered that its policy has scheduled."""
     tally = proxy.in_loop(lambda: proxy.engine.tally)
     return int(tally.answered)
@@ -359,12 +361,7 @@ def test_what_tidegate_decides_about_needs_the_key(api: Api) -> None:
 
 
 def test_everything_behind_another_key(
-    of_all: EmbeddedTriton,
-    serve: Callable[..., Any],
-    hush: Path,
-    over_http: Ask,
-    eventually: Callable[..., None],
-    tmp_path: Path,
+    of_all: EmbeddedTriton, serve: Callable[..., Any], hush: Path, over_http: Ask, tmp_path: Path
 ) -> None:
     ((name, value),) = OURS.items()
     proxy = serve(
@@ -442,7 +439,6 @@ def test_a_triton_that_comes_back_opens_nothing_unasked(
     start_triton: Callable[..., EmbeddedTriton],
     serve: Callable[..., Any],
     over_http: Ask,
-    eventually: Callable[..., None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     triton = start_triton([repository])
@@ -481,11 +477,7 @@ def test_what_a_triton_does_not_say_it_decides_itself() -> None:
 
 
 def test_a_triton_that_is_slow_over_http_opens_nothing_unasked(
-    of_http: EmbeddedTriton,
-    serve: Callable[..., Any],
-    over_http: Ask,
-    eventually: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+    of_http: EmbeddedTriton, serve: Callable[..., Any], over_http: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is asked again, and then known to restrict inference alone."""
 

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import request_of
 from tests.proxy.fixtures.fake_answers import echo
 from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.tritons import sources
@@ -29,10 +31,10 @@ def listed(tmp_path: Path, start_proxy_here: Make, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(sources, "FILE_POLL_S", 0.02)
 
-    def start(*tritons: Any, **fields: Any) -> tuple[Any, Make]:  # noqa: ANN401
+    def start(*tritons: Any, **fields: Any) -> tuple[Any, Make]:
         path = tmp_path / "tritons.json"
 
-        def write(*tritons: Any) -> None:  # noqa: ANN401
+        def write(*tritons: Any) -> None:
             fresh = path.with_suffix(".new")
             fresh.write_text(json.dumps([getattr(triton, "address", triton) for triton in tritons]))
             fresh.replace(path)
@@ -53,12 +55,12 @@ def listed(tmp_path: Path, start_proxy_here: Make, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
-def load(request_of: Make) -> Iterator[Make]:
+def load() -> Iterator[Make]:
     """`load(proxy)`: callers in threads, one request of each in flight at a time; how they ended, by status."""
     stop = threading.Event()
     threads: list[threading.Thread] = []
 
-    def start(proxy: Any) -> Counter[str]:  # noqa: ANN401
+    def start(proxy: Any) -> Counter[str]:
         outcomes: Counter[str] = Counter()
         message = request_of("echo", {"X": ROW}).SerializeToString()
 
@@ -83,17 +85,15 @@ def load(request_of: Make) -> Iterator[Make]:
         thread.join()
 
 
-def _in_use(proxy: Any) -> list[str]:  # noqa: ANN401
+def _in_use(proxy: Any) -> list[str]:
     return sorted(triton.grpc for triton in proxy.serving.config.tritons)
 
 
-def _addresses(*tritons: Any) -> list[str]:  # noqa: ANN401
+def _addresses(*tritons: Any) -> list[str]:
     return sorted(getattr(triton, "address", triton) for triton in tritons)
 
 
-def test_a_rolling_update_under_load_loses_nothing(
-    listed: Make, load: Make, start_fake: Make, eventually: Make
-) -> None:
+def test_a_rolling_update_under_load_loses_nothing(listed: Make, load: Make, start_fake: Make) -> None:
     old = [start_fake(echo) for _ in range(2)]
     proxy, write = listed(*old)
     outcomes = load(proxy)
@@ -116,12 +116,7 @@ def test_a_rolling_update_under_load_loses_nothing(
 
 
 def test_what_is_listed_joins_when_it_is_ready_and_mistakes_in_a_list_end_nothing(
-    listed: Make,
-    start_fake: Make,
-    eventually: Make,
-    call: Make,
-    request_of: Make,
-    caplog: pytest.LogCaptureFixture,
+    listed: Make, start_fake: Make, call: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = start_fake(echo), start_fake(echo)
     second.answers["ServerReady"] = service_pb2.ServerReadyResponse(ready=False).SerializeToString()
@@ -159,9 +154,7 @@ def test_what_is_listed_joins_when_it_is_ready_and_mistakes_in_a_list_end_nothin
     eventually(lambda: _in_use(proxy) == _addresses(second), "the first to leave")
 
 
-def test_a_reload_keeps_what_was_discovered_and_follows_other_sources(
-    listed: Make, start_fake: Make, eventually: Make
-) -> None:
+def test_a_reload_keeps_what_was_discovered_and_follows_other_sources(listed: Make, start_fake: Make) -> None:
     found, named = start_fake(echo), start_fake(echo)
     proxy, _ = listed(found)
     read = read_config(flags={"tritons": {"file": str(proxy.serving.config.discovery[0].file)}})
@@ -174,7 +167,7 @@ def test_a_reload_keeps_what_was_discovered_and_follows_other_sources(
 
 
 def test_tritons_of_a_name_come_and_go_as_it_resolves(
-    start_proxy_here: Make, start_fake: Make, eventually: Make, monkeypatch: pytest.MonkeyPatch
+    start_proxy_here: Make, start_fake: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = start_fake(echo, address="127.0.0.2:0")
     port = int(first.address.rpartition(":")[2])
@@ -182,7 +175,7 @@ def test_tritons_of_a_name_come_and_go_as_it_resolves(
     hosts = ["127.0.0.2"]
     resolve = asyncio.BaseEventLoop.getaddrinfo
 
-    async def answer(loop: Any, host: str, *rest: Any, **named: Any) -> Any:  # noqa: ANN401
+    async def answer(loop: Any, host: str, *rest: Any, **named: Any) -> Any:
         if host != "triton.test":
             return await resolve(loop, host, *rest, **named)
         if not hosts:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tests.conftest import HERE
+from tests.conftest import HERE, eventually
+from tests.proxy.fixtures.calls import outcome, request_of, rest_of
 from tidegate_proxy.servers.grpc import GrpcService
 from tidegate_proxy.servers.http.server import HttpServer
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -23,16 +24,7 @@ SHUTTING_DOWN = "Tidegate is shutting down"
 
 
 def test_what_is_under_way_is_answered_and_what_comes_is_refused(
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    start_tidegate: Make,
-    start_call: Make,
-    call: Make,
-    request_of: Make,
-    outcome: Make,
-    open_stream: Make,
-    rest_of: Make,
-    eventually: Make,
+    gate: Any, triton: EmbeddedTriton, start_tidegate: Make, start_call: Make, call: Make, open_stream: Make
 ) -> None:
     tidegate = start_tidegate([triton])
     calls = [start_call(tidegate, "ModelInfer", request_of("gated", {"X": number * ROW})) for number in range(10)]
@@ -71,15 +63,7 @@ def test_what_is_under_way_is_answered_and_what_comes_is_refused(
 
 
 def test_what_takes_too_long_is_told(
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    serve_here: Make,
-    start_call: Make,
-    request_of: Make,
-    outcome: Make,
-    open_stream: Make,
-    rest_of: Make,
-    eventually: Make,
+    gate: Any, triton: EmbeddedTriton, serve_here: Make, start_call: Make, open_stream: Make
 ) -> None:
     proxy = serve_here([triton], drain_timeout_s=0.2)
     calls = [start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW})) for _ in range(6)]
@@ -100,12 +84,7 @@ def test_what_takes_too_long_is_told(
 
 
 def test_under_load_nothing_is_lost(
-    triton: EmbeddedTriton,
-    start_tidegate: Make,
-    start_call: Make,
-    request_of: Make,
-    outcome: Make,
-    transport_of_tests: str,
+    triton: EmbeddedTriton, start_tidegate: Make, start_call: Make, transport_of_tests: str
 ) -> None:
     """Requests follow one another without pause until one is refused; none ends in any other way.
 
@@ -130,14 +109,7 @@ def test_under_load_nothing_is_lost(
 
 
 def test_all_clients_share_one_budget(
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    serve_here: Make,
-    start_call: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    gate: Any, triton: EmbeddedTriton, serve_here: Make, start_call: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What hangs over HTTP and what hangs over gRPC are waited for until the same instant, and both are told."""
     until: list[float] = []
@@ -145,7 +117,7 @@ def test_all_clients_share_one_budget(
     def note(service: type[GrpcService | HttpServer]) -> None:
         drain = service.drain
 
-        def drained(self: Any, until_s: float, serve_until: float) -> Any:  # noqa: ANN401
+        def drained(self: Any, until_s: float, serve_until: float) -> Any:
             until.append(until_s)
             return drain(self, until_s, serve_until)
 

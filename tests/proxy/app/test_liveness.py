@@ -22,6 +22,8 @@ import pytest
 import yaml
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import outcome, request_of
 from tidegate_baselines.fifs import Fifs
 
 Make = Callable[..., Any]
@@ -31,7 +33,7 @@ LIVE = service_pb2.ServerLiveResponse(live=True).SerializeToString()
 BODY = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]}).encode()
 
 
-def _echo(request: Any, _context: Any = None) -> bytes:  # noqa: ANN401
+def _echo(request: Any, _context: Any = None) -> bytes:
     answer = service_pb2.ModelInferResponse(model_name="echo", model_version="1", id=request.id)
     answer.outputs.add(name="Y", datatype="FP32", shape=request.inputs[0].shape)
     answer.raw_output_contents.append(request.raw_input_contents[0])
@@ -47,7 +49,7 @@ def _get(address: str, path: str, body: bytes | None = None) -> tuple[int, str]:
 
 
 @pytest.fixture
-def world(start_fake: Make, fake_http: str, serve_here: Make, request: pytest.FixtureRequest) -> Any:  # noqa: ANN401
+def world(start_fake: Make, fake_http: str, serve_here: Make, request: pytest.FixtureRequest) -> Any:
     """A proxy with all its ports, which counts as dead when a part of it is silent for more than two seconds."""
     listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
     tritons = [{"grpc": start_fake(_echo).address, "http": fake_http}]
@@ -61,7 +63,7 @@ def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, thr
     hangs, released = threading.Event(), threading.Event()
     handle = Fifs.handle
 
-    def never(policy: Any, event: Any) -> Any:  # noqa: ANN401
+    def never(policy: Any, event: Any) -> Any:
         hangs.set()
         assert released.wait(60)
         return handle(policy, event)
@@ -73,13 +75,7 @@ def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, thr
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 def test_while_a_policy_hangs_no_probe_is_told_that_all_is_well(
-    protocol: str,
-    world: Any,  # noqa: ANN401
-    hang: tuple[threading.Event, threading.Event],
-    start_call: Make,
-    call: Make,
-    request_of: Make,
-    outcome: Make,
+    protocol: str, world: Any, hang: tuple[threading.Event, threading.Event], start_call: Make, call: Make
 ) -> None:
     http, metrics = world.serving.http_address, world.serving.metrics_address
     assert _get(http, "/v2/health/live") == (200, "")
@@ -100,11 +96,7 @@ def test_while_a_policy_hangs_no_probe_is_told_that_all_is_well(
     assert "tidegate_healthy 1.0" in _get(metrics, "/metrics")[1]
 
 
-def test_an_engine_that_is_not_woken_is_told_by_every_probe(
-    world: Any,  # noqa: ANN401
-    call: Make,
-    eventually: Make,
-) -> None:
+def test_an_engine_that_is_not_woken_is_told_by_every_probe(world: Any, call: Make) -> None:
     http, metrics = world.serving.http_address, world.serving.metrics_address
     alarm = world.serving.driver._engine._alarm
     world.in_loop(lambda: asyncio.get_running_loop().remove_reader(alarm._timer))
@@ -128,18 +120,18 @@ def test_an_engine_that_is_not_woken_is_told_by_every_probe(
 def command(start_fake: Make, start_tidegate: Make, tmp_path: Path) -> Callable[..., tuple[Any, Callable[..., None]]]:
     """`command(**fields)`: a `tidegate serve` with such a configuration file, and what changes that and says so."""
 
-    def start(**fields: Any) -> tuple[Any, Callable[..., None]]:  # noqa: ANN401
+    def start(**fields: Any) -> tuple[Any, Callable[..., None]]:
         path = tmp_path / "tidegate.yaml"
         given = {"tritons": [start_fake(_echo).address], "policy": "fifs", "drain_timeout_s": 1, **fields}
         given["listen"] = {"grpc": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
 
-        def write(**changed: Any) -> None:  # noqa: ANN401
+        def write(**changed: Any) -> None:
             path.write_text(yaml.safe_dump(given | changed))
 
         write()
         tidegate = start_tidegate([], config=path)
 
-        def change(**changed: Any) -> None:  # noqa: ANN401
+        def change(**changed: Any) -> None:
             write(**changed)
             os.kill(tidegate.pid, signal.SIGHUP)
 
@@ -149,9 +141,7 @@ def command(start_fake: Make, start_tidegate: Make, tmp_path: Path) -> Callable[
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_full_disk_costs_the_event_log_and_nothing_else(
-    command: Make, call: Make, request_of: Make, eventually: Make
-) -> None:
+def test_a_full_disk_costs_the_event_log_and_nothing_else(command: Make, call: Make) -> None:
     tidegate, _ = command(event_log="/dev/full")
     for number in range(300):
         assert call(tidegate, "ModelInfer", request_of("echo", {"X": ROW}, id=str(number)))[0] is OK
@@ -165,7 +155,7 @@ def test_a_full_disk_costs_the_event_log_and_nothing_else(
 
 
 def test_a_reload_is_taken_up_whole_or_refused_whole_and_the_next_one_works(
-    command: Make, call: Make, request_of: Make, eventually: Make, start_fake: Make, tmp_path: Path
+    command: Make, call: Make, start_fake: Make, tmp_path: Path
 ) -> None:
     tidegate, change = command()
     refused = "configuration not applied, nothing has changed"

@@ -25,6 +25,8 @@ import tidegate.observation
 import tidegate.toolkit
 import tidegate_baselines
 import tidegate_proxy
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import outcome, request_of, rest_of
 from tests.proxy.fixtures.injected import LIMIT_S, OK, ROW, Fault, Make, Place, Refusing, places
 
 if TYPE_CHECKING:
@@ -87,11 +89,11 @@ class Calls:
         _, owner, name = place
         original = inspect.getattr_static(owner, name)
 
-        def counted(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        def counted(*arguments: Any, **options: Any) -> Any:
             self.of[place] += 1
             return original(*arguments, **options)
 
-        async def counted_later(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        async def counted_later(*arguments: Any, **options: Any) -> Any:
             return await counted(*arguments, **options)
 
         monkeypatch.setattr(owner, name, counted_later if inspect.iscoroutinefunction(original) else counted)
@@ -101,7 +103,7 @@ class Calls:
 def start_world(start_fake: Make, serve_here: Make, fake_http: str, tmp_path: Path) -> Make:
     """`start_world(triton)`: a proxy with everything switched on, over such a Triton."""
 
-    def start(triton: Refusing) -> Any:  # noqa: ANN401
+    def start(triton: Refusing) -> Any:
         listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
         tritons = [{"grpc": start_fake(triton).address, "http": fake_http}]
         return serve_here([], tritons=tritons, listen=listen, event_log=tmp_path / "events.jsonl")
@@ -125,17 +127,7 @@ class World(Protocol):
 
 
 @pytest.fixture
-def world(
-    start_world: Make,
-    start_call: Make,
-    open_stream: Make,
-    rest_of: Make,
-    request_of: Make,
-    outcome: Make,
-    call: Make,
-    eventually: Make,
-    monkeypatch: pytest.MonkeyPatch,
-) -> World:
+def world(start_world: Make, start_call: Make, open_stream: Make, call: Make, monkeypatch: pytest.MonkeyPatch) -> World:
     """It is started when it is first needed, and again when it was disturbed."""
     triton = Refusing()
     world: Any = None
@@ -264,7 +256,7 @@ def _survives(world: World, places: Sequence[Place], nth: int, *, refuses: bool)
     return met
 
 
-def _wait_for_a_queue(world: Any) -> None:  # noqa: ANN401
+def _wait_for_a_queue(world: Any) -> None:
     until = time.monotonic() + 0.1
     while time.monotonic() < until:
         if world.engine.queued >= 8:

@@ -17,6 +17,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2 as messages
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import request_of
 from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.tritons.backend import SERVICE_PREFIX
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -27,7 +29,7 @@ BODY = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 3],
 OK = grpc.StatusCode.OK
 
 
-def _serve(start_proxy_here: Make, triton: EmbeddedTriton, folder: Path, **document: Any) -> Any:  # noqa: ANN401
+def _serve(start_proxy_here: Make, triton: EmbeddedTriton, folder: Path, **document: Any) -> Any:
     path = folder / "tidegate.yaml"
     path.write_text(
         yaml.safe_dump(
@@ -58,7 +60,7 @@ def _http(
         return error.code, error.read()
 
 
-def _infer(channel: grpc.Channel, request_of: Make, *metadata: tuple[str, str], model: str = "echo") -> grpc.StatusCode:
+def _infer(channel: grpc.Channel, *metadata: tuple[str, str], model: str = "echo") -> grpc.StatusCode:
     try:
         message = request_of(model, {"X": ROW}).SerializeToString()
         channel.unary_unary(SERVICE_PREFIX + "ModelInfer")(message, metadata=metadata, timeout=60)
@@ -69,14 +71,14 @@ def _infer(channel: grpc.Channel, request_of: Make, *metadata: tuple[str, str], 
 
 
 @pytest.fixture
-def plain(triton: EmbeddedTriton, start_proxy_here: Make, tmp_path: Path) -> Any:  # noqa: ANN401
+def plain(triton: EmbeddedTriton, start_proxy_here: Make, tmp_path: Path) -> Any:
     """A proxy without anything special."""
     return _serve(start_proxy_here, triton, tmp_path).serving
 
 
-def test_both_frontends_count_in_the_same_statistics_and_metrics(plain: Any, request_of: Make) -> None:  # noqa: ANN401
+def test_both_frontends_count_in_the_same_statistics_and_metrics(plain: Any) -> None:
     with grpc.insecure_channel(plain.address) as channel:
-        assert [_infer(channel, request_of) for _ in range(3)] == [OK] * 3
+        assert [_infer(channel) for _ in range(3)] == [OK] * 3
         message = messages.ModelStatisticsRequest(name="echo").SerializeToString()
         answer = channel.unary_unary(SERVICE_PREFIX + "ModelStatistics")(message)
     for _ in range(4):
@@ -98,31 +100,31 @@ def test_both_frontends_count_in_the_same_statistics_and_metrics(plain: Any, req
     assert sum(outcomes) == 7
 
 
-def test_an_ensemble_counts_once_over_each_frontend(plain: Any, request_of: Make) -> None:  # noqa: ANN401
+def test_an_ensemble_counts_once_over_each_frontend(plain: Any) -> None:
     before = json.loads(_http(plain.http_address, "/v2/models/chain/stats")[1])["model_stats"][0]
     with grpc.insecure_channel(plain.address) as channel:
-        assert _infer(channel, request_of, model="chain") is OK
+        assert _infer(channel, model="chain") is OK
     assert _http(plain.http_address, "/v2/models/chain/infer", BODY)[0] == 200
     after = json.loads(_http(plain.http_address, "/v2/models/chain/stats")[1])["model_stats"][0]
     counts = [stats["inference_stats"]["success"]["count"] for stats in (before, after)]
     assert counts[1] - counts[0] == 2
 
 
-def test_health_over_both(plain: Any) -> None:  # noqa: ANN401
+def test_health_over_both(plain: Any) -> None:
     assert _http(plain.http_address, "/v2/health/live")[0] == 200
     assert _http(plain.http_address, "/v2/health/ready")[0] == 200
     assert _http(plain.http_address, "/v2/models/echo/ready")[0] == 200
     assert _http(plain.http_address, "/v2/models/nope/ready")[0] == 400
 
 
-def test_who_may_call(triton: EmbeddedTriton, start_proxy_here: Make, request_of: Make, tmp_path: Path) -> None:
+def test_who_may_call(triton: EmbeddedTriton, start_proxy_here: Make, tmp_path: Path) -> None:
     (tmp_path / "tokens").write_text("s3cret\n")
     authentication = {"tokens_file": "tokens", "open": ["health"]}
     proxy = _serve(start_proxy_here, triton, tmp_path, authentication=authentication).serving
     with grpc.insecure_channel(proxy.address) as channel:
-        assert _infer(channel, request_of) is grpc.StatusCode.UNAUTHENTICATED
-        assert _infer(channel, request_of, ("authorization", "Bearer wrong")) is grpc.StatusCode.UNAUTHENTICATED
-        assert _infer(channel, request_of, ("authorization", "Bearer s3cret")) is OK
+        assert _infer(channel) is grpc.StatusCode.UNAUTHENTICATED
+        assert _infer(channel, ("authorization", "Bearer wrong")) is grpc.StatusCode.UNAUTHENTICATED
+        assert _infer(channel, ("authorization", "Bearer s3cret")) is OK
         stream = channel.stream_stream(SERVICE_PREFIX + "ModelStreamInfer")
         with pytest.raises(grpc.RpcError, match="Authentication required"):
             list(stream(iter([request_of("echo", {"X": ROW}).SerializeToString()]), timeout=60))
@@ -132,7 +134,7 @@ def test_who_may_call(triton: EmbeddedTriton, start_proxy_here: Make, request_of
     assert _http(proxy.http_address, "/v2/health/ready")[0] == 200
 
 
-def test_what_is_closed(triton: EmbeddedTriton, start_proxy_here: Make, request_of: Make, tmp_path: Path) -> None:
+def test_what_is_closed(triton: EmbeddedTriton, start_proxy_here: Make, tmp_path: Path) -> None:
     restricted = [
         {"apis": ["model-repository"], "closed": True},
         {"apis": ["statistics"], "header": {"name": "admin", "value": "yes"}},
@@ -140,7 +142,7 @@ def test_what_is_closed(triton: EmbeddedTriton, start_proxy_here: Make, request_
     proxy = _serve(start_proxy_here, triton, tmp_path, restricted=restricted).serving
     index = messages.RepositoryIndexRequest().SerializeToString()
     with grpc.insecure_channel(proxy.address) as channel:
-        assert _infer(channel, request_of) is OK
+        assert _infer(channel) is OK
         with pytest.raises(grpc.RpcError, match="closed"):
             channel.unary_unary(SERVICE_PREFIX + "RepositoryIndex")(index, timeout=60)
     assert _http(proxy.http_address, "/v2/repository/index", b"{}")[0] == 403
@@ -148,9 +150,7 @@ def test_what_is_closed(triton: EmbeddedTriton, start_proxy_here: Make, request_
     assert _http(proxy.http_address, "/v2/models/stats", admin="yes")[0] == 200
 
 
-def test_tls_on_both_frontends(
-    triton: EmbeddedTriton, start_proxy_here: Make, request_of: Make, tmp_path: Path
-) -> None:
+def test_tls_on_both_frontends(triton: EmbeddedTriton, start_proxy_here: Make, tmp_path: Path) -> None:
     authority = trustme.CA()
     server, client = authority.issue_cert("127.0.0.1", "localhost"), authority.issue_cert("me@example.org")
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -164,9 +164,9 @@ def test_tls_on_both_frontends(
         for pair in ((client.private_key_pem.bytes(), client.cert_chain_pems[0].bytes()), (None, None))
     )
     with grpc.secure_channel(proxy.address, known) as channel:
-        assert _infer(channel, request_of) is OK
+        assert _infer(channel) is OK
     with grpc.secure_channel(proxy.address, unknown) as channel:
-        assert _infer(channel, request_of) is grpc.StatusCode.UNAVAILABLE
+        assert _infer(channel) is grpc.StatusCode.UNAVAILABLE
     context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
     with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
         _http(proxy.http_address, "/v2/models/echo/infer", BODY, context)
@@ -178,13 +178,11 @@ def test_tls_on_both_frontends(
 def test_shedding_has_the_status_that_is_configured(
     status: str,
     http: int,
-    gate: Any,  # noqa: ANN401
+    gate: Any,
     triton: EmbeddedTriton,
     start_proxy_here: Make,
     start_call: Make,
     call: Make,
-    request_of: Make,
-    eventually: Make,
     tmp_path: Path,
 ) -> None:
     proxy = _serve(start_proxy_here, triton, tmp_path, shedding={"status": status}, limits={"max_queue_size": 1})

@@ -9,6 +9,8 @@ import grpc
 import numpy as np
 import pytest
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import outcome, request_of
 from tidegate_proxy.base import refusal
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -17,7 +19,7 @@ ROW = np.ones((1, 3), np.float32)
 STRICT = (("triton_grpc_error", "true"),)
 
 
-def _reason(under_way: Any) -> str | None:  # noqa: ANN401 - grpc is untyped
+def _reason(under_way: Any) -> str | None:
     assert isinstance(under_way.exception(), grpc.RpcError)
     words = dict(under_way.trailing_metadata()).get(refusal.REASON_HEADER)
     assert words is None or isinstance(words, str)
@@ -25,14 +27,7 @@ def _reason(under_way: Any) -> str | None:  # noqa: ANN401 - grpc is untyped
 
 
 def test_over_grpc_and_http(
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    serve_here: Make,
-    start_call: Make,
-    open_stream: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
+    gate: Any, triton: EmbeddedTriton, serve_here: Make, start_call: Make, open_stream: Make
 ) -> None:
     listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
     tritons = [{"grpc": triton.grpc_address, "http": triton.http_address}]

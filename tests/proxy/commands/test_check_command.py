@@ -28,13 +28,13 @@ def _run(*arguments: object) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, " ".join(result.stderr.replace("│", " ").split())
 
 
-def _write(folder: Path, **fields: Any) -> Path:  # noqa: ANN401 - as a file has them
+def _write(folder: Path, **fields: Any) -> Path:
     path = folder / "tidegate.yaml"
     path.write_text(yaml.safe_dump({"tritons": ["127.0.0.1:9"], **fields}))
     return path
 
 
-def _json(*arguments: object) -> Any:  # noqa: ANN401
+def _json(*arguments: object) -> Any:
     status, out, errors = _run(*arguments, "--json")
     document = json.loads(out)
     assert (status, errors) == (0 if document["ok"] else 1, "")

@@ -14,6 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.conftest import unused_port
+from tests.proxy.fixtures.models import add_model
 from tidegate_proxy.commands.doctor import doctor
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -28,7 +29,7 @@ def _run(*arguments: object) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def _write(folder: Path, triton: EmbeddedTriton, **fields: Any) -> Path:  # noqa: ANN401 - as a file has them
+def _write(folder: Path, triton: EmbeddedTriton, **fields: Any) -> Path:
     addresses = {"grpc": triton.grpc_address, "http": triton.http_address, "metrics": triton.metrics_address}
     path = folder / "tidegate.yaml"
     path.write_text(yaml.safe_dump({"tritons": [addresses], **fields}))
@@ -159,10 +160,7 @@ def test_tls_where_one_of_both_does_not_speak_it(
 
 
 def test_two_tritons_a_model_that_does_not_load_and_a_start_that_says_so(
-    tmp_path: Path,
-    start_triton: Callable[..., EmbeddedTriton],
-    add_model: Callable[..., Path],
-    start_tidegate: Callable[..., Any],
+    tmp_path: Path, start_triton: Callable[..., EmbeddedTriton], start_tidegate: Callable[..., Any]
 ) -> None:
     tritons = []
     for number, config in enumerate(("max_batch_size: 4", "max_batch_size: 8")):

@@ -13,6 +13,7 @@ import yaml
 from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
+from tests.proxy.fixtures.clients import tensors
 from tidegate_proxy.commands.check import check
 from tidegate_proxy.commands.doctor import doctor
 from tidegate_proxy.commands.init import init
@@ -174,11 +175,7 @@ def test_a_service_at_which_nobody_listens_is_left_out(triton: EmbeddedTriton, t
 
 
 def test_it_is_served_as_it_is(
-    triton: EmbeddedTriton,
-    tmp_path: Path,
-    start_tidegate: Callable[..., Any],
-    connect: Callable[..., Any],
-    tensors: Callable[..., Any],
+    triton: EmbeddedTriton, tmp_path: Path, start_tidegate: Callable[..., Any], connect: Callable[..., Any]
 ) -> None:
     path = tmp_path / "new.yaml"
     assert _run("init", "--triton", _flag(triton), "-o", path)[0] == 0

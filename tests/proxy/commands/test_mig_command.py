@@ -19,7 +19,7 @@ UUIDS = [f"GPU-0000000{number}-2222-3333-4444-555555555555" for number in range(
 Run = Callable[..., Result]
 
 
-def worker(name: str, gpu: int | str, node: str = "a", **part: Any) -> dict[str, Any]:  # noqa: ANN401
+def worker(name: str, gpu: int | str, node: str = "a", **part: Any) -> dict[str, Any]:
     return {
         "name": name,
         "device": {"node": node, "id": gpu, "product": "A100"},

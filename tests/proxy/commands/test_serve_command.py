@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from tests.command_line import invoke
-from tests.conftest import HERE
+from tests.conftest import HERE, eventually
+from tests.proxy.fixtures.calls import outcome, request_of
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Serve = Callable[..., tuple[int, str]]
@@ -109,7 +110,7 @@ def test_a_port_that_is_taken(serve: Serve, triton: EmbeddedTriton) -> None:
         ({"profiles": [PROFILE | {"modle": "echo"}]}, "profiles.0.modle: there is no such field"),
     ],
 )
-def test_a_profile_file_that_cannot_be_used(serve: Serve, tmp_path: Path, document: Any, said: str) -> None:  # noqa: ANN401
+def test_a_profile_file_that_cannot_be_used(serve: Serve, tmp_path: Path, document: Any, said: str) -> None:
     path = tmp_path / "profiles.json"
     path.write_text(document if isinstance(document, str) else json.dumps(document))
     code, errors = serve("--triton", BACKEND_UNAVAILABLE, "--profiles", str(path))
@@ -162,13 +163,7 @@ def test_a_guess_is_worth_a_warning_where_there_is_an_slo(
 
 
 def test_what_is_under_way_is_answered_before_it_ends(
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    start_tidegate: Callable[..., Any],
-    start_call: Callable[..., Any],
-    request_of: Callable[..., Any],
-    outcome: Callable[..., Any],
-    eventually: Callable[..., Any],
+    gate: Any, triton: EmbeddedTriton, start_tidegate: Callable[..., Any], start_call: Callable[..., Any]
 ) -> None:
     tidegate = start_tidegate([triton])
     running = start_call(tidegate, "ModelInfer", request_of("gated", {"X": np.ones((1, 3), np.float32)}))

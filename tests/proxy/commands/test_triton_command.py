@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.conftest import eventually
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_triton_models import model_source
 
@@ -46,7 +47,7 @@ def test_prints_addresses_and_models_and_ends_on_sigterm(
     assert (command.returncode, errors) == (0, "")
 
 
-def test_a_server_that_ends_by_itself_is_started_again(tmp_path: Path, eventually: Callable[..., None]) -> None:
+def test_a_server_that_ends_by_itself_is_started_again(tmp_path: Path) -> None:
     (tmp_path / "gpu" / "1").mkdir(parents=True)
     (tmp_path / "gpu" / "1" / "model.py").write_bytes(model_source("emulated_gpu").read_bytes())
     (tmp_path / "gpu" / "config.pbtxt").write_text(CONFIG)

@@ -10,7 +10,7 @@ from tidegate_proxy.configuration.reload import KeptConfig
 RESTRICTED = [{"apis": ["statistics"], "header": {"name": "admin-key", "value": "s3cret"}}]
 
 
-def _config(**fields: Any) -> ServeConfig:  # noqa: ANN401 - as a file has them
+def _config(**fields: Any) -> ServeConfig:
     first = {"tritons": [{"grpc": "localhost:8001"}], "listen": {"grpc": "127.0.0.1:0"}, **fields}
     return ServeConfig.model_validate_json(json.dumps(first))
 

@@ -53,7 +53,7 @@ def _wrong(folder: Path, document: object, flags: dict[str, Any] | None = None) 
     return [str(problem) for problem in caught.value.problems]
 
 
-def _of(**fields: Any) -> ServeConfig:  # noqa: ANN401 - as a file has them
+def _of(**fields: Any) -> ServeConfig:
     return ServeConfig.model_validate_json(json.dumps({"tritons": ["localhost:8001"], **fields}))
 
 
@@ -403,7 +403,7 @@ def test_what_takes_effect_at_once() -> None:
 
 
 def test_of_a_controller_only_the_switch_is_live() -> None:
-    def controlled(**section: Any) -> ServeConfig:  # noqa: ANN401
+    def controlled(**section: Any) -> ServeConfig:
         return _of(tritons=[{"grpc": "a:1", "worker": "w"}], layout="layout.json", controller={"name": "c", **section})
 
     halted = diff(controlled(), controlled(enabled=False))

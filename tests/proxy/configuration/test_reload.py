@@ -13,6 +13,9 @@ import pytest
 import yaml
 from tritonclient.grpc import service_pb2 as messages
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import outcome, request_of
+from tests.proxy.fixtures.models import add_model
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -24,17 +27,17 @@ OK = grpc.StatusCode.OK
 def configured(start_tidegate: Make, tmp_path: Path) -> Make:
     """`configured(triton, **fields)`: a Tidegate with a configuration file, and what changes that file."""
 
-    def start(*tritons: EmbeddedTriton, **fields: Any) -> tuple[Any, Make]:  # noqa: ANN401
+    def start(*tritons: EmbeddedTriton, **fields: Any) -> tuple[Any, Make]:
         path = tmp_path / "tidegate.yaml"
 
-        def write(*tritons: EmbeddedTriton, **fields: Any) -> None:  # noqa: ANN401
+        def write(*tritons: EmbeddedTriton, **fields: Any) -> None:
             document = {"tritons": [triton.grpc_address for triton in tritons], "drain_timeout_s": 1, **fields}
             path.write_text(yaml.safe_dump(document))
 
         write(*tritons, **fields)
         tidegate = start_tidegate([], config=path)
 
-        def change(*tritons: EmbeddedTriton, **fields: Any) -> None:  # noqa: ANN401
+        def change(*tritons: EmbeddedTriton, **fields: Any) -> None:
             write(*tritons, **fields)
             os.kill(tidegate.pid, signal.SIGHUP)
 
@@ -46,7 +49,7 @@ def configured(start_tidegate: Make, tmp_path: Path) -> Make:
 class Load:
     """Sends one request after the other until told to stop; how they ended."""
 
-    def __init__(self, call: Make, request_of: Make, server: object) -> None:
+    def __init__(self, call: Make, server: object) -> None:
         self.outcomes: list[tuple[grpc.StatusCode, Any]] = []
         self._stop = threading.Event()
 
@@ -65,20 +68,12 @@ class Load:
         return [outcome for outcome in self.outcomes if outcome[0] is not OK]
 
 
-def test_tritons_come_and_go_under_load(
-    configured: Make,
-    add_model: Make,
-    start_triton: Make,
-    call: Make,
-    request_of: Make,
-    eventually: Make,
-    tmp_path: Path,
-) -> None:
+def test_tritons_come_and_go_under_load(configured: Make, start_triton: Make, call: Make, tmp_path: Path) -> None:
     repository = tmp_path / "models"
     add_model(repository, "echo", "max_batch_size: 4")
     first, second = start_triton([repository]), start_triton([repository])
     tidegate, change = configured(first)
-    load = Load(call, request_of, tidegate)
+    load = Load(call, tidegate)
 
     def executions(triton: EmbeddedTriton) -> int:
         _, answer = call(triton, "ModelStatistics", messages.ModelStatisticsRequest(name="echo"))
@@ -95,9 +90,7 @@ def test_tritons_come_and_go_under_load(
     assert load.stop() == []
 
 
-def test_a_broken_file_changes_nothing(
-    configured: Make, triton: EmbeddedTriton, call: Make, request_of: Make, eventually: Make
-) -> None:
+def test_a_broken_file_changes_nothing(configured: Make, triton: EmbeddedTriton, call: Make) -> None:
     tidegate, change = configured(triton)
     change(triton, nonsense=1)
     eventually(lambda: "configuration not applied" in tidegate.log, "the complaint")
@@ -105,15 +98,7 @@ def test_a_broken_file_changes_nothing(
     assert call(tidegate, "ModelInfer", request_of("echo", {"X": ROW}))[0] is OK
 
 
-def test_an_slo_changes(
-    configured: Make,
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    start_call: Make,
-    outcome: Make,
-    request_of: Make,
-    eventually: Make,
-) -> None:
+def test_an_slo_changes(configured: Make, gate: Any, triton: EmbeddedTriton, start_call: Make) -> None:
     tidegate, change = configured(triton, policy="symphony")
     change(triton, policy="symphony", models={"gated": {"slo_ms": 200}})
     eventually(lambda: "configuration applied (changed=models" in tidegate.log, "the SLO")
@@ -125,11 +110,9 @@ def test_an_slo_changes(
     assert outcome(running)[0] is OK
 
 
-def test_the_policy_changes_under_load(
-    configured: Make, triton: EmbeddedTriton, call: Make, request_of: Make, eventually: Make
-) -> None:
+def test_the_policy_changes_under_load(configured: Make, triton: EmbeddedTriton, call: Make) -> None:
     tidegate, change = configured(triton)
-    loads = [Load(call, request_of, tidegate) for _ in range(3)]
+    loads = [Load(call, tidegate) for _ in range(3)]
     for number, policy in enumerate(("fifs", {"name": "timeout", "options": {"timeout_ms": 1}}, "symphony"), 1):
         change(triton, policy=policy)
         eventually(lambda n=number: tidegate.log.count("configuration applied (changed=policy") == n, "it to decide")
@@ -142,7 +125,7 @@ def test_the_policy_changes_under_load(
 
 
 def test_a_model_that_is_loaded_is_scheduled_and_one_that_is_unloaded_is_gone(
-    add_model: Make, start_triton: Make, start_tidegate: Make, call: Make, request_of: Make, tmp_path: Path
+    start_triton: Make, start_tidegate: Make, call: Make, tmp_path: Path
 ) -> None:
     for name in ("echo", "other"):
         add_model(tmp_path, name, "max_batch_size: 4")

@@ -12,6 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from tests.conftest import eventually
 from tidegate_proxy import plugin
 from tidegate_proxy.app.doctor.diagnosis import restarted_tritons
 from tidegate_proxy.configuration.tritons import TritonAddress
@@ -168,9 +169,7 @@ parameters { key: "alpha_ms" value: { string_value: "1" } }
 """
 
 
-def test_a_triton_that_ends_by_itself_is_started_again_where_it_was(
-    write: Write, eventually: Callable[..., None]
-) -> None:
+def test_a_triton_that_ends_by_itself_is_started_again_where_it_was(write: Write) -> None:
     plan = read_plan(write(), free_ports=True)
     for number in range(2):
         version = plan.folder / "workers" / f"gpu-{number}" / "gpu" / "1"
@@ -202,9 +201,7 @@ def test_a_triton_that_ends_by_itself_is_started_again_where_it_was(
     assert not any(Path(f"/proc/{worker.pid}").exists() for worker in after.values())
 
 
-def test_a_worker_that_is_ended_while_it_is_started_again_stays_ended(
-    write: Write, eventually: Callable[..., None]
-) -> None:
+def test_a_worker_that_is_ended_while_it_is_started_again_stays_ended(write: Write) -> None:
     plan = read_plan(write(), free_ports=True)
     for number in range(2):
         version = plan.folder / "workers" / f"gpu-{number}" / "gpu" / "1"

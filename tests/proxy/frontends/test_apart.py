@@ -17,8 +17,10 @@ import trustme
 import yaml
 from tritonclient.utils import InferenceServerException
 
-from tests.conftest import unused_port
+from tests.conftest import eventually, unused_port
 from tests.forked import Forked
+from tests.proxy.fixtures.clients import tensors
+from tests.proxy.fixtures.models import add_model
 from tidegate_proxy.frontends.address import FrontendHandshake, ShardHandshake
 from tidegate_proxy.frontends.link import Link
 
@@ -48,7 +50,7 @@ class Process:
 
 
 @pytest.fixture
-def start(fork_tidegate: Make, at_the_end: Make, eventually: Make, tmp_path: Path) -> Callable[..., Process]:
+def start(fork_tidegate: Make, at_the_end: Make, tmp_path: Path) -> Callable[..., Process]:
     """`start("--role", "frontend", says="gRPC")`: a `tidegate serve` in that role, once it has said so."""
 
     def begin(*arguments: str, says: str = "", config: str = "tidegate.yaml") -> Process:
@@ -83,7 +85,7 @@ def write(folder: Path, tritons: list[Any], ports: list[int], secret: str = "012
 
 
 @pytest.fixture(scope="module")
-def pair(start_triton: Make, add_model: Make, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def pair(start_triton: Make, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """Two Tritons with a model each."""
     tritons = []
     for name in ("ant", "cat"):
@@ -95,7 +97,7 @@ def pair(start_triton: Make, add_model: Make, tmp_path_factory: pytest.TempPathF
 
 @pytest.mark.slow
 def test_either_is_restarted_under_load_and_no_request_is_lost(
-    start: Make, pair: list[Any], ports: list[int], tmp_path: Path, tensors: Make, eventually: Make
+    start: Make, pair: list[Any], ports: list[int], tmp_path: Path
 ) -> None:
     write(tmp_path, pair, ports)
     parts = [start("--role", "shard", "--shard", str(number), says="shard") for number in range(2)]
@@ -147,9 +149,7 @@ def is_ready(client: triton_grpc.InferenceServerClient) -> bool:
         return False
 
 
-def test_a_frontend_hears_where_a_shard_is_now(
-    start: Make, pair: list[Any], ports: list[int], tmp_path: Path, tensors: Make, eventually: Make
-) -> None:
+def test_a_frontend_hears_where_a_shard_is_now(start: Make, pair: list[Any], ports: list[int], tmp_path: Path) -> None:
     there, elsewhere, clients = ports
     write(tmp_path, pair[:1], [there, elsewhere, clients])
     shard = start("--role", "shard", "--shard", "0", says="shard")
@@ -168,7 +168,7 @@ def test_a_frontend_hears_where_a_shard_is_now(
 
 
 def test_who_does_not_know_the_secret_is_asked_nothing(
-    start: Make, pair: list[Any], ports: list[int], tmp_path: Path, eventually: Make
+    start: Make, pair: list[Any], ports: list[int], tmp_path: Path
 ) -> None:
     write(tmp_path, pair, ports)
     write(tmp_path, pair, ports, secret="another secret, which is wrong", name="2")
@@ -184,7 +184,7 @@ def test_who_does_not_know_the_secret_is_asked_nothing(
 
 @pytest.mark.slow
 def test_with_tls_both_show_certificates_of_one_authority(
-    start: Make, pair: list[Any], ports: list[int], tmp_path: Path, tensors: Make, eventually: Make
+    start: Make, pair: list[Any], ports: list[int], tmp_path: Path
 ) -> None:
     write(tmp_path, pair[:1], ports)
     document = yaml.safe_load((tmp_path / "tidegate.yaml").read_text())

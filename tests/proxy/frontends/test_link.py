@@ -90,11 +90,7 @@ def test_a_frame_is_nine_bytes_and_what_it_carries() -> None:
     message=st.none() | st.binary(max_size=50),
 )
 def test_calls_come_out_as_they_went_in(
-    method: str,
-    peer: str,
-    metadata: list[tuple[str, str | bytes]],
-    remaining_s: float | None,
-    message: bytes | None,
+    method: str, peer: str, metadata: list[tuple[str, str | bytes]], remaining_s: float | None, message: bytes | None
 ) -> None:
     payload = frames.call(method, peer, metadata, remaining_s, message)
     openings = frames.CallOpenings()

@@ -16,7 +16,9 @@ import pytest
 import yaml
 
 from tests.command_line import invoke
-from tests.conftest import Tidegate
+from tests.conftest import Tidegate, eventually
+from tests.proxy.fixtures.calls import request_of
+from tests.proxy.fixtures.models import add_model
 from tidegate_proxy.frontends.supervisor import FRONTEND, SHARD
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -26,7 +28,7 @@ MODELS = [["ant", "ape"], ["bee"]]
 
 
 @pytest.fixture(scope="module")
-def tritons(start_triton: Make, add_model: Make, tmp_path_factory: pytest.TempPathFactory) -> list[EmbeddedTriton]:
+def tritons(start_triton: Make, tmp_path_factory: pytest.TempPathFactory) -> list[EmbeddedTriton]:
     """One for each shard."""
     started = []
     for names in MODELS:
@@ -49,7 +51,7 @@ def _write(folder: Path, tritons: list[EmbeddedTriton], shards: int = 2, **field
     return file
 
 
-def _page(tidegate: Tidegate, path: str, headers: dict[str, str] | None = None, method: str = "GET") -> Any:  # noqa: ANN401
+def _page(tidegate: Tidegate, path: str, headers: dict[str, str] | None = None, method: str = "GET") -> Any:
     found = re.search(r"metrics +(\S+)/metrics\n", tidegate.output)
     assert found, tidegate.output
     asked = urllib.request.Request(f"http://{found[1]}/{path}", headers=headers or {}, method=method)
@@ -65,7 +67,7 @@ def _shadows(tidegate: Tidegate) -> dict[str, dict[str, Any]]:
 
 
 def test_who_is_started_again_has_what_is_in_force_and_not_what_the_file_says(
-    start_tidegate: Make, tritons: list[EmbeddedTriton], tmp_path: Path, eventually: Make, call: Make, request_of: Make
+    start_tidegate: Make, tritons: list[EmbeddedTriton], tmp_path: Path, call: Make
 ) -> None:
     file = _write(tmp_path, tritons, policy="fifs")
     tidegate = start_tidegate([], config=file)

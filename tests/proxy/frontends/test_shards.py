@@ -21,7 +21,10 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
 from tests.command_line import invoke
-from tests.conftest import Tidegate
+from tests.conftest import Tidegate, eventually
+from tests.proxy.fixtures.calls import outcome, request_of, rest_of
+from tests.proxy.fixtures.clients import tensors
+from tests.proxy.fixtures.models import add_model
 from tidegate_proxy.frontends.shard_connection import SCHEDULER_UNAVAILABLE, SHARD_LOST
 from tidegate_proxy.frontends.supervisor import SHARD
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -34,7 +37,7 @@ SHARD_OF = {"ant": 0, "bee": 0, "cat": 1, "dog": 1}
 
 
 @pytest.fixture(scope="module")
-def tritons(start_triton: Make, add_model: Make, tmp_path_factory: pytest.TempPathFactory) -> list[EmbeddedTriton]:
+def tritons(start_triton: Make, tmp_path_factory: pytest.TempPathFactory) -> list[EmbeddedTriton]:
     """Four, that have all models in their repository: two for each shard."""
     repository = tmp_path_factory.mktemp("models")
     for name in SHARD_OF:
@@ -95,9 +98,7 @@ def clients(tidegate: Tidegate) -> Iterator[list[triton_grpc.InferenceServerClie
         client.close()
 
 
-def test_every_model_is_found_whichever_frontend_is_asked(
-    clients: list[triton_grpc.InferenceServerClient], tensors: Make
-) -> None:
+def test_every_model_is_found_whichever_frontend_is_asked(clients: list[triton_grpc.InferenceServerClient]) -> None:
     for client in clients:
         for name in SHARD_OF:
             assert client.infer(name, tensors({"X": ROW})).as_numpy("Y").tolist() == ROW.tolist()
@@ -111,7 +112,7 @@ def test_every_model_is_found_whichever_frontend_is_asked(
 
 
 def test_statistics_and_metrics_are_those_of_all_shards(
-    tidegate: Tidegate, clients: list[triton_grpc.InferenceServerClient], tensors: Make
+    tidegate: Tidegate, clients: list[triton_grpc.InferenceServerClient]
 ) -> None:
     def counted() -> dict[str, int]:
         (said,) = {str(client.get_inference_statistics()) for client in clients}
@@ -166,7 +167,7 @@ def test_over_http_as_well(tidegate: Tidegate) -> None:
 
 
 def test_what_no_shard_has_is_answered_as_triton_does(
-    tidegate: Tidegate, tritons: list[EmbeddedTriton], call: Make, request_of: Make
+    tidegate: Tidegate, tritons: list[EmbeddedTriton], call: Make
 ) -> None:
     for method, message in (
         ("ModelInfer", request_of("cow", {"X": ROW})),
@@ -179,9 +180,7 @@ def test_what_no_shard_has_is_answered_as_triton_does(
     assert call(tidegate, "ModelReady", service_pb2.ModelReadyRequest(name="cow")) == (OK, b"")
 
 
-def test_a_stream_may_name_models_of_both(
-    tidegate: Tidegate, open_stream: Make, rest_of: Make, request_of: Make
-) -> None:
+def test_a_stream_may_name_models_of_both(tidegate: Tidegate, open_stream: Make) -> None:
     names = ["ant", "cat", "cow", "dog", "bee"] * 4
     asked = [request_of(name, {"X": ROW}, id=f"{name}{number}") for number, name in enumerate(names)]
     answers, code, _ = rest_of(open_stream(tidegate, asked))
@@ -197,7 +196,7 @@ def test_a_stream_may_name_models_of_both(
 
 
 def test_a_model_is_loaded_where_it_is_known(
-    tidegate: Tidegate, clients: list[triton_grpc.InferenceServerClient], tensors: Make, eventually: Make
+    tidegate: Tidegate, clients: list[triton_grpc.InferenceServerClient]
 ) -> None:
     clients[0].unload_model("dog")
     with pytest.raises(InferenceServerException, match="dog"):
@@ -215,12 +214,11 @@ PAUSE_S = 0.01
 class Load:
     """Clients that ask for models again and again, each on a connection of its own, until told to stop."""
 
-    def __init__(self, tidegate: Tidegate, names: list[str], tensors: Make) -> None:
+    def __init__(self, tidegate: Tidegate, names: list[str]) -> None:
         self.answered = 0
         self.failures: list[str] = []
         self._names = names
         self._tidegate = tidegate
-        self._tensors = tensors
         self._stop = threading.Event()
         ways = (self._ask, self._ask_over_http)
         self._threads = [threading.Thread(target=ask, args=(name,)) for name in names for ask in ways]
@@ -237,7 +235,7 @@ class Load:
         with triton_grpc.InferenceServerClient(self._tidegate.address, channel_args=options) as client:
             while not self._stop.wait(PAUSE_S):
                 try:
-                    client.infer(name, self._tensors({"X": ROW}), client_timeout=60)
+                    client.infer(name, tensors({"X": ROW}), client_timeout=60)
                     self.answered += 1
                 except InferenceServerException as error:
                     self.failures.append(f"{name}: {error}")
@@ -256,13 +254,13 @@ class Load:
 
 
 def test_a_model_moves_under_load_and_no_request_is_lost(
-    tidegate: Tidegate, folder: Path, tritons: list[EmbeddedTriton], tensors: Make, eventually: Make
+    tidegate: Tidegate, folder: Path, tritons: list[EmbeddedTriton]
 ) -> None:
     def ready_at(triton: EmbeddedTriton) -> set[str]:
         with triton_grpc.InferenceServerClient(triton.grpc_address) as client:
             return {model.name for model in client.get_model_repository_index().models if model.state == "READY"}
 
-    load = Load(tidegate, ["ant", "cat"], tensors)
+    load = Load(tidegate, ["ant", "cat"])
     for assignment in ({**SHARD_OF, "ant": 1, "cat": 0}, SHARD_OF):
         expected = [{name for name, shard in assignment.items() if shard == number} for number in (0, 0, 1, 1)]
         write_plan(folder, assignment)
@@ -274,8 +272,8 @@ def test_a_model_moves_under_load_and_no_request_is_lost(
     assert load.failures == []
 
 
-def test_a_shard_that_is_asked_to_end_loses_nothing(tidegate: Tidegate, tensors: Make, eventually: Make) -> None:
-    load = Load(tidegate, ["ant", "cat"], tensors)
+def test_a_shard_that_is_asked_to_end_loses_nothing(tidegate: Tidegate) -> None:
+    load = Load(tidegate, ["ant", "cat"])
     eventually(lambda: load.answered > 20, "some load")
     first = tidegate.children(SHARD)
     os.kill(tidegate.children(f"{SHARD}1")[0], signal.SIGTERM)
@@ -290,14 +288,7 @@ def test_a_shard_that_is_asked_to_end_loses_nothing(tidegate: Tidegate, tensors:
 
 
 def test_a_shard_that_dies_costs_its_models_alone(
-    tidegate: Tidegate,
-    start_call: Make,
-    call: Make,
-    outcome: Make,
-    request_of: Make,
-    eventually: Make,
-    open_stream: Make,
-    rest_of: Make,
+    tidegate: Tidegate, start_call: Make, call: Make, open_stream: Make
 ) -> None:
     (shard,) = tidegate.children(f"{SHARD}1")
     os.kill(shard, signal.SIGSTOP)
@@ -320,7 +311,7 @@ def test_a_shard_that_dies_costs_its_models_alone(
     assert said <= {(OK, ""), (UNAVAILABLE, SCHEDULER_UNAVAILABLE), (UNAVAILABLE, SHARD_LOST)}
 
 
-def test_they_end_together(tidegate: Tidegate, eventually: Make) -> None:
+def test_they_end_together(tidegate: Tidegate) -> None:
     pids = tidegate.children(SHARD)
     tidegate.stop()
     for pid in pids:

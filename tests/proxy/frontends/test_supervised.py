@@ -16,7 +16,8 @@ import grpc
 import numpy as np
 import pytest
 
-from tests.conftest import Tidegate
+from tests.conftest import Tidegate, eventually
+from tests.proxy.fixtures.calls import outcome, request_of
 from tidegate_proxy.frontends.shard_connection import SCHEDULER_UNAVAILABLE, SHARD_LOST
 from tidegate_proxy.frontends.supervisor import FRONTEND, SHARD
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -48,7 +49,7 @@ def _address(tidegate: Tidegate, service: str) -> str:
     return found[1]
 
 
-def test_it_ends_as_one(tidegate: Tidegate, call: Make, request_of: Make, eventually: Make) -> None:
+def test_it_ends_as_one(tidegate: Tidegate, call: Make) -> None:
     pids = children(tidegate)
     assert len(pids) == 3
     for _ in range(5):
@@ -78,9 +79,7 @@ def test_it_ends_well_while_a_shard_starts() -> None:
         assert process.wait(60) == 0
 
 
-def test_a_frontend_that_dies_loses_its_own_connections_alone(
-    tidegate: Tidegate, call: Make, request_of: Make, eventually: Make
-) -> None:
+def test_a_frontend_that_dies_loses_its_own_connections_alone(tidegate: Tidegate, call: Make) -> None:
     shard, first, second = children(tidegate)
     os.kill(first, signal.SIGKILL)
     eventually(lambda: "frontend" in tidegate.log and "SIGKILL" in tidegate.log, "its end to be told")
@@ -94,13 +93,7 @@ def test_a_frontend_that_dies_loses_its_own_connections_alone(
 
 
 def test_a_shard_that_dies_fails_what_is_under_way_at_once(
-    tidegate: Tidegate,
-    gate: Any,  # noqa: ANN401
-    start_call: Make,
-    call: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
+    tidegate: Tidegate, gate: Any, start_call: Make, call: Make
 ) -> None:
     frontends = children(tidegate)[1:]
     over_http = http.client.HTTPConnection(_address(tidegate, "HTTP"), timeout=60)
@@ -134,9 +127,7 @@ def test_a_shard_that_dies_fails_what_is_under_way_at_once(
     assert set(frontends) < set(children(tidegate)), "the frontends are the same ones"
 
 
-def test_metrics_count_the_connections_of_all_frontends(
-    tidegate: Tidegate, call: Make, request_of: Make, eventually: Make
-) -> None:
+def test_metrics_count_the_connections_of_all_frontends(tidegate: Tidegate, call: Make) -> None:
     assert call(tidegate, "ModelInfer", request_of("echo", {"X": ROW}))[0] is OK
 
     def connections() -> float:

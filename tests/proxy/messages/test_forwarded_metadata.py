@@ -85,7 +85,7 @@ def telling(start_triton: Callable[..., EmbeddedTriton], repository: Path) -> Em
     return start_triton([repository], options=patterns)
 
 
-def ask(module: Any, client: Any, **headers: str) -> str:  # noqa: ANN401 - of two clients
+def ask(module: Any, client: Any, **headers: str) -> str:
     tensor = module.InferInput("X", [1, 1], "FP32")
     tensor.set_data_from_numpy(np.ones((1, 1), np.float32))
     named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -260,7 +260,7 @@ def _over_grpc(address: str, metadata: Mapping[str, str]) -> str:
     return told.decode()
 
 
-def _http_of(tidegate: Any) -> str:  # noqa: ANN401
+def _http_of(tidegate: Any) -> str:
     return str(next(line.split()[1] for line in tidegate.output.splitlines() if line.startswith("HTTP")))
 
 

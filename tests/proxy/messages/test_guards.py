@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as messages
 
+from tests.proxy.fixtures.calls import request_of, rest_of
+from tests.proxy.fixtures.models import add_model
 from tests.proxy.servers.test_isolation import asking
 from tidegate_proxy.messages import guards
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -75,7 +77,7 @@ def test_the_status_of_a_failed_answer() -> None:
 
 
 @pytest.fixture(scope="module")
-def fragile(start_triton: Make, add_model: Make, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
+def fragile(start_triton: Make, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
     """A Triton for these tests alone, which one of them may end: `picky` is not scheduled, and refuses negatives."""
     repository = tmp_path_factory.mktemp("models")
     add_model(repository, "picky", "max_batch_size: 0", refuses_negative=1)
@@ -84,7 +86,7 @@ def fragile(start_triton: Make, add_model: Make, tmp_path_factory: pytest.TempPa
 
 
 @pytest.fixture
-def proxy(fragile: EmbeddedTriton, serve_here: Make) -> Any:  # noqa: ANN401
+def proxy(fragile: EmbeddedTriton, serve_here: Make) -> Any:
     """A Tidegate before it."""
     return serve_here(
         [],
@@ -94,11 +96,7 @@ def proxy(fragile: EmbeddedTriton, serve_here: Make) -> Any:  # noqa: ANN401
 
 
 def test_streams_that_want_a_status_get_it_and_triton_lives(
-    fragile: EmbeddedTriton,
-    proxy: Any,  # noqa: ANN401
-    open_stream: Make,
-    rest_of: Make,
-    request_of: Make,
+    fragile: EmbeddedTriton, proxy: Any, open_stream: Make
 ) -> None:
     bad = request_of("picky", {"X": -ROW[0]})
     for _ in range(100):  # the first ended it after some fifty
@@ -110,7 +108,7 @@ def test_streams_that_want_a_status_get_it_and_triton_lives(
 
 
 def test_a_triton_is_told_neither_the_key_nor_the_deadline_of_a_stream(
-    start_fake: Make, serve_here: Make, open_stream: Make, rest_of: Make, request_of: Make
+    start_fake: Make, serve_here: Make, open_stream: Make
 ) -> None:
     fake = start_fake(lambda _request, _context: b"", stream=lambda _requests: iter(()))
     rest_of(open_stream(serve_here([fake]), [request_of("nope", {"X": ROW})], metadata=(*STRICT, ("x-mine", "1"))))
@@ -120,13 +118,7 @@ def test_a_triton_is_told_neither_the_key_nor_the_deadline_of_a_stream(
     assert remaining_s is None or remaining_s > 1e6
 
 
-def test_shapes_that_end_a_model(
-    fragile: EmbeddedTriton,
-    proxy: Any,  # noqa: ANN401
-    open_stream: Make,
-    rest_of: Make,
-    call: Make,
-) -> None:
+def test_shapes_that_end_a_model(fragile: EmbeddedTriton, proxy: Any, open_stream: Make, call: Make) -> None:
     message = messages.ModelInferRequest(model_name="picky", id="mine")
     message.inputs.add(name="X", datatype="FP32", shape=[1 << 62])
     message.raw_input_contents.append(b"")
@@ -144,7 +136,7 @@ def test_shapes_that_end_a_model(
         assert ask("POST", "/v2/models/picky/infer", json.dumps({"inputs": [good]}))[0] == 200
 
 
-def test_deeply_nested_json_reaches_no_triton(fragile: EmbeddedTriton, proxy: Any) -> None:  # noqa: ANN401
+def test_deeply_nested_json_reaches_no_triton(fragile: EmbeddedTriton, proxy: Any) -> None:
     with asking(proxy) as ask:
         for path, body in product(
             (

@@ -12,6 +12,8 @@ import pytest
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import serialize_byte_tensor
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import outcome
 from tidegate_proxy.messages import merging
 from tidegate_proxy.messages import request as heading
 from tidegate_proxy.messages.model_signature import STRINGS_ASIDE_FROM, split_elements
@@ -47,7 +49,7 @@ class Strings:
             tensor.data_type = 13  # TYPE_STRING
         self.triton.answers["ModelConfig"] = answer.SerializeToString()
 
-    def infer(self, request: Any, _context: Any) -> bytes:  # noqa: ANN401 - protobuf and grpc are untyped
+    def infer(self, request: Any, _context: Any) -> bytes:
         """Of the model."""
         self.entered.set()
         assert self.go_on.wait(60)
@@ -58,7 +60,7 @@ class Strings:
         serialized: bytes = answer.SerializeToString()
         return serialized
 
-    def counting(self, tensor: Any, count: int) -> list[int]:  # noqa: ANN401
+    def counting(self, tensor: Any, count: int) -> list[int]:
         """Count the elements of a tensor."""
         self.counted.append((count, threading.current_thread()))
         return split_elements(tensor, count)
@@ -74,7 +76,7 @@ def strings(start_fake: Make, monkeypatch: pytest.MonkeyPatch) -> Strings:
 
 @pytest.mark.parametrize("way", ["one by one", "in a batch", "in a stream"])
 def test_many_are_counted_in_a_thread(
-    strings: Strings, serve_here: Make, start_call: Make, open_stream: Make, outcome: Make, eventually: Make, way: str
+    strings: Strings, serve_here: Make, start_call: Make, open_stream: Make, way: str
 ) -> None:
     proxy = serve_here([strings.triton])
     first = start_call(proxy, "ModelInfer", SMALL)
@@ -106,7 +108,7 @@ def test_many_are_counted_in_a_thread(
 def test_over_http_too(triton: EmbeddedTriton, serve_here: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[threading.Thread] = []
 
-    def counting(tensor: Any, count: int) -> list[int]:  # noqa: ANN401
+    def counting(tensor: Any, count: int) -> list[int]:
         counted.append(threading.current_thread())
         return split_elements(tensor, count)
 

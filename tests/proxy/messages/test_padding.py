@@ -45,7 +45,7 @@ def model(*said: PaddingConfig, dims: Sequence[int] = (-1,), outputs: str = "-1"
     return ModelSignature(signature.model, signature.inputs, signature.outputs, signature.max_rows, padding)
 
 
-def request_of(x: Any, kind: str = "FP32", wanted: Sequence[str] = (), id_: str = "") -> bytes:  # noqa: ANN401
+def request_of(x: Any, kind: str = "FP32", wanted: Sequence[str] = (), id_: str = "") -> bytes:
     message = service_pb2.ModelInferRequest(model_name="m", id=id_)
     message.inputs.add(name="X", datatype=kind, shape=x.shape)
     message.raw_input_contents.append(x.tobytes())
@@ -62,23 +62,23 @@ def scatter(answer: bytes, envelopes: Sequence[InferenceRequest]) -> list[bytes]
     return BatchPayload(envelopes, OutputSizes(), None).outcomes(answer)
 
 
-def answer_of(y: Any, kind: str = "FP32", id_: str = "") -> bytes:  # noqa: ANN401
+def answer_of(y: Any, kind: str = "FP32", id_: str = "") -> bytes:
     answer = service_pb2.ModelInferResponse(model_name="m", model_version="1", id=id_)
     answer.outputs.add(name="Y", datatype=kind, shape=y.shape)
     answer.raw_output_contents.append(y.tobytes())
     return bytes(answer.SerializeToString())
 
 
-def array_in(message: Any, tensor: Any, raw: bytes) -> Any:  # noqa: ANN401
+def array_in(message: Any, tensor: Any, raw: bytes) -> Any:
     return np.frombuffer(raw, NUMPY[tensor.datatype]).reshape(tuple(tensor.shape))
 
 
-def input_of(message: bytes) -> Any:  # noqa: ANN401
+def input_of(message: bytes) -> Any:
     request = service_pb2.ModelInferRequest.FromString(message)
     return array_in(request, request.inputs[0], request.raw_input_contents[0])
 
 
-def output_of(message: bytes) -> Any:  # noqa: ANN401
+def output_of(message: bytes) -> Any:
     answer = service_pb2.ModelInferResponse.FromString(message)
     return array_in(answer, answer.outputs[0], answer.raw_output_contents[0])
 
@@ -120,7 +120,7 @@ def padded_batches(draw: st.DrawFn) -> tuple[ModelSignature, str, list[Inference
     return signature, kind, envelopes, {"does": does, "buckets": buckets, "chosen": chosen, "value": value}
 
 
-def run(x: Any, does: dict[int, tuple[int, int, int]]) -> Any:  # noqa: ANN401
+def run(x: Any, does: dict[int, tuple[int, int, int]]) -> Any:
     """An elementwise model that repeats elements, puts some before them, and leaves some out, along some axes."""
     for axis, (times, plus, per) in does.items():
         x = np.repeat(x, times, axis)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
+from tests.proxy.fixtures.calls import request_of
 from tests.proxy.fixtures.fake_answers import echo
 from tidegate.api import RequestArrived
 from tidegate.observation import read_log
@@ -117,7 +118,7 @@ def test_applications_are_bounded_however_many_clients_name() -> None:
 _XS = ModelSignature("echo", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 4)
 
 
-def _message(columns: int = 3, **parameters: Any) -> bytes:  # noqa: ANN401 - as protobuf has them
+def _message(columns: int = 3, **parameters: Any) -> bytes:
     message = service_pb2.ModelInferRequest(model_name="echo")
     message.inputs.add(name="X", datatype="FP32", shape=[1, columns])
     message.raw_input_contents.append(bytes(4 * columns))
@@ -147,7 +148,7 @@ def test_requests_that_are_written_alike_have_their_shape_from_the_first() -> No
 
 
 def test_what_clients_say_reaches_policy_recording_metrics_and_page(
-    start_fake: Make, fake_http: str, serve_here: Make, call: Make, open_stream: Make, request_of: Make, tmp_path: Path
+    start_fake: Make, fake_http: str, serve_here: Make, call: Make, open_stream: Make, tmp_path: Path
 ) -> None:
     proxy = serve_here(
         [],
@@ -192,7 +193,7 @@ def test_what_clients_say_reaches_policy_recording_metrics_and_page(
 
 
 def test_a_header_tells_the_application_over_both_protocols(
-    start_fake: Make, fake_http: str, serve_here: Make, call: Make, request_of: Make, tmp_path: Path
+    start_fake: Make, fake_http: str, serve_here: Make, call: Make, tmp_path: Path
 ) -> None:
     proxy = serve_here(
         [],

@@ -101,7 +101,7 @@ def _parse(expression: str) -> object:
     return promql_parser.parse(plain)
 
 
-def _selectors(expression: Any) -> Iterator[Any]:  # noqa: ANN401 - promql_parser's nodes share no type
+def _selectors(expression: Any) -> Iterator[Any]:
     if isinstance(expression, promql_parser.VectorSelector):
         yield expression
     for name in ("lhs", "rhs", "expr", "param", "vector_selector"):

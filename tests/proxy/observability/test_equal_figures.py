@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import request_of
+from tests.proxy.fixtures.clients import infer_all, tensors
 from tidegate.api import NEVER_NS, Advise, Batch, Request, RequestArrived, Setup
 from tidegate.engine import OutcomeCounts, StartStage
 from tidegate.host import Plugins
@@ -151,7 +154,7 @@ class Told(Observer, OutcomeListener):
         self.reducer = Reducer(self)
         self.rows: Counter[int] = Counter()
 
-    def handled(self, event: Any, commands: Any, effects: Any) -> None:  # noqa: ANN401
+    def handled(self, event: Any, commands: Any, effects: Any) -> None:
         self.reducer.handled(event, effects)
 
     def joined(self, now_ns: int, effect: StartStage, requests: Sequence[Request]) -> None:
@@ -160,16 +163,7 @@ class Told(Observer, OutcomeListener):
 
 @pytest.fixture
 def run(
-    triton: EmbeddedTriton,
-    serve_here: Make,
-    connect: Make,
-    tensors: Make,
-    infer_all: Make,
-    start_call: Make,
-    request_of: Make,
-    gate: Any,  # noqa: ANN401
-    eventually: Make,
-    tmp_path: Path,
+    triton: EmbeddedTriton, serve_here: Make, connect: Make, start_call: Make, gate: Any, tmp_path: Path
 ) -> SimpleNamespace:
     """Requests that are answered, in time and late, that are dropped, and whose clients leave."""
     path = tmp_path / "log"
@@ -205,7 +199,7 @@ def run(
     return SimpleNamespace(tally=tally, page=page, statistics=statistics, log=Log(path))
 
 
-def _successes(client: Any) -> int:  # noqa: ANN401
+def _successes(client: Any) -> int:
     return sum(model.inference_stats.success.count for model in client.get_inference_statistics().model_stats)
 
 

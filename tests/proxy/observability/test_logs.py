@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tidegate_proxy.observability.logs import JsonFormatter, RateLimit, TextFormatter, configure_logs, fields_of
 
 
-def _record(message: str, *arguments: object, at_s: float = 0.0, **fields: Any) -> logging.LogRecord:  # noqa: ANN401
+def _record(message: str, *arguments: object, at_s: float = 0.0, **fields: Any) -> logging.LogRecord:
     record = logging.makeLogRecord({"name": "tidegate", "levelno": 40, "levelname": "ERROR", **fields})
     record.msg, record.args, record.created = message, arguments, at_s
     return record
@@ -71,7 +71,7 @@ def test_tensors_are_never_logged() -> None:
 
 
 def test_a_line_for_people_ends_with_the_fields() -> None:
-    def line(**fields: Any) -> str:  # noqa: ANN401
+    def line(**fields: Any) -> str:
         return TextFormatter("%(message)s").format(_record("triton lost", **fields))
 
     assert line() == "triton lost"

@@ -24,6 +24,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 from opentelemetry.trace import Span, StatusCode
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.clients import tensors
+from tests.proxy.fixtures.models import add_model
 from tidegate_proxy.observability.tracing import RequestTracer, TracingError, context_of, otlp_tracing
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -206,10 +209,7 @@ def test_spans_of_triton_join_the_trace(
     tracing: RequestTracer,
     collected: tuple[str, list[dict[str, Any]]],
     start_triton: Callable[..., EmbeddedTriton],
-    add_model: Callable[..., Path],
-    tensors: Callable[..., Any],
     tmp_path: Path,
-    eventually: Callable[..., None],
 ) -> None:
     url, spans = collected
     add_model(tmp_path, "echo", "max_batch_size: 4")

@@ -5,8 +5,6 @@ import json
 import socket
 import urllib.request
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +12,9 @@ import tritonclient.grpc as triton_grpc
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.clients import tensors
+from tests.proxy.fixtures.models import add_model
 from tidegate_proxy.observability.merged_statistics import merge_statistics, statistics_json
 from tidegate_proxy.observability.observability import FAILURE_REASONS, ModelStatistics
 from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics
@@ -44,13 +45,7 @@ def _of(series: Series, name: str, **labels: str) -> float:
 
 
 @pytest.fixture(scope="module")
-def pair(
-    start_triton: Callable[..., EmbeddedTriton],
-    add_model: Callable[..., Path],
-    tmp_path_factory: pytest.TempPathFactory,
-    tensors: Callable[..., Any],
-    eventually: Callable[..., None],
-) -> list[EmbeddedTriton]:
+def pair(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest.TempPathFactory) -> list[EmbeddedTriton]:
     """Two Tritons, which have answered one and two requests of each model, and failed one."""
     servers = []
     for answered in (1, 2):

@@ -20,7 +20,7 @@ from tidegate_proxy.on_ray.role_configs import SECRET_FILE, Document, RoleConfig
 from tidegate_proxy.on_ray.session import serve_on_ray
 
 
-def plan(folder: Path, *takes: str, of: Layout | None = None, shards: int = 2, **config: Any) -> RayPlan:  # noqa: ANN401
+def plan(folder: Path, *takes: str, of: Layout | None = None, shards: int = 2, **config: Any) -> RayPlan:
     return plan_for_ray(read_plan(write_deployment(folder, of or layout("ant", "cat"), **config)), shards, 1, takes)
 
 
@@ -87,7 +87,7 @@ def test_each_shard_and_frontend_gets_a_configuration_that_can_be_read(tmp_path:
     for name, content in files_of_shard(found.layouts[1]).items():
         (there / name).write_bytes(content)
 
-    def read(document: Document) -> Any:  # noqa: ANN401
+    def read(document: Document) -> Any:
         (there / "tidegate.yaml").write_text(yaml.safe_dump(dict(document)))
         return read_config(there / "tidegate.yaml")
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate_proxy.app.dashboard.live import section_of
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
@@ -43,13 +44,13 @@ def half(serve_here: Make, triton: EmbeddedTriton, monkeypatch: pytest.MonkeyPat
     return proxy
 
 
-def _document(proxy: ProxyHere, path: str = "canary") -> Any:  # noqa: ANN401
+def _document(proxy: ProxyHere, path: str = "canary") -> Any:
     with urllib.request.urlopen(f"http://{proxy.serving.metrics_address}/{path}") as answer:
         return json.load(answer) if path == "canary" else answer.read().decode()
 
 
 def test_a_share_is_scheduled_and_both_are_answered_alike_and_compared(
-    half: ProxyHere, triton: EmbeddedTriton, call: Make, eventually: Make
+    half: ProxyHere, triton: EmbeddedTriton, call: Make
 ) -> None:
     for number in range(300):
         asked = _request("echo", number)
@@ -91,9 +92,7 @@ def test_errors_are_tritons_on_either_side(half: ProxyHere, triton: EmbeddedTrit
         assert call(half, "ModelInfer", asked) == call(triton, "ModelInfer", asked)
 
 
-def test_the_share_is_changed_while_it_serves_and_the_comparison_begins_anew(
-    half: ProxyHere, call: Make, eventually: Make
-) -> None:
+def test_the_share_is_changed_while_it_serves_and_the_comparison_begins_anew(half: ProxyHere, call: Make) -> None:
     before = 0
     for share, scheduled in ((0.0, 0), (1.0, 20), (None, 20), (0.0, 0)):
         half.run(half.serving.reconfigure(half.serving.config.model_copy(update={"canary": share})))
@@ -106,7 +105,7 @@ def test_the_share_is_changed_while_it_serves_and_the_comparison_begins_anew(
 
 
 def test_a_policy_that_breaks_is_not_spoken_of_as_if_it_scheduled(
-    half: ProxyHere, call: Make, eventually: Make, monkeypatch: pytest.MonkeyPatch
+    half: ProxyHere, call: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     of_half = half.serving.trial.canary
     for number in range(40):

@@ -48,9 +48,7 @@ def report(comparison: Comparison, now_ns: int, *, has_slo: bool = True) -> list
     "truth",
     few([(0.8, 0.7, 0.15, 0.15), (0.9, 0.7, 0.2, 0.0), (0.99, 0.97, 0.15, 0.0), (0.8, 0.8, 0.5, 0.15)]),
 )
-def test_the_interval_holds_the_truth_as_often_as_it_says(
-    truth: tuple[float, float, float, float],
-) -> None:
+def test_the_interval_holds_the_truth_as_often_as_it_says(truth: tuple[float, float, float, float]) -> None:
     scheduled, passed, *_ = truth
     rng, held, rounds = random.Random(1), 0, 75
     for _ in range(rounds):

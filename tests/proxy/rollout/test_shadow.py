@@ -21,6 +21,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import rest_of
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate.schemas import ProfileFile
 from tidegate_proxy.app.dashboard.live import section_of
@@ -89,9 +91,7 @@ def test_http_is_tritons_to_the_byte(body: bytes, triton: EmbeddedTriton, shadow
     assert shadowing.engine.tally.accepted == 0
 
 
-def test_streams_are_tritons_in_their_order(
-    triton: EmbeddedTriton, shadowing: object, open_stream: Make, rest_of: Make
-) -> None:
+def test_streams_are_tritons_in_their_order(triton: EmbeddedTriton, shadowing: object, open_stream: Make) -> None:
     sent = [_request("echo", [step], id=str(step)) for step in range(20)]
     answers, code, _ = rest_of(open_stream(shadowing, sent))
     assert code is grpc.StatusCode.OK
@@ -99,9 +99,7 @@ def test_streams_are_tritons_in_their_order(
     assert [answer.infer_response.id for answer in answers] == [str(step) for step in range(20)]
 
 
-def test_nothing_is_scheduled_and_all_is_counted(
-    triton: EmbeddedTriton, shadowing: ProxyHere, call: Make, eventually: Make
-) -> None:
+def test_nothing_is_scheduled_and_all_is_counted(triton: EmbeddedTriton, shadowing: ProxyHere, call: Make) -> None:
     for _ in range(5):
         call(shadowing, "ModelInfer", CASES["an answer"])
     eventually(lambda: _document(shadowing)["seen"] == 5, "they are shown to the simulator")
@@ -110,7 +108,7 @@ def test_nothing_is_scheduled_and_all_is_counted(
 
 
 def test_the_live_page_shows_what_is_said(
-    serve_here: Make, triton: EmbeddedTriton, call: Make, eventually: Make, monkeypatch: pytest.MonkeyPatch
+    serve_here: Make, triton: EmbeddedTriton, call: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shadow, "TELL_EVERY_S", 0.05)
     monkeypatch.setattr(shadow, "REPORT_EVERY", 1)
@@ -135,10 +133,7 @@ def test_the_live_page_shows_what_is_said(
 
 
 def test_a_killed_simulator_costs_nothing_and_is_started_again(
-    shadowing: ProxyHere,
-    call: Make,
-    eventually: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    shadowing: ProxyHere, call: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shadow, "START_AGAIN_S", 0.05)
     of_proxy = shadowing.serving.trial.shadow
@@ -153,10 +148,7 @@ def test_a_killed_simulator_costs_nothing_and_is_started_again(
 
 
 def test_a_simulator_that_reads_nothing_costs_no_memory(
-    shadowing: ProxyHere,
-    call: Make,
-    eventually: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    shadowing: ProxyHere, call: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shadow, "MAX_REQUESTS", 3)
     monkeypatch.setattr(shadow, "TELL_EVERY_S", 1.0)
@@ -171,9 +163,7 @@ def test_a_simulator_that_reads_nothing_costs_no_memory(
     eventually(lambda: _document(shadowing)["left_out"] == 10, "what is not read is left out, and counted")
 
 
-def test_it_is_switched_on_and_off_while_it_serves(
-    triton: EmbeddedTriton, serve_here: Make, call: Make, eventually: Make
-) -> None:
+def test_it_is_switched_on_and_off_while_it_serves(triton: EmbeddedTriton, serve_here: Make, call: Make) -> None:
     proxy = serve_here([triton])
     for is_on, scheduled in ((True, 0), (False, 1), (True, 1)):
         proxy.run(proxy.serving.reconfigure(proxy.serving.config.model_copy(update={"shadow": is_on})))
@@ -189,7 +179,7 @@ def test_what_would_change_the_tritons_is_refused() -> None:
 
 
 def test_it_says_why_nothing_can_be_said(
-    shadowing: ProxyHere, eventually: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    shadowing: ProxyHere, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
     eventually(lambda: "no shadow estimate: nothing has come" in caplog.text, "the log says that there was no traffic")
@@ -221,12 +211,7 @@ def _kill(of_proxy: shadow.Shadow) -> None:
     ],
 )
 def test_it_says_why_the_simulator_has_ended(
-    does: str,
-    says: str,
-    shadowing: ProxyHere,
-    eventually: Make,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    does: str, says: str, shadowing: ProxyHere, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     of_proxy = shadowing.serving.trial.shadow
     monkeypatch.setattr(shadow, "START_AGAIN_S", 0.2)
@@ -238,7 +223,7 @@ def test_it_says_why_the_simulator_has_ended(
 
 
 def test_a_slow_simulator_is_asked_for_one_report_at_a_time_and_told_of(
-    shadowing: ProxyHere, tmp_path: Path, eventually: Make, monkeypatch: pytest.MonkeyPatch
+    shadowing: ProxyHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard = tmp_path / "heard"
     monkeypatch.setattr(
@@ -284,7 +269,6 @@ def test_a_report_of_the_policy_before_is_not_shown_as_one_of_the_present(
     wanted: dict[str, Any],
     shadowing: ProxyHere,
     tmp_path: Path,
-    eventually: Make,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -324,7 +308,7 @@ def test_a_report_of_the_policy_before_is_not_shown_as_one_of_the_present(
 
 
 def test_one_that_is_stopped_is_ended_and_another_is_started(
-    shadowing: ProxyHere, eventually: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    shadowing: ProxyHere, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(shadow, "START_AGAIN_S", 0.05)
     of_proxy = shadowing.serving.trial.shadow
@@ -339,9 +323,7 @@ def test_one_that_is_stopped_is_ended_and_another_is_started(
     assert not Path(f"/proc/{stopped}").exists()
 
 
-def test_what_clients_make_up_is_not_kept(
-    shadowing: ProxyHere, call: Make, eventually: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_clients_make_up_is_not_kept(shadowing: ProxyHere, call: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     of_proxy = shadowing.serving.trial.shadow
     eventually(lambda: of_proxy.process_id, "the simulator runs")
     monkeypatch.setattr(of_proxy, "_tell", lambda *_: None)
@@ -405,7 +387,7 @@ def test_what_tritons_have_executed_is_told_of_each_version_by_itself() -> None:
 def test_what_is_told_names_the_triton_and_one_that_does_not_answer_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def statistics_of(backend: Any) -> service_pb2.ModelStatisticsResponse | None:  # noqa: ANN401
+    async def statistics_of(backend: Any) -> service_pb2.ModelStatisticsResponse | None:
         answer = service_pb2.ModelStatisticsResponse()
         answer.model_stats.add(name="m", version="1")
         return None if backend.address == "b:1" else answer

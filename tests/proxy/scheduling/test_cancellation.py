@@ -8,6 +8,8 @@ import grpc
 import numpy as np
 import pytest
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import outcome, request_of
 from tidegate.api import BatchFailed, Dispatch, StageFinished
 from tidegate.observation import read_log
 from tidegate.schemas import ModelProfile, ProfilePoint, write_profile
@@ -30,15 +32,7 @@ def profiles(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("policy_name", ["fifs", "symphony"])
 def test_queued_requests_leave_the_engine(
-    policy_name: str,
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    serve_here: Make,
-    start_call: Make,
-    start_overdue: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
+    policy_name: str, gate: Any, triton: EmbeddedTriton, serve_here: Make, start_call: Make, start_overdue: Make
 ) -> None:
     proxy = serve_here([triton], policy=policy_name)
     running = start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW}))
@@ -61,15 +55,7 @@ def test_queued_requests_leave_the_engine(
 
 
 def test_a_batch_without_clients_is_cancelled_and_keeps_its_worker_as_planned(
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    serve_here: Make,
-    start_call: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
-    profiles: Path,
-    tmp_path: Path,
+    gate: Any, triton: EmbeddedTriton, serve_here: Make, start_call: Make, profiles: Path, tmp_path: Path
 ) -> None:
     record = tmp_path / "events.jsonl"
     proxy = serve_here([triton], profiles=profiles, event_log=record)
@@ -106,12 +92,7 @@ def test_a_batch_without_clients_is_cancelled_and_keeps_its_worker_as_planned(
 
 
 def test_a_stream_that_leaves_cancels_what_runs_for_it(
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    serve_here: Make,
-    request_of: Make,
-    open_stream: Make,
-    eventually: Make,
+    gate: Any, triton: EmbeddedTriton, serve_here: Make, open_stream: Make
 ) -> None:
     proxy = serve_here([triton])
     stream = open_stream(proxy, [request_of("watchful", {"X": ROW})])
@@ -122,12 +103,7 @@ def test_a_stream_that_leaves_cancels_what_runs_for_it(
 
 
 def test_what_cannot_be_scheduled_is_cancelled_too(
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    serve_here: Make,
-    start_call: Make,
-    request_of: Make,
-    eventually: Make,
+    gate: Any, triton: EmbeddedTriton, serve_here: Make, start_call: Make
 ) -> None:
     proxy = serve_here([triton])
     typed = request_of("watchful", {})

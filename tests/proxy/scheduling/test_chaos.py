@@ -10,6 +10,8 @@ import grpc
 import numpy as np
 import pytest
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import request_of
 from tests.proxy.fixtures.fake_answers import echo, too_few_rows
 from tidegate_proxy.scheduling.driver import Driver
 
@@ -25,7 +27,7 @@ class Chaos:
         self._lock = threading.Lock()
         self.over = threading.Event()
 
-    def __call__(self, request: Any, context: Any) -> bytes:  # noqa: ANN401
+    def __call__(self, request: Any, context: Any) -> bytes:
         with self._lock:
             luck = self._generator.random()
         if luck < 0.7 or self.over.is_set():
@@ -44,17 +46,16 @@ class Chaos:
 class Callers:
     """Clients of every sort, in threads: some wait, some are in a hurry, some leave."""
 
-    def __init__(self, proxy: Any, start_call: Make, open_stream: Make, request_of: Make) -> None:  # noqa: ANN401
+    def __init__(self, proxy: Any, start_call: Make, open_stream: Make) -> None:
         self._proxy = proxy
         self._start_call = start_call
         self._open_stream = open_stream
-        self._request_of = request_of
 
     def __call__(self, seed: int) -> None:
         generator = Random(seed)
         for _ in range(30):
             rows = np.ones((generator.randint(1, 3), 3), np.float32)
-            request = self._request_of("echo", {"X": rows}, id="mine")
+            request = request_of("echo", {"X": rows}, id="mine")
             if generator.random() < 0.3:
                 request.parameters["timeout"].int64_param = generator.randint(1, 50_000)
             if generator.random() < 0.5:
@@ -62,14 +63,14 @@ class Callers:
             else:
                 self._stream(generator, request)
 
-    def _ask(self, generator: Random, request: Any) -> None:  # noqa: ANN401
+    def _ask(self, generator: Random, request: Any) -> None:
         call = self._start_call(self._proxy, "ModelInfer", request, timeout=generator.choice([0.01, 20]))
         if generator.random() < 0.2:
             call.cancel()
             return
         assert call.exception() is None or call.code() is not OK
 
-    def _stream(self, generator: Random, request: Any) -> None:  # noqa: ANN401
+    def _stream(self, generator: Random, request: Any) -> None:
         count, leaves = generator.randint(1, 8), generator.random() < 0.4
         metadata = [("triton_grpc_error", generator.choice(["true", "false"]))]
         stream = self._open_stream(self._proxy, [request] * count, metadata=metadata)
@@ -103,16 +104,14 @@ def test_whatever_happens_every_request_ends_once_and_nothing_is_left(
     start_fake: Make,
     serve_here: Make,
     open_stream: Make,
-    request_of: Make,
     start_call: Make,
-    eventually: Make,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tidegate_proxy.service.discovery.EVERY_S", 0.02)
     drivers: list[Driver] = []
 
     class Seen(Driver):
-        def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401
+        def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             drivers.append(self)
 
@@ -120,7 +119,7 @@ def test_whatever_happens_every_request_ends_once_and_nothing_is_left(
     chaos = [Chaos(seed) for seed in range(3)]
     fakes = [start_fake(each) for each in chaos]
     proxy = serve_here(fakes, policy=policy_name, limits={"max_queue_size": 60, "execution_timeout_s": 0.1})
-    callers = Callers(proxy, start_call, open_stream, request_of)
+    callers = Callers(proxy, start_call, open_stream)
     stop = threading.Event()
     with ThreadPoolExecutor(9) as pool:
         coming = pool.submit(_come_and_go, fakes, stop)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from prometheus_client import generate_latest
 
-from tests.proxy.fixtures.calls import CHANNEL_OPTIONS
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import CHANNEL_OPTIONS, request_of, rest_of
 from tidegate.api import Dispatch, RequestArrived
 from tidegate.observation import read_log
 from tidegate_proxy.access.gate import AccessControl, ClientIdentity
@@ -35,7 +36,7 @@ def new_connection() -> Iterator[Make]:
     """`new_connection(proxy)`: what sends over a connection of its own."""
     channels: list[grpc.Channel] = []
 
-    def connected(proxy: Any) -> Any:  # noqa: ANN401
+    def connected(proxy: Any) -> Any:
         options = [*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1)]
         channels.append(grpc.insecure_channel(proxy.address, options=options))
         return channels[-1].unary_unary(INFER_METHOD).future
@@ -60,17 +61,15 @@ TENANTS = {"by": "metadata", "key": "tenant-id"}
 )
 def test_a_neighbor_is_in_one_of_the_next_batches(
     clients: dict[str, str],
-    crowd: Any,  # noqa: ANN401
-    neighbor: Any,  # noqa: ANN401
+    crowd: Any,
+    neighbor: Any,
     connections: int,
     apart: bool,
     policy: str,
     triton: EmbeddedTriton,
-    gate: Any,  # noqa: ANN401
+    gate: Any,
     serve_here: Make,
     new_connection: Make,
-    request_of: Make,
-    eventually: Make,
     tmp_path: Path,
 ) -> None:
     proxy = serve_here([triton], policy=policy, clients=clients, event_log=tmp_path / "log")
@@ -106,13 +105,13 @@ def _served_before_the_last(log: Path) -> int:
     return sum(map(len, batches[:whose]))
 
 
-def _metrics(proxy: Any) -> str:  # noqa: ANN401
+def _metrics(proxy: Any) -> str:
     driver = proxy.serving.driver
     registry = registry_of(proxy.in_loop(driver.observability.metrics.snapshot), "fifs", 0, {}, ClientBounds())
     return generate_latest(registry).decode()
 
 
-def _owner(clients: dict[str, str], metadata: dict[str, str | bytes], **more: Any) -> str:  # noqa: ANN401
+def _owner(clients: dict[str, str], metadata: dict[str, str | bytes], **more: Any) -> str:
     config = ServeConfig.model_validate({"tritons": ({"grpc": "localhost:8001"},), "clients": clients, **more})
     return ClientIdentity(config).of(metadata.get, lambda: "ipv4:10.0.0.1:5000")
 
@@ -194,12 +193,7 @@ def test_full_queues_refuse_those_who_filled_them_first() -> None:
 
 
 def test_a_newcomer_is_admitted_to_full_queues_and_the_crowd_is_counted_as_refused(
-    triton: EmbeddedTriton,
-    gate: Any,  # noqa: ANN401
-    serve_here: Make,
-    new_connection: Make,
-    request_of: Make,
-    eventually: Make,
+    triton: EmbeddedTriton, gate: Any, serve_here: Make, new_connection: Make
 ) -> None:
     proxy = serve_here(
         [triton],
@@ -226,12 +220,7 @@ def test_a_newcomer_is_admitted_to_full_queues_and_the_crowd_is_counted_as_refus
 
 
 def test_one_client_cannot_hold_all_that_may_be_in_flight(
-    triton: EmbeddedTriton,
-    gate: Any,  # noqa: ANN401
-    serve_here: Make,
-    new_connection: Make,
-    request_of: Make,
-    eventually: Make,
+    triton: EmbeddedTriton, gate: Any, serve_here: Make, new_connection: Make
 ) -> None:
     proxy = serve_here([triton], limits={"max_bytes_in_flight": 8 << 20})
     crowd, neighbor = new_connection(proxy), new_connection(proxy)
@@ -255,13 +244,7 @@ def test_one_client_cannot_hold_all_that_may_be_in_flight(
 
 
 def test_owners_of_http_requests_are_those_of_their_headers_and_are_recorded(
-    triton: EmbeddedTriton,
-    serve_here: Make,
-    call: Make,
-    open_stream: Make,
-    rest_of: Make,
-    request_of: Make,
-    tmp_path: Path,
+    triton: EmbeddedTriton, serve_here: Make, call: Make, open_stream: Make, tmp_path: Path
 ) -> None:
     proxy = serve_here(
         [triton],

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
 from tests.examples import few
+from tests.proxy.fixtures.calls import outcome, request_of
 from tests.proxy.fixtures.gate import pending_at
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -33,14 +35,7 @@ def _rows(call: Make, triton: EmbeddedTriton, model: str) -> int:
 
 
 def test_a_deadline_that_passes_is_told_in_tritons_words(
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    start_tidegate: Make,
-    start_call: Make,
-    call: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
+    gate: Any, triton: EmbeddedTriton, start_tidegate: Make, start_call: Make, call: Make
 ) -> None:
     # One batch runs and one waits for the instance; what comes after them stays in the batcher's queue.
     ahead = [start_call(triton, "ModelInfer", request_of("patient", {"X": FULL})) for _ in range(2)]
@@ -85,20 +80,13 @@ class Occupied:
 
 
 @pytest.fixture
-def occupied(
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    serve_here: Make,
-    start_call: Make,
-    request_of: Make,
-    eventually: Make,
-) -> Callable[..., Occupied]:
+def occupied(gate: Any, triton: EmbeddedTriton, serve_here: Make, start_call: Make) -> Callable[..., Occupied]:
     """`occupied("fifs", models={...}, ...)`: a proxy in this process, whose model is occupied."""
 
-    def start(policy: str, **options: Any) -> Occupied:  # noqa: ANN401
+    def start(policy: str, **options: Any) -> Occupied:
         tidegate = serve_here([triton], policy=policy, **options)
 
-        def ask(value: int = 1, *, timeout_us: int = 0) -> Any:  # noqa: ANN401
+        def ask(value: int = 1, *, timeout_us: int = 0) -> Any:
             return start_call(tidegate, "ModelInfer", _timed(request_of("gated", {"X": value * ROW}), timeout_us))
 
         running = ask()
@@ -110,11 +98,7 @@ def occupied(
 
 @pytest.mark.parametrize("policy", few(["symphony", "eager"]))
 def test_one_whose_time_passes_behind_another_that_has_more_is_told_then(
-    policy: str,
-    gate: Any,  # noqa: ANN401
-    occupied: Callable[..., Occupied],
-    outcome: Make,
-    eventually: Make,
+    policy: str, gate: Any, occupied: Callable[..., Occupied]
 ) -> None:
     model = occupied(policy)
     patient = model.ask()
@@ -128,11 +112,7 @@ def test_one_whose_time_passes_behind_another_that_has_more_is_told_then(
 
 @pytest.mark.parametrize("policy", ["clockwork", "eager", "orloj", "symphony"])
 def test_where_a_model_serves_late_only_clients_end_the_wait(
-    policy: str,
-    gate: Any,  # noqa: ANN401
-    occupied: Callable[..., Occupied],
-    outcome: Make,
-    eventually: Make,
+    policy: str, gate: Any, occupied: Callable[..., Occupied]
 ) -> None:
     model = occupied(policy, models={"gated": {"slo_ms": 300, "on_deadline_miss": "serve"}})
     patient = [model.ask(k) for k in (1, 2)]
@@ -155,15 +135,7 @@ def test_where_a_model_serves_late_only_clients_end_the_wait(
 
 
 def test_a_cancelled_request_is_never_run(
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    serve_here: Make,
-    start_call: Make,
-    start_overdue: Make,
-    call: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
+    gate: Any, triton: EmbeddedTriton, serve_here: Make, start_call: Make, start_overdue: Make, call: Make
 ) -> None:
     tidegate = serve_here([triton], policy="fifs")
     before = _rows(call, triton, "gated")

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import outcome, request_of
 from tests.proxy.fixtures.fake_answers import ROW, Gated, echo, noise, too_few_rows, wrong_size
 from tidegate_proxy.scheduling.failures import RetryBudget
 
@@ -26,7 +28,7 @@ OK, UNAVAILABLE, INTERNAL = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grp
     ],
 )
 def test_an_answer_that_cannot_be_divided(
-    answer: Make, words: str, start_fake: Make, serve_here: Make, merged: Make, call: Make, request_of: Make
+    answer: Make, words: str, start_fake: Make, serve_here: Make, merged: Make, call: Make
 ) -> None:
     fake = Gated(answer)
     proxy = serve_here([start_fake(fake)])
@@ -42,7 +44,7 @@ def test_an_answer_that_cannot_be_divided(
 def test_one_request_of_a_batch_is_refused(
     code: grpc.StatusCode, start_fake: Make, serve_here: Make, merged: Make
 ) -> None:
-    def refuse(request: Any, context: Any) -> bytes:  # noqa: ANN401
+    def refuse(request: Any, context: Any) -> bytes:
         if request.inputs[0].shape[0] > 1 or request.id == "2":
             context.abort(code, "no such thing")
         return echo(request)
@@ -68,9 +70,9 @@ def test_a_batch_that_finds_no_room_is_tried_again_as_it_is(start_fake: Make, se
 
 
 def test_a_batch_that_fails_is_neither_answered_nor_learned_from(
-    start_fake: Make, serve_here: Make, call: Make, request_of: Make
+    start_fake: Make, serve_here: Make, call: Make
 ) -> None:
-    def fail(_request: Any, context: Any) -> bytes:  # noqa: ANN401
+    def fail(_request: Any, context: Any) -> bytes:
         time.sleep(0.05)  # what a backend takes that breaks late
         context.abort(INTERNAL, "it breaks")
         return b""
@@ -86,11 +88,11 @@ def test_a_batch_that_fails_is_neither_answered_nor_learned_from(
 
 
 def test_who_poisons_batches_runs_alone_for_a_while(
-    start_fake: Make, serve_here: Make, merged: Make, call: Make, request_of: Make, eventually: Make
+    start_fake: Make, serve_here: Make, merged: Make, call: Make
 ) -> None:
     sizes: list[int] = []
 
-    def refuse(request: Any, context: Any) -> bytes:  # noqa: ANN401
+    def refuse(request: Any, context: Any) -> bytes:
         sizes.append(request.inputs[0].shape[0])
         if 2 in np.frombuffer(request.raw_input_contents[0], np.float32):
             context.abort(INTERNAL, "it is poisoned")
@@ -109,17 +111,11 @@ def test_who_poisons_batches_runs_alone_for_a_while(
 
 
 def test_who_poisons_batches_is_found_though_none_of_them_is_tried_again(
-    start_fake: Make,
-    serve_here: Make,
-    start_call: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    start_fake: Make, serve_here: Make, start_call: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidegate_proxy.app.serve.FIRST_LEAD_NS", 0)  # no batch is sent ahead: all four share one
 
-    def refuse(request: Any, context: Any) -> bytes:  # noqa: ANN401
+    def refuse(request: Any, context: Any) -> bytes:
         if 2 in np.frombuffer(request.raw_input_contents[0], np.float32):
             context.abort(INTERNAL, "it is poisoned")
         return echo(request)
@@ -161,7 +157,7 @@ def test_one_that_is_never_answered_alone(start_fake: Make, serve_here: Make, me
     """A batch is refused, and of its requests, when each is alone, the second is swallowed."""
     released = threading.Event()
 
-    def misbehave(request: Any, context: Any) -> bytes:  # noqa: ANN401
+    def misbehave(request: Any, context: Any) -> bytes:
         if request.inputs[0].shape[0] > 1:
             context.abort(INTERNAL, "too many")
         if request.id == "1":

@@ -16,8 +16,10 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tests.conftest import SHARDS
+from tests.conftest import SHARDS, eventually
+from tests.proxy.fixtures.calls import outcome, request_of, rest_of
 from tests.proxy.fixtures.fake_answers import ROW, Gated, echo, noise
+from tests.proxy.fixtures.models import add_model
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.servers import grpc as frontend
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -29,7 +31,7 @@ OK, UNAVAILABLE, INTERNAL = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grp
 FLAT = b'{"inputs":[{"name":"X","shape":[3],"datatype":"FP32","data":[1,2,3]}]}'
 
 
-def _over_http(tidegate: Any, method: str, path: str, body: bytes | None = None) -> tuple[int, str]:  # noqa: ANN401
+def _over_http(tidegate: Any, method: str, path: str, body: bytes | None = None) -> tuple[int, str]:
     """The status and the body of the answer to a call about models."""
     found = re.search(r"HTTP +(\S+)\n", tidegate.output)
     assert found
@@ -43,7 +45,7 @@ def _over_http(tidegate: Any, method: str, path: str, body: bytes | None = None)
 
 
 @pytest.fixture
-def two_gated(gate: Any, add_model: Make, start_triton: Make, tmp_path: Path) -> list[EmbeddedTriton]:  # noqa: ANN401
+def two_gated(gate: Any, start_triton: Make, tmp_path: Path) -> list[EmbeddedTriton]:
     """Two Tritons whose models wait at the gate."""
     add_model(tmp_path / "models", "gated", "max_batch_size: 4", gate=gate.file)
     return [start_triton([tmp_path / "models"]) for _ in range(2)]
@@ -65,13 +67,7 @@ def hung() -> Iterator[Callable[[EmbeddedTriton], Callable[[], None]]]:
 
 
 def test_what_ran_and_what_queued_is_answered_by_the_other(
-    two_gated: list[EmbeddedTriton],
-    gate: Any,  # noqa: ANN401
-    serve_here: Make,
-    start_call: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
+    two_gated: list[EmbeddedTriton], gate: Any, serve_here: Make, start_call: Make
 ) -> None:
     proxy = serve_here(two_gated)
     calls = [start_call(proxy, "ModelInfer", request_of("gated", {"X": number * ROW})) for number in range(30)]
@@ -91,13 +87,7 @@ def test_what_ran_and_what_queued_is_answered_by_the_other(
 
 
 def test_whose_time_is_up_is_told_and_not_tried_again(
-    two_gated: list[EmbeddedTriton],
-    gate: Any,  # noqa: ANN401
-    serve_here: Make,
-    start_call: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
+    two_gated: list[EmbeddedTriton], gate: Any, serve_here: Make, start_call: Make
 ) -> None:
     proxy = serve_here(two_gated[:1])
     hurried = request_of("gated", {"X": ROW})
@@ -120,16 +110,11 @@ def test_whose_time_is_up_is_told_and_not_tried_again(
 def test_a_hung_triton_is_given_up_and_taken_back(
     policy_name: str,
     hung: Make,
-    add_model: Make,
     start_triton: Make,
     start_tidegate: Make,
     start_call: Make,
     call: Make,
     open_stream: Make,
-    rest_of: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
     tmp_path: Path,
 ) -> None:
     add_model(tmp_path, "echo", "max_batch_size: 4")
@@ -181,14 +166,7 @@ def test_a_hung_triton_is_given_up_and_taken_back(
 
 
 def test_it_is_back_when_it_says_so(
-    add_model: Make,
-    start_triton: Make,
-    start_tidegate: Make,
-    call: Make,
-    request_of: Make,
-    eventually: Make,
-    tmp_path: Path,
-    transport_of_tests: str,
+    start_triton: Make, start_tidegate: Make, call: Make, tmp_path: Path, transport_of_tests: str
 ) -> None:
     if transport_of_tests == SHARDS:
         pytest.skip("ready while one of the shards is")
@@ -206,13 +184,11 @@ def test_it_is_back_when_it_says_so(
             assert call(tidegate, "ModelInfer", request_of("echo", {"X": ROW}))[0] is OK
 
 
-def test_a_batch_that_is_never_answered(
-    start_fake: Make, serve_here: Make, call: Make, start_call: Make, request_of: Make, outcome: Make, eventually: Make
-) -> None:
+def test_a_batch_that_is_never_answered(start_fake: Make, serve_here: Make, call: Make, start_call: Make) -> None:
     released = threading.Event()
     cancelled = threading.Event()
 
-    def swallow(request: Any, context: Any) -> bytes:  # noqa: ANN401
+    def swallow(request: Any, context: Any) -> bytes:
         if request.id == "swallowed":
             context.add_callback(cancelled.set)
             released.wait(120)
@@ -233,17 +209,17 @@ def test_a_batch_that_is_never_answered(
 
 
 def test_a_batch_that_is_never_answered_is_answered_elsewhere(
-    start_fake: Make, serve_here: Make, call: Make, start_call: Make, request_of: Make, outcome: Make, eventually: Make
+    start_fake: Make, serve_here: Make, call: Make, start_call: Make
 ) -> None:
     released = threading.Event()
     seen: list[str] = []
 
-    def swallow(request: Any, _context: Any) -> bytes:  # noqa: ANN401
+    def swallow(request: Any, _context: Any) -> bytes:
         seen.append("swallowed")
         released.wait(120)
         return echo(request)
 
-    def answer(request: Any, _context: Any) -> bytes:  # noqa: ANN401
+    def answer(request: Any, _context: Any) -> bytes:
         seen.append("answered")
         return echo(request)
 
@@ -260,13 +236,7 @@ def test_a_batch_that_is_never_answered_is_answered_elsewhere(
 
 
 def test_probes_that_are_answered_with_noise(
-    start_fake: Make,
-    serve_here: Make,
-    call: Make,
-    request_of: Make,
-    eventually: Make,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    start_fake: Make, serve_here: Make, call: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("tidegate_proxy.service.discovery.EVERY_S", 0.02)
     fake = start_fake(echo)
@@ -285,13 +255,10 @@ def test_a_client_that_cannot_be_told_spares_the_others(
     start_fake: Make,
     serve_here: Make,
     start_call: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def resolve(client: Any, result: Any) -> None:  # noqa: ANN401
+    def resolve(client: Any, result: Any) -> None:
         if client.envelope.id == "0":
             raise ValueError("it cannot be told")
         told(client, result)

@@ -10,6 +10,8 @@ import grpc
 import numpy as np
 import pytest
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import outcome, request_of
 from tests.proxy.fixtures.fake_answers import echo
 from tidegate.host import Plugins
 from tidegate.observation import read_log
@@ -32,7 +34,7 @@ class Dynamic:
         self.entered = threading.Event()
         self.go_on = threading.Event()
 
-    def __call__(self, request: Any, _context: Any) -> bytes:  # noqa: ANN401 - a protobuf message
+    def __call__(self, request: Any, _context: Any) -> bytes:
         numbers = np.frombuffer(request.raw_input_contents[0], np.float32).reshape(tuple(request.inputs[0].shape))[:, 0]
         if not numbers.any():
             self.entered.set()
@@ -51,15 +53,7 @@ BY_APPLICATION = {
 
 @pytest.mark.parametrize("policy", ["orloj", BY_APPLICATION], ids=["orloj", "clockwork by application"])
 def test_applications_are_learned(
-    policy: str | dict[str, Any],
-    start_fake: Make,
-    serve_here: Make,
-    call: Make,
-    start_call: Make,
-    outcome: Make,
-    request_of: Make,
-    eventually: Make,
-    tmp_path: Path,
+    policy: str | dict[str, Any], start_fake: Make, serve_here: Make, call: Make, start_call: Make, tmp_path: Path
 ) -> None:
     model, log = Dynamic(), tmp_path / "log"
     proxy = serve_here(
@@ -70,7 +64,7 @@ def test_applications_are_learned(
         event_log=log,
     )
 
-    def asked(app: str, number_ms: float | None = None) -> Any:  # noqa: ANN401
+    def asked(app: str, number_ms: float | None = None) -> Any:
         message = request_of(
             "echo", {"X": np.full((1, 3), APPS_MS[app] if number_ms is None else number_ms, np.float32)}
         )

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import outcome, request_of
 from tidegate.api import Worker
 from tidegate_proxy.configuration.config import OutlierDetection
 from tidegate_proxy.configuration.settings import CurrentSettings, SettingsHolder
@@ -26,7 +28,7 @@ ROW = np.ones((1, 3), np.float32)
 class Cluster:
     """Tritons that live, all with the model `m`."""
 
-    def __init__(self, count: int, **limits: Any) -> None:  # noqa: ANN401
+    def __init__(self, count: int, **limits: Any) -> None:
         self.tritons = [cast("Backend", _Triton(f"t{number}")) for number in range(count)]
         workers = [Worker(number, f"t{number}/0", ("m",)) for number in range(count)]
         self.catalog = Catalog(
@@ -135,12 +137,12 @@ def test_what_speaks_against_a_triton() -> None:
 
 
 def test_live_the_traffic_moves_and_comes_back(
-    start_fake: Make, serve_here: Make, call: Make, request_of: Make, eventually: Make, caplog: pytest.LogCaptureFixture
+    start_fake: Make, serve_here: Make, call: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken, seen = [True], []
 
     def infer(name: str) -> Make:
-        def answer(request: Any, context: Any) -> bytes:  # noqa: ANN401
+        def answer(request: Any, context: Any) -> bytes:
             seen.append(name)
             if name == "bad" and broken:
                 context.abort(grpc.StatusCode.INTERNAL, "CUDA error")
@@ -184,9 +186,9 @@ def test_what_any_client_can_have_refused_speaks_against_no_triton(
 
 
 def test_live_a_client_whose_requests_make_a_model_raise_has_no_triton_ejected(
-    start_fake: Make, serve_here: Make, start_call: Make, outcome: Make, request_of: Make
+    start_fake: Make, serve_here: Make, start_call: Make
 ) -> None:
-    def answer(request: Any, context: Any) -> bytes:  # noqa: ANN401
+    def answer(request: Any, context: Any) -> bytes:
         if request.id == "raises":
             context.abort(grpc.StatusCode.INTERNAL, "the model raised")
         reply = service_pb2.ModelInferResponse(model_name="echo", model_version="1", id=request.id)

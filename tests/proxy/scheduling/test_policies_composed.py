@@ -10,6 +10,8 @@ import yaml
 
 from tests.command_line import invoke
 from tests.conftest import SHARDS
+from tests.proxy.fixtures.clients import infer_all, tensors
+from tests.proxy.fixtures.models import add_model
 from tidegate.host import Plugins
 from tidegate.observation import read_log
 from tidegate.sim.replay import replay
@@ -27,12 +29,9 @@ def _configured(folder: Path, tritons: list[EmbeddedTriton], *parts: dict[str, A
 
 def test_each_policy_serves_its_models_and_the_run_can_be_replayed(
     triton: EmbeddedTriton,
-    add_model: Make,
     start_triton: Make,
     start_tidegate: Make,
     connect: Make,
-    tensors: Make,
-    infer_all: Make,
     tmp_path: Path,
     transport_of_tests: str,
 ) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from tests.conftest import SHARDS
+from tests.proxy.fixtures.calls import request_of
+from tests.proxy.fixtures.clients import infer_all, tensors
 from tidegate.host import Plugins
 from tidegate.observation import read_log
 from tidegate.sim.replay import replay
@@ -34,12 +36,12 @@ def tidegate_policies():
 """
 
 
-def _asked(tensors: Make, count: int) -> list[dict[str, Any]]:
+def _asked(count: int) -> list[dict[str, Any]]:
     return [{"inputs": tensors({"X": np.full((1, 3), index, np.float32)})} for index in range(count)]
 
 
 def test_a_policy_that_raises_loses_no_request(
-    triton: EmbeddedTriton, start_tidegate: Make, connect: Make, tensors: Make, infer_all: Make, tmp_path: Path
+    triton: EmbeddedTriton, start_tidegate: Make, connect: Make, tmp_path: Path
 ) -> None:
     # As pip would have installed it.
     (tmp_path / "breaks.py").write_text(BREAKS)
@@ -48,7 +50,7 @@ def test_a_policy_that_raises_loses_no_request(
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: tidegate-breaks\nVersion: 1\n")
     (metadata / "entry_points.txt").write_text("[tidegate]\nbreaks = breaks\n")
     tidegate = start_tidegate([triton], policy="breaks", environment={"PYTHONPATH": str(tmp_path)})
-    answers = infer_all(connect(tidegate), "echo", _asked(tensors, 60))
+    answers = infer_all(connect(tidegate), "echo", _asked(60))
     assert [answer.as_numpy("Y")[0, 0] for answer in answers] == list(range(60))
     reason = "policy failed, scheduling first come, first served: Breaks: RuntimeError: out of wits (policy=breaks"
     assert tidegate.log.count(reason) == 1
@@ -56,14 +58,7 @@ def test_a_policy_that_raises_loses_no_request(
 
 
 def test_a_recorded_run_replayed_gives_the_same_commands(
-    triton: EmbeddedTriton,
-    policy: str,
-    start_tidegate: Make,
-    connect: Make,
-    tensors: Make,
-    infer_all: Make,
-    tmp_path: Path,
-    transport_of_tests: str,
+    triton: EmbeddedTriton, policy: str, start_tidegate: Make, connect: Make, tmp_path: Path, transport_of_tests: str
 ) -> None:
     if transport_of_tests == SHARDS:
         pytest.skip("each shard has a record of its own")
@@ -72,8 +67,8 @@ def test_a_recorded_run_replayed_gives_the_same_commands(
     tidegate = start_tidegate([triton], policy=policy, event_log=path, slo=["echo=30", "mixer=1000"], seed=5)
     client = connect(tidegate)
     for _ in range(3):
-        infer_all(client, "echo", _asked(tensors, 100))
-        infer_all(client, "picky", _asked(tensors, 20))
+        infer_all(client, "echo", _asked(100))
+        infer_all(client, "picky", _asked(20))
     tally = tidegate.stop()
     assert tally["accepted"] == 360
     with path.open("rb") as lines:
@@ -85,7 +80,7 @@ def test_a_recorded_run_replayed_gives_the_same_commands(
 
 
 def test_a_model_without_a_profile_is_served_at_low_load(
-    triton: EmbeddedTriton, start_tidegate: Callable[..., Any], call: Callable[..., Any], request_of: Callable[..., Any]
+    triton: EmbeddedTriton, start_tidegate: Callable[..., Any], call: Callable[..., Any]
 ) -> None:
     """One more row is expected to take 0.05 ms: less than it may take to be woken, and still nobody is dropped."""
     tidegate = start_tidegate([triton], policy="symphony", slo=["echo=100"])

@@ -8,6 +8,9 @@ import grpc
 import numpy as np
 import pytest
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import outcome, request_of, rest_of
+from tests.proxy.fixtures.models import add_model
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -19,17 +22,7 @@ STRICT = (("triton_grpc_error", "true"),)
 
 
 @pytest.fixture
-def full_triton(
-    gate: Any,  # noqa: ANN401
-    add_model: Make,
-    start_triton: Make,
-    start_call: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
-    call: Make,
-    tmp_path: Path,
-) -> Any:  # noqa: ANN401
+def full_triton(gate: Any, start_triton: Make, start_call: Make, call: Make, tmp_path: Path) -> Any:
     """A Triton whose model `gated` runs one batch and queues one, so that it takes no more."""
     add_model(tmp_path, "gated", ONE_AT_A_TIME, gate=gate.file)
     triton = start_triton([tmp_path])
@@ -52,15 +45,11 @@ def test_a_full_queue_is_told_in_tritons_words(
     name: str,
     full_triton: EmbeddedTriton,
     triton: EmbeddedTriton,
-    gate: Any,  # noqa: ANN401
+    gate: Any,
     serve_here: Make,
     start_call: Make,
     call: Make,
     open_stream: Make,
-    rest_of: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
 ) -> None:
     proxy = serve_here([triton], limits={"max_queue_size": 1})
     running = start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW}))
@@ -80,16 +69,7 @@ def test_a_full_queue_is_told_in_tritons_words(
 
 @pytest.mark.parametrize("limit", ["requests", "bytes"])
 def test_room_is_made_by_every_end_of_a_request(
-    limit: str,
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    serve_here: Make,
-    start_call: Make,
-    start_overdue: Make,
-    call: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
+    limit: str, gate: Any, triton: EmbeddedTriton, serve_here: Make, start_call: Make, start_overdue: Make, call: Make
 ) -> None:
     request = request_of("gated", {"X": ROW})
     with_timeout = request_of("gated", {"X": ROW})
@@ -128,14 +108,7 @@ def test_room_is_made_by_every_end_of_a_request(
 
 
 def test_the_status_is_a_choice(
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    serve_here: Make,
-    start_call: Make,
-    call: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
+    gate: Any, triton: EmbeddedTriton, serve_here: Make, start_call: Make, call: Make
 ) -> None:
     shed = grpc.StatusCode.RESOURCE_EXHAUSTED
     proxy = serve_here([triton], policy="symphony", limits={"max_queue_size": 2}, shedding={"status": shed.name})

@@ -70,7 +70,7 @@ class Triton:
         self.turns = None
         self.calls: list[Callable[..., None]] = []
 
-    def unary(self, _method: str, _message: bytes, then: Callable[..., None], _metadata: object) -> Any:  # noqa: ANN401
+    def unary(self, _method: str, _message: bytes, then: Callable[..., None], _metadata: object) -> Any:
         self.calls.append(then)
         return self
 
@@ -80,7 +80,7 @@ class Triton:
     def cancel(self) -> None:
         """Of a call."""
 
-    def opened(self, metadata: Any) -> Any:  # noqa: ANN401
+    def opened(self, metadata: Any) -> Any:
         """Of a Backend."""
         return metadata
 
@@ -229,9 +229,7 @@ async def _refused_by_the_second(split: Split) -> None:
         _refused_by_the_second,
     ],
 )
-def test_payloads_and_shared_memory_end_with_their_batch(
-    happens: Callable[[Split], Coroutine[Any, Any, None]],
-) -> None:
+def test_payloads_and_shared_memory_end_with_their_batch(happens: Callable[[Split], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         split = Split()
         try:

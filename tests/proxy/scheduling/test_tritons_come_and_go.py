@@ -15,13 +15,17 @@ import pytest
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import outcome, request_of
+from tests.proxy.fixtures.clients import tensors
+from tests.proxy.fixtures.models import add_model
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 
 
 @pytest.fixture
-def repository(add_model: Make, tmp_path: Path) -> Path:
+def repository(tmp_path: Path) -> Path:
     add_model(tmp_path / "models", "echo", "max_batch_size: 4", instances=2)
     add_model(tmp_path / "models", "flat", "max_batch_size: 0")
     return tmp_path / "models"
@@ -33,10 +37,9 @@ class Load:
     cooldown_s = 0.0
     """How long each waits before it asks again: not at all where a Triton is lost or comes back."""
 
-    def __init__(self, address: str, tensors: Make, callers: int) -> None:
+    def __init__(self, address: str, callers: int) -> None:
         self.outcomes: Counter[str] = Counter()
         self._address = address
-        self._tensors = tensors
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._call, args=(index,)) for index in range(callers)]
 
@@ -56,7 +59,7 @@ class Load:
             while not self._stop.is_set():
                 number += 1
                 try:
-                    answer = client.infer("echo", self._tensors({"X": np.array([[number]], np.int32).view(np.float32)}))
+                    answer = client.infer("echo", tensors({"X": np.array([[number]], np.int32).view(np.float32)}))
                     right = answer.as_numpy("Y").view(np.int32).tolist() == [[number]]
                     outcome = "right" if right else "wrong"
                 except InferenceServerException as error:
@@ -65,13 +68,7 @@ class Load:
                 self._stop.wait(self.cooldown_s)
 
 
-def _restart(
-    start_triton: Make,
-    repository: Path,
-    dead: EmbeddedTriton,
-    load: Load,
-    **options: Any,  # noqa: ANN401
-) -> EmbeddedTriton:
+def _restart(start_triton: Make, repository: Path, dead: EmbeddedTriton, load: Load, **options: Any) -> EmbeddedTriton:
     """Start a Triton where the dead one was; from then on the callers leave the processors to it and to Tidegate."""
     port = int(dead.grpc_address.rpartition(":")[2])
     dead.stop()
@@ -85,11 +82,11 @@ def _executions(client: triton_grpc.InferenceServerClient) -> int:
 
 
 def test_another_takes_over_and_no_request_is_lost(
-    repository: Path, start_triton: Make, start_tidegate: Make, connect: Make, tensors: Make, eventually: Make
+    repository: Path, start_triton: Make, start_tidegate: Make, connect: Make
 ) -> None:
     first, second = start_triton([repository]), start_triton([repository])
     tidegate = start_tidegate([first, second])
-    with Load(tidegate.address, tensors, callers=12) as load:
+    with Load(tidegate.address, callers=12) as load:
         eventually(lambda: load.outcomes["right"] > 200, "requests to be answered")
         os.kill(first.pid, signal.SIGKILL)
         eventually(
@@ -108,11 +105,11 @@ def test_another_takes_over_and_no_request_is_lost(
 
 
 def test_with_the_only_triton_gone_clients_are_told(
-    repository: Path, start_triton: Make, start_tidegate: Make, connect: Make, tensors: Make, eventually: Make
+    repository: Path, start_triton: Make, start_tidegate: Make, connect: Make
 ) -> None:
     triton = start_triton([repository])
     tidegate = start_tidegate([triton], policy="symphony")
-    with Load(tidegate.address, tensors, callers=6) as load:
+    with Load(tidegate.address, callers=6) as load:
         eventually(lambda: load.outcomes["right"] > 50, "requests to be answered")
         os.kill(triton.pid, signal.SIGKILL)
         eventually(lambda: load.outcomes.total() > load.outcomes["right"] + 20, "clients to be told")
@@ -132,7 +129,7 @@ def test_with_the_only_triton_gone_clients_are_told(
 
 
 def test_a_dead_triton_that_only_passes_calls_through_is_noticed(
-    repository: Path, start_triton: Make, start_tidegate: Make, connect: Make, tensors: Make, eventually: Make
+    repository: Path, start_triton: Make, start_tidegate: Make, connect: Make
 ) -> None:
     first, second = start_triton([repository]), start_triton([repository])
     client = connect(start_tidegate([first, second]))
@@ -149,15 +146,7 @@ def test_a_dead_triton_that_only_passes_calls_through_is_noticed(
 
 
 def test_a_request_is_not_tried_again_on_the_triton_that_lost_it(
-    gate: Any,  # noqa: ANN401
-    add_model: Make,
-    start_triton: Make,
-    start_tidegate: Make,
-    start_call: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
-    tmp_path: Path,
+    gate: Any, start_triton: Make, start_tidegate: Make, start_call: Make, tmp_path: Path
 ) -> None:
     add_model(tmp_path, "gated", "max_batch_size: 4", instances=2, gate=gate.file)
     first, second = start_triton([tmp_path]), start_triton([tmp_path])
@@ -180,21 +169,13 @@ def test_a_request_is_not_tried_again_on_the_triton_that_lost_it(
     ],
 )
 def test_a_rolling_update_with_another_max_batch_size_loses_nothing(
-    rows: tuple[int, int],
-    grace_s: float,
-    add_model: Make,
-    start_triton: Make,
-    start_tidegate: Make,
-    connect: Make,
-    tensors: Make,
-    eventually: Make,
-    tmp_path: Path,
+    rows: tuple[int, int], grace_s: float, start_triton: Make, start_tidegate: Make, connect: Make, tmp_path: Path
 ) -> None:
     for name, max_rows in zip(("old", "new"), rows, strict=True):
         add_model(tmp_path / name, "echo", f"max_batch_size: {max_rows}", instances=2)
     tritons = [start_triton([tmp_path / "old"], grace_s=grace_s) for _ in range(2)]
     tidegate = start_tidegate(tritons)
-    with Load(tidegate.address, tensors, callers=12) as load:
+    with Load(tidegate.address, callers=12) as load:
         eventually(lambda: load.outcomes["right"] > 100, "requests to be answered")
         for updated, triton in enumerate(tritons, 1):
             _restart(start_triton, tmp_path / "new", triton, load, grace_s=grace_s)

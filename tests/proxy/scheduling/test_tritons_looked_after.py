@@ -6,7 +6,9 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
 from tests.examples import few
+from tests.proxy.fixtures.calls import outcome, request_of
 from tests.proxy.fixtures.injected import LIMIT_S, OK, ROW, Fault, Make, Refusing, places
 from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.scheduling.clock import LiveEngine
@@ -29,14 +31,7 @@ AT_THE_START_OR_THE_END = {
 @pytest.mark.parametrize("nth", few([1, 2]))
 @pytest.mark.parametrize("module", LOOKING_AFTER)
 def test_a_task_that_fails_once_goes_on(
-    module: str,
-    nth: int,
-    start_fake: Make,
-    start_proxy_here: Make,
-    call: Make,
-    request_of: Make,
-    eventually: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    module: str, nth: int, start_fake: Make, start_proxy_here: Make, call: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Triton goes away and comes back, and has another version of its model; a fault only delays that."""
     monkeypatch.setattr("tidegate_proxy.service.discovery.EVERY_S", 0.02)
@@ -84,15 +79,7 @@ GIVES_UP = (
 
 @pytest.mark.parametrize(("owner", "name"), GIVES_UP, ids=[name for _, name in GIVES_UP])
 def test_who_waits_for_a_triton_that_is_given_up_is_told_though_that_failed_once(
-    owner: Any,  # noqa: ANN401
-    name: str,
-    start_fake: Make,
-    start_proxy_here: Make,
-    start_call: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    owner: Any, name: str, start_fake: Make, start_proxy_here: Make, start_call: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidegate_proxy.service.discovery.EVERY_S", 0.02)
     triton = Refusing()

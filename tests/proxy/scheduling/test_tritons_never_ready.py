@@ -8,13 +8,15 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import request_of
 from tests.proxy.fixtures.fake_answers import ROW, echo
 from tidegate_proxy.tritons.backend import BackendError
 
 Make = Callable[..., Any]
 
 
-def _breaks(fake: Any) -> None:  # noqa: ANN401
+def _breaks(fake: Any) -> None:
     """It has another model, which could not be loaded."""
     fake.answers["ServerReady"] = service_pb2.ServerReadyResponse(ready=False).SerializeToString()
     index = service_pb2.RepositoryIndexResponse.FromString(fake.answers["RepositoryIndex"])
@@ -23,13 +25,13 @@ def _breaks(fake: Any) -> None:  # noqa: ANN401
 
 
 @pytest.fixture
-def infers(call: Make, request_of: Make) -> Callable[[Any], bool]:
+def infers(call: Make) -> Callable[[Any], bool]:
     """Whether an inference through a proxy is answered."""
     return lambda proxy: call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is grpc.StatusCode.OK
 
 
 @pytest.fixture
-def broken(start_fake: Make) -> Any:  # noqa: ANN401
+def broken(start_fake: Make) -> Any:
     """A Triton of which one model could not be loaded."""
     fake = start_fake(echo)
     _breaks(fake)
@@ -37,10 +39,7 @@ def broken(start_fake: Make) -> Any:  # noqa: ANN401
 
 
 def test_one_model_that_is_broken_keeps_no_other_from_being_served(
-    broken: Any,  # noqa: ANN401
-    serve_here: Make,
-    infers: Callable[[Any], bool],
-    caplog: pytest.LogCaptureFixture,
+    broken: Any, serve_here: Make, infers: Callable[[Any], bool], caplog: pytest.LogCaptureFixture
 ) -> None:
     proxy = serve_here([broken], startup_timeout_s=0.1)
     assert infers(proxy)
@@ -48,7 +47,7 @@ def test_one_model_that_is_broken_keeps_no_other_from_being_served(
 
 
 def test_a_triton_with_a_broken_model_is_taken_back(
-    start_fake: Make, serve_here: Make, infers: Callable[[Any], bool], eventually: Make, monkeypatch: pytest.MonkeyPatch
+    start_fake: Make, serve_here: Make, infers: Callable[[Any], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidegate_proxy.service.discovery.EVERY_S", 0.02)
     fake = start_fake(echo)
@@ -63,17 +62,13 @@ def test_a_triton_with_a_broken_model_is_taken_back(
 
 
 def test_the_configuration_may_name_a_model_that_is_broken(
-    broken: Any,  # noqa: ANN401
-    serve_here: Make,
-    infers: Callable[[Any], bool],
+    broken: Any, serve_here: Make, infers: Callable[[Any], bool]
 ) -> None:
     assert infers(serve_here([broken], startup_timeout_s=0.1, models={"bad": {"slo_ms": 30, "scheduling": "batched"}}))
 
 
 def test_a_model_that_is_being_loaded_is_waited_for_no_longer_than_wait_s(
-    broken: Any,  # noqa: ANN401
-    serve_here: Make,
-    infers: Callable[[Any], bool],
+    broken: Any, serve_here: Make, infers: Callable[[Any], bool]
 ) -> None:
     index = service_pb2.RepositoryIndexResponse.FromString(broken.answers["RepositoryIndex"])
     index.models[1].state = "LOADING"

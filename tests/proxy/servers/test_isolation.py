@@ -16,6 +16,9 @@ import tritonclient.http as triton_http
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.utils import InferenceServerException, shared_memory
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import request_of, rest_of
+from tests.proxy.fixtures.clients import tensors
 from tidegate_proxy.servers.http.screening import RequestScreen
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_proxy.tritons.shared_memory import REGION_PREFIX
@@ -29,7 +32,7 @@ MODELS = ["echo", "flat", "nope"]
 """One that is scheduled, one that is not, and none."""
 
 
-def serve(serve_here: Callable[..., Any], triton: EmbeddedTriton, **options: object) -> Any:  # noqa: ANN401
+def serve(serve_here: Callable[..., Any], triton: EmbeddedTriton, **options: object) -> Any:
     return serve_here(
         [],
         tritons=[{"grpc": triton.grpc_address, "http": triton.http_address}],
@@ -39,13 +42,7 @@ def serve(serve_here: Callable[..., Any], triton: EmbeddedTriton, **options: obj
 
 
 @pytest.fixture
-def proxy(
-    triton: EmbeddedTriton,
-    serve_here: Callable[..., Any],
-    connect: Callable[..., Any],
-    tensors: Callable[..., Any],
-    eventually: Callable[..., None],
-) -> Any:  # noqa: ANN401
+def proxy(triton: EmbeddedTriton, serve_here: Callable[..., Any], connect: Callable[..., Any]) -> Any:
     """A Tidegate that shares a region with its Triton."""
     proxy = serve(serve_here, triton)
     client = connect(proxy)
@@ -59,7 +56,7 @@ def proxy(
 
 
 @pytest.fixture
-def ask(proxy: Any) -> Iterator[Callable[..., tuple[int, bytes]]]:  # noqa: ANN401
+def ask(proxy: Any) -> Iterator[Callable[..., tuple[int, bytes]]]:
     """`ask("POST", path, body, {header: value})`: status and body of its answer over HTTP."""
     with asking(proxy) as answer:
         yield answer
@@ -68,7 +65,7 @@ def ask(proxy: Any) -> Iterator[Callable[..., tuple[int, bytes]]]:  # noqa: ANN4
 class asking:
     """Of the HTTP service of a proxy."""
 
-    def __init__(self, proxy: Any) -> None:  # noqa: ANN401
+    def __init__(self, proxy: Any) -> None:
         self._connection = http.client.HTTPConnection(proxy.serving.http_address, timeout=60)
 
     def __enter__(self) -> Callable[..., tuple[int, bytes]]:
@@ -77,7 +74,7 @@ class asking:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
-    def _ask(self, method: str, path: str, body: Any = None, headers: Any = None, **how: Any) -> tuple[int, bytes]:  # noqa: ANN401
+    def _ask(self, method: str, path: str, body: Any = None, headers: Any = None, **how: Any) -> tuple[int, bytes]:
         self._connection.request(method, path, body, headers or {}, **how)
         with self._connection.getresponse() as response:
             return response.status, response.read()
@@ -90,7 +87,7 @@ def own(triton: EmbeddedTriton, connect: Callable[..., Any]) -> list[str]:
     )
 
 
-def request_on(region: str, model: str = "echo", *, output: bool = False, **fields: Any) -> Any:  # noqa: ANN401
+def request_on(region: str, model: str = "echo", *, output: bool = False, **fields: Any) -> Any:
     """Its input is in the region, or its output is to go there."""
     message = messages.ModelInferRequest(model_name=model, **fields)
     message.inputs.add(name="X", datatype="FP32", shape=[1, 1])
@@ -116,7 +113,7 @@ def escaped(text: bytes, word: str) -> bytes:
     return text.replace(word.encode(), "".join(f"\\u{ord(letter):04X}" for letter in word).encode())
 
 
-def with_group(message: Any) -> bytes:  # noqa: ANN401
+def with_group(message: Any) -> bytes:
     """What some parsers of protobuf do not read, and Triton's does: an unknown group, field 100."""
     serialized: bytes = message.SerializeToString()
     return serialized + b"\xa3\x06\xa4\x06"
@@ -212,11 +209,7 @@ def test_pieces_may_end_anywhere(cut: int) -> None:
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_in_a_stream_the_next_requests_are_answered(
-    strict: bool,
-    proxy: object,
-    open_stream: Callable[..., Any],
-    rest_of: Callable[..., Any],
-    request_of: Callable[..., Any],
+    strict: bool, proxy: object, open_stream: Callable[..., Any]
 ) -> None:
     good = {name: request_of(name, {"X": np.ones((1, 1), np.float32)}, id=name) for name in ("echo", "repeater")}
     bad = [request_on(REGION_PREFIX + "x", id="bad"), request_on(PYTHONS, "repeater", output=True, id="bad")]
@@ -232,7 +225,7 @@ def test_in_a_stream_the_next_requests_are_answered(
 
 @pytest.mark.parametrize("model", MODELS)
 def test_nobody_is_held_up_by_one_who_sends_millions_of_fields(
-    model: str, proxy: object, call: Callable[..., Any], open_stream: Callable[..., Any], rest_of: Callable[..., Any]
+    model: str, proxy: object, call: Callable[..., Any], open_stream: Callable[..., Any]
 ) -> None:
     message = messages.ModelInferRequest(model_name=model).SerializeToString() + b"\x32\x00" * (1 << 23)
     code, words = call(proxy, "ModelInfer", message)
@@ -313,13 +306,12 @@ def test_clients_regions_are_theirs(
 
 
 def test_regions_in_use_stay_registered_in_tritons_words(
-    gate: Any,  # noqa: ANN401
+    gate: Any,
     proxy: object,
     triton: EmbeddedTriton,
     start_call: Callable[..., Any],
     connect: Callable[..., Any],
     call: Callable[..., Any],
-    eventually: Callable[..., None],
 ) -> None:
     keys = {name: f"/test-isolation-{triton.pid}-{name}" for name in ("a", "b")}
     regions = [shared_memory.create_shared_memory_region(name, key, 8) for name, key in keys.items()]
@@ -378,7 +370,6 @@ def test_shared_memory_that_is_refused_is_refused_everywhere(
     connect: Callable[..., Any],
     call: Callable[..., Any],
     open_stream: Callable[..., Any],
-    rest_of: Callable[..., Any],
 ) -> None:
     proxy = serve(serve_here, triton, shared_memory="refuse")
     size = 4

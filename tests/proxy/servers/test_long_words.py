@@ -1,7 +1,6 @@
 """What a client says at such length that Triton's answer breaks a connection, breaks nobody else's call."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -9,7 +8,9 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tests.conftest import HERE
+from tests.conftest import HERE, eventually
+from tests.proxy.fixtures.calls import outcome, request_of
+from tests.proxy.fixtures.models import add_model
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -33,15 +34,7 @@ ASKED: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize("asked", ASKED)
 def test_it_breaks_nobody_elses_call(
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    serve_here: Make,
-    start_call: Make,
-    request_of: Make,
-    outcome: Make,
-    open_stream: Make,
-    eventually: Make,
-    asked: str,
+    gate: Any, triton: EmbeddedTriton, serve_here: Make, start_call: Make, open_stream: Make, asked: str
 ) -> None:
     proxy = serve_here([triton])
     scheduled = start_call(proxy, "ModelInfer", request_of("gated", {"X": ROW}))
@@ -59,10 +52,7 @@ def test_it_breaks_nobody_elses_call(
 
 @pytest.fixture(scope="module")
 def loud(
-    add_model: Callable[..., Path],
-    start_triton: Callable[..., EmbeddedTriton],
-    gate_itself: Any,  # noqa: ANN401
-    tmp_path_factory: pytest.TempPathFactory,
+    start_triton: Callable[..., EmbeddedTriton], gate_itself: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> EmbeddedTriton:
     """A Triton whose model `loud` says in an error what it was given."""
     repository = tmp_path_factory.mktemp("loud")
@@ -82,14 +72,11 @@ def _typed(model: str, columns: int) -> service_pb2.ModelInferRequest:
 @pytest.mark.parametrize("columns", [700, 10_000, 1_000_000])
 @pytest.mark.parametrize("way", ["scheduled", "passed through", "in a stream"])
 def test_what_a_model_says_of_its_input_breaks_nobody_elses_call(
-    gate: Any,  # noqa: ANN401
+    gate: Any,
     loud: EmbeddedTriton,
     serve_here: Make,
     start_call: Make,
-    request_of: Make,
-    outcome: Make,
     open_stream: Make,
-    eventually: Make,
     transport_of_tests: str,
     way: str,
     columns: int,

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import request_of, rest_of
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -26,13 +28,7 @@ def _refused(name: str) -> service_pb2.ModelInferRequest:
 
 @pytest.mark.parametrize("shadow", [False, True], ids=["scheduled", "passing"])
 def test_a_refusal_leaves_behind_the_answers_before_it(
-    shadow: bool,
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    serve_here: Make,
-    request_of: Make,
-    open_stream: Make,
-    rest_of: Make,
+    shadow: bool, gate: Any, triton: EmbeddedTriton, serve_here: Make, open_stream: Make
 ) -> None:
     """Of the requests that are looked at in their order, that to `flat`, which leaves as it comes, is the last."""
     asked = [
@@ -51,7 +47,7 @@ def test_a_refusal_leaves_behind_the_answers_before_it(
 
 
 def test_a_refused_request_is_not_held_for_as_long_as_its_stream_lasts(
-    triton: EmbeddedTriton, serve_here: Make, open_stream: Make, rest_of: Make, eventually: Make
+    triton: EmbeddedTriton, serve_here: Make, open_stream: Make
 ) -> None:
     """Else a client that is refused often enough in a stream could send nothing more."""
     sent: queue.Queue[Any] = queue.Queue()

@@ -120,9 +120,7 @@ def test_tidegate_says_what_triton_says(case: str, call: Call, triton: EmbeddedT
     ],
 )
 def test_an_unknown_method_is_refused_before_anything_is_sent(
-    triton: EmbeddedTriton,
-    tidegate: Any,  # noqa: ANN401
-    method: str,
+    triton: EmbeddedTriton, tidegate: Any, method: str
 ) -> None:
     """As tools find out whether a server offers reflection: they keep their side open."""
     seen = []

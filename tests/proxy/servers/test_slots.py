@@ -15,6 +15,9 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import request_of, rest_of
+from tests.proxy.fixtures.models import add_model
 from tidegate_proxy.servers import streams as streams_module
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -73,9 +76,7 @@ def gate_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tokens(
-    start_triton: Make, add_model: Make, gate_file: Path, tmp_path_factory: pytest.TempPathFactory
-) -> EmbeddedTriton:
+def tokens(start_triton: Make, gate_file: Path, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
     """A Triton with a decoupled model, and one without a batch dimension that waits in the same way."""
     repository = tmp_path_factory.mktemp("models")
     decoupled = "max_batch_size: 4 model_transaction_policy { decoupled: true }"
@@ -87,7 +88,7 @@ def tokens(
 
 
 @pytest.fixture
-def streams(open_stream: Make, request_of: Make) -> Make:
+def streams(open_stream: Make) -> Make:
     """`streams(proxy, count)`: streams of one request each."""
     row = np.ones((1, 1), np.float32)
     return lambda proxy, count: [
@@ -96,7 +97,7 @@ def streams(open_stream: Make, request_of: Make) -> Make:
 
 
 def test_streams_beyond_the_slots_wait_in_tidegate(
-    tokens: EmbeddedTriton, gate_file: Path, serve_here: Make, streams: Make, rest_of: Make, eventually: Make
+    tokens: EmbeddedTriton, gate_file: Path, serve_here: Make, streams: Make
 ) -> None:
     gate_file.unlink(missing_ok=True)
     direct = streams(tokens, STREAMS)
@@ -129,7 +130,7 @@ def test_streams_beyond_the_slots_wait_in_tidegate(
 
 
 def test_under_overload_what_cannot_begin_in_time_is_rejected(
-    tokens: EmbeddedTriton, gate_file: Path, serve_here: Make, streams: Make, rest_of: Make, eventually: Make
+    tokens: EmbeddedTriton, gate_file: Path, serve_here: Make, streams: Make
 ) -> None:
     gate_file.unlink(missing_ok=True)
     proxy = serve_here(
@@ -158,7 +159,7 @@ def test_under_overload_what_cannot_begin_in_time_is_rejected(
 
 
 def test_a_client_that_leaves_frees_its_slot(
-    tokens: EmbeddedTriton, gate_file: Path, serve_here: Make, streams: Make, rest_of: Make, eventually: Make
+    tokens: EmbeddedTriton, gate_file: Path, serve_here: Make, streams: Make
 ) -> None:
     gate_file.unlink(missing_ok=True)
     proxy = serve_here([tokens], models={"tokens": {"max_concurrency": 1}})
@@ -176,14 +177,7 @@ def test_a_client_that_leaves_frees_its_slot(
 
 
 def test_calls_and_http_wait_for_the_slots_of_a_model_without_batches(
-    tokens: EmbeddedTriton,
-    gate_file: Path,
-    serve_here: Make,
-    open_stream: Make,
-    rest_of: Make,
-    start_call: Make,
-    request_of: Make,
-    eventually: Make,
+    tokens: EmbeddedTriton, gate_file: Path, serve_here: Make, open_stream: Make, start_call: Make
 ) -> None:
     gate_file.unlink(missing_ok=True)
     tritons = [{"grpc": tokens.grpc_address, "http": tokens.http_address}]
@@ -237,13 +231,7 @@ class _BrokenOff(BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize("models", [{}, {"flat": {"max_concurrency": 1}}], ids=["bypassed", "slots"])
 def test_a_response_that_breaks_off_is_no_answer(
-    tokens: EmbeddedTriton,
-    gate_file: Path,
-    serve_here: Make,
-    call: Make,
-    request_of: Make,
-    eventually: Make,
-    models: dict[str, Any],
+    tokens: EmbeddedTriton, gate_file: Path, serve_here: Make, call: Make, models: dict[str, Any]
 ) -> None:
     gate_file.touch()
     with ThreadingHTTPServer(("127.0.0.1", 0), _BrokenOff) as broken:
@@ -268,21 +256,14 @@ def test_a_response_that_breaks_off_is_no_answer(
 
 
 def test_a_client_that_reads_slowly_does_not_fill_the_memory(
-    tokens: EmbeddedTriton,
-    gate_file: Path,
-    serve_here: Make,
-    open_stream: Make,
-    rest_of: Make,
-    request_of: Make,
-    eventually: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    tokens: EmbeddedTriton, gate_file: Path, serve_here: Make, open_stream: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate_file.touch()
     limit, waiting = 8, list[int]()
     monkeypatch.setattr(streams_module, "MAX_UNDER_WAY", limit)
     send = streams_module.InferStream._send
 
-    def watched(self: Any) -> None:  # noqa: ANN401
+    def watched(self: Any) -> None:
         waiting.append(len(self._outbox))
         send(self)
 
@@ -306,21 +287,13 @@ def test_a_client_that_reads_slowly_does_not_fill_the_memory(
         ({"nope": {"max_concurrency": 2}}, "which no Triton has"),
     ],
 )
-def test_what_cannot_be_is_said(tokens: EmbeddedTriton, serve_here: Make, models: Any, words: str) -> None:  # noqa: ANN401
+def test_what_cannot_be_is_said(tokens: EmbeddedTriton, serve_here: Make, models: Any, words: str) -> None:
     with pytest.raises(Exception, match=words):
         serve_here([tokens], models=models)
 
 
 def test_a_lost_triton_fails_what_was_answered_and_frees_nothing_else(
-    tokens: EmbeddedTriton,
-    start_triton: Make,
-    add_model: Make,
-    gate_file: Path,
-    serve_here: Make,
-    streams: Make,
-    rest_of: Make,
-    eventually: Make,
-    tmp_path: Path,
+    tokens: EmbeddedTriton, start_triton: Make, gate_file: Path, serve_here: Make, streams: Make, tmp_path: Path
 ) -> None:
     """A stream that has begun cannot be tried again; the others go on, placed one at each Triton."""
     gate_file.unlink(missing_ok=True)

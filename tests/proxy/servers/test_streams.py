@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import outcome, rest_of
 from tests.proxy.fixtures.gate import pending_at
 from tidegate_proxy.messages.request import PassedThrough
 from tidegate_proxy.servers import streams
@@ -92,12 +94,10 @@ def _together(parts: Iterable[Answered]) -> Answered:
 
 @pytest.mark.parametrize("strict", [False, True], ids=["lenient", "strict"])
 @pytest.mark.parametrize("name", CASES)
-def test_what_triton_says(
-    name: str, strict: bool, triton: EmbeddedTriton, tidegate: object, open_stream: Make, rest_of: Make
-) -> None:
+def test_what_triton_says(name: str, strict: bool, triton: EmbeddedTriton, tidegate: object, open_stream: Make) -> None:
     messages = CASES[name]
 
-    def ask(server: object, asked: list[Any], metadata: Any = STRICT if strict else ()) -> Answered:  # noqa: ANN401
+    def ask(server: object, asked: list[Any], metadata: Any = STRICT if strict else ()) -> Answered:
         answers, code, details = rest_of(open_stream(server, asked, metadata=metadata))
         return _comparable(name, answers), code, details
 
@@ -117,7 +117,7 @@ def test_what_triton_says(
     assert triton.running
 
 
-def test_answers_come_in_the_order_of_the_requests(tidegate: object, open_stream: Make, rest_of: Make) -> None:
+def test_answers_come_in_the_order_of_the_requests(tidegate: object, open_stream: Make) -> None:
     messages = (_request("echo", str(number), np.full((1, 2), number, np.float32)) for number in range(500))
     answers, code, _ = rest_of(open_stream(tidegate, messages))
     assert code is OK
@@ -127,7 +127,7 @@ def test_answers_come_in_the_order_of_the_requests(tidegate: object, open_stream
     assert values == list(range(500))
 
 
-def test_many_streams_at_once(tidegate: object, open_stream: Make, rest_of: Make) -> None:
+def test_many_streams_at_once(tidegate: object, open_stream: Make) -> None:
     def one(stream: int) -> list[str]:
         names = [f"{stream}/{number}" for number in range(50)]
         answers, code, _ = rest_of(open_stream(tidegate, (_request("echo", name) for name in names)))
@@ -146,15 +146,7 @@ def _executions(call: Make, triton: EmbeddedTriton, model: str) -> int:
 
 
 def test_requests_of_different_streams_share_a_batch(
-    triton: EmbeddedTriton,
-    tidegate: object,
-    open_stream: Make,
-    rest_of: Make,
-    start_call: Make,
-    outcome: Make,
-    call: Make,
-    jam: Make,
-    eventually: Make,
+    triton: EmbeddedTriton, tidegate: object, open_stream: Make, start_call: Make, call: Make, jam: Make
 ) -> None:
     before = _executions(call, triton, "gated") + _executions(call, triton, "echo")
     release = jam(tidegate)
@@ -182,13 +174,7 @@ def test_requests_of_different_streams_share_a_batch(
 
 @pytest.mark.parametrize("direct", [True, False], ids=["triton", "tidegate"])
 def test_what_is_under_way_at_the_half_close_is_answered(
-    direct: bool,
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    tidegate: object,
-    open_stream: Make,
-    rest_of: Make,
-    eventually: Make,
+    direct: bool, gate: Any, triton: EmbeddedTriton, tidegate: object, open_stream: Make
 ) -> None:
     stream = open_stream(triton if direct else tidegate, [_request("gated", str(number)) for number in range(6)])
     eventually(gate.somebody_waits, "the model to run")
@@ -200,12 +186,7 @@ def test_what_is_under_way_at_the_half_close_is_answered(
 
 
 def test_a_deadline_that_passes_is_told_as_triton_tells_it(
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    start_tidegate: Make,
-    open_stream: Make,
-    rest_of: Make,
-    eventually: Make,
+    gate: Any, triton: EmbeddedTriton, start_tidegate: Make, open_stream: Make
 ) -> None:
     late = _request("patient", "late", FULL, timeout=1)
     ahead = open_stream(triton, [_request("patient", "ahead", FULL), _request("patient", "ahead", FULL), late])
@@ -229,13 +210,7 @@ def test_a_deadline_that_passes_is_told_as_triton_tells_it(
 
 @pytest.mark.parametrize("metadata", [(), STRICT], ids=["in words", "by status"])
 def test_a_stream_ends_at_its_own_deadline_and_says_no_more_than_triton(
-    gate: Any,  # noqa: ANN401
-    metadata: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    start_tidegate: Make,
-    open_stream: Make,
-    rest_of: Make,
-    eventually: Make,
+    gate: Any, metadata: Any, triton: EmbeddedTriton, start_tidegate: Make, open_stream: Make
 ) -> None:
     """A request that cannot be answered by then has no answer of its own."""
     tidegate = start_tidegate([triton], policy="symphony")
@@ -250,12 +225,7 @@ def test_a_stream_ends_at_its_own_deadline_and_says_no_more_than_triton(
 
 
 def test_an_error_that_ends_the_stream_ends_its_other_requests(
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    serve_here: Make,
-    open_stream: Make,
-    rest_of: Make,
-    eventually: Make,
+    gate: Any, triton: EmbeddedTriton, serve_here: Make, open_stream: Make
 ) -> None:
     tidegate = serve_here([triton])
     blocker = open_stream(tidegate, [_request("gated", "ahead", FULL)])
@@ -279,12 +249,7 @@ def test_an_error_that_ends_the_stream_ends_its_other_requests(
 
 
 def test_requests_of_a_stream_that_is_cancelled_leave(
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    serve_here: Make,
-    open_stream: Make,
-    rest_of: Make,
-    eventually: Make,
+    gate: Any, triton: EmbeddedTriton, serve_here: Make, open_stream: Make
 ) -> None:
     tidegate = serve_here([triton])
     running = open_stream(tidegate, [_request("gated", "ahead", FULL)])
@@ -306,13 +271,7 @@ def test_requests_of_a_stream_that_is_cancelled_leave(
 
 
 def test_a_streams_deadline_is_that_of_its_requests(
-    gate: Any,  # noqa: ANN401
-    triton: EmbeddedTriton,
-    serve_here: Make,
-    open_stream: Make,
-    start_overdue: Make,
-    rest_of: Make,
-    eventually: Make,
+    gate: Any, triton: EmbeddedTriton, serve_here: Make, open_stream: Make, start_overdue: Make
 ) -> None:
     tidegate = serve_here([triton])
     running = open_stream(tidegate, [_request("gated", "ahead", FULL)])
@@ -329,7 +288,7 @@ def test_a_streams_deadline_is_that_of_its_requests(
 
 
 def test_a_slow_reader_is_not_read_from(
-    triton: EmbeddedTriton, serve_here: Make, open_stream: Make, monkeypatch: pytest.MonkeyPatch, eventually: Make
+    triton: EmbeddedTriton, serve_here: Make, open_stream: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting, on_the_way, total = 20, 150, 600
     monkeypatch.setattr(streams, "MAX_UNDER_WAY", waiting)
@@ -344,7 +303,7 @@ def test_a_slow_reader_is_not_read_from(
 
 
 def test_a_slow_reader_of_a_model_that_answers_often(
-    triton: EmbeddedTriton, serve_here: Make, open_stream: Make, rest_of: Make, monkeypatch: pytest.MonkeyPatch
+    triton: EmbeddedTriton, serve_here: Make, open_stream: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "MAX_UNDER_WAY", 2)
     tidegate = serve_here([triton])
@@ -355,7 +314,7 @@ def test_a_slow_reader_of_a_model_that_answers_often(
     assert sorted(answer.infer_response.id for answer in answers) == sorted(3 * names)
 
 
-def test_a_stream_that_its_client_only_opens_and_closes(tidegate: object, open_stream: Make, rest_of: Make) -> None:
+def test_a_stream_that_its_client_only_opens_and_closes(tidegate: object, open_stream: Make) -> None:
     def nothing() -> Iterator[Any]:
         yield from ()
 

@@ -11,6 +11,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.proxy.fixtures.calls import request_of, rest_of
 from tests.proxy.fixtures.fake_answers import ROW, echo
 from tidegate_proxy.messages.request import PassedThrough
 from tidegate_proxy.service.stream_passthrough import BypassedStreamRequest, StreamRelay
@@ -26,7 +27,7 @@ PASSES: dict[str, dict[str, Any]] = {
 """What lets the model's requests pass, whose answers leave in the order of the requests or as they come."""
 
 
-def _answer(request: Any) -> bytes:  # noqa: ANN401
+def _answer(request: Any) -> bytes:
     answer = service_pb2.ModelInferResponse.FromString(echo(request))
     return bytes(service_pb2.ModelStreamInferResponse(infer_response=answer).SerializeToString())
 
@@ -50,7 +51,7 @@ def _in_order(answers: list[Any]) -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def endless(request_of: Make) -> Iterator[Iterator[Any]]:
+def endless() -> Iterator[Iterator[Any]]:
     """Five requests of a client that does not say that there are no more."""
     sent: queue.Queue[Any] = queue.Queue()
     for number in range(5):
@@ -59,9 +60,7 @@ def endless(request_of: Make) -> Iterator[Iterator[Any]]:
     sent.put(None)
 
 
-def test_each_request_without_an_answer_is_told(
-    start_fake: Make, serve_here: Make, open_stream: Make, rest_of: Make, request_of: Make
-) -> None:
+def test_each_request_without_an_answer_is_told(start_fake: Make, serve_here: Make, open_stream: Make) -> None:
     fake = start_fake(echo, _ignores_the_last_two)
     asked = [request_of("echo", {"X": ROW}, id=str(number)) for number in range(5)]
     proxy = serve_here([fake], shadow=True)
@@ -72,9 +71,7 @@ def test_each_request_without_an_answer_is_told(
     assert answers[-1].infer_response.parameters["triton_final_response"].bool_param
 
 
-def test_so_is_one_that_had_a_slot(
-    start_fake: Make, serve_here: Make, open_stream: Make, rest_of: Make, request_of: Make
-) -> None:
+def test_so_is_one_that_had_a_slot(start_fake: Make, serve_here: Make, open_stream: Make) -> None:
     fake = start_fake(echo, lambda asked: iter([_answer(request) for request in asked if request.id == "0"]))
     config = service_pb2.ModelConfigResponse.FromString(fake.answers["ModelConfig"])
     config.config.max_batch_size = 0
@@ -86,7 +83,7 @@ def test_so_is_one_that_had_a_slot(
 
 
 def test_so_is_each_of_a_client_that_was_not_done(
-    start_fake: Make, serve_here: Make, open_stream: Make, rest_of: Make, endless: Iterator[Any]
+    start_fake: Make, serve_here: Make, open_stream: Make, endless: Iterator[Any]
 ) -> None:
     fake = start_fake(echo, _answers_two_of_five)
     answers, code, details = rest_of(open_stream(serve_here([fake], shadow=True), endless))
@@ -96,7 +93,7 @@ def test_so_is_each_of_a_client_that_was_not_done(
 
 @pytest.mark.parametrize("way", PASSES)
 def test_who_wants_a_status_gets_one(
-    way: str, start_fake: Make, serve_here: Make, open_stream: Make, rest_of: Make, endless: Iterator[Any]
+    way: str, start_fake: Make, serve_here: Make, open_stream: Make, endless: Iterator[Any]
 ) -> None:
     fake = start_fake(echo, _answers_two_of_five)
     answers, code, details = rest_of(open_stream(serve_here([fake], **PASSES[way]), endless, metadata=STRICT))
@@ -105,7 +102,7 @@ def test_who_wants_a_status_gets_one(
 
 
 def test_where_one_request_may_have_any_number_of_answers_the_stream_says_so(
-    start_fake: Make, serve_here: Make, open_stream: Make, rest_of: Make, endless: Iterator[Any]
+    start_fake: Make, serve_here: Make, open_stream: Make, endless: Iterator[Any]
 ) -> None:
     fake = start_fake(echo, _answers_two_of_five)
     answers, code, details = rest_of(open_stream(serve_here([fake], **PASSES["consent"]), endless))
@@ -114,7 +111,7 @@ def test_where_one_request_may_have_any_number_of_answers_the_stream_says_so(
 
 
 def test_what_has_no_answer_at_the_end_of_its_requests_is_not_made_one(
-    start_fake: Make, serve_here: Make, open_stream: Make, rest_of: Make, request_of: Make
+    start_fake: Make, serve_here: Make, open_stream: Make
 ) -> None:
     fake = start_fake(echo, _ignores_the_last_two)
     asked = [request_of("echo", {"X": ROW}, id=str(number)) for number in range(5)]

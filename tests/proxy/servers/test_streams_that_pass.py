@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import request_of, rest_of
+from tests.proxy.fixtures.models import add_model
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -20,14 +23,7 @@ def _executed(triton: EmbeddedTriton, model: str = "m") -> int:
 
 
 def test_a_request_that_overtakes_at_another_triton_is_answered_in_its_turn(
-    start_triton: Make,
-    add_model: Make,
-    serve_here: Make,
-    open_stream: Make,
-    rest_of: Make,
-    request_of: Make,
-    eventually: Make,
-    tmp_path: Path,
+    start_triton: Make, serve_here: Make, open_stream: Make, tmp_path: Path
 ) -> None:
     gates = [tmp_path / name / "gate" for name in ("shut", "open")]
     tritons = []
@@ -53,15 +49,7 @@ def test_a_request_that_overtakes_at_another_triton_is_answered_in_its_turn(
 
 @pytest.mark.parametrize("shadow", [True, False], ids=["scheduled otherwise", "passing"])
 def test_each_triton_has_its_share_of_each_model_in_simultaneous_streams(
-    shadow: bool,
-    start_triton: Make,
-    add_model: Make,
-    serve_here: Make,
-    open_stream: Make,
-    rest_of: Make,
-    request_of: Make,
-    eventually: Make,
-    tmp_path: Path,
+    shadow: bool, start_triton: Make, serve_here: Make, open_stream: Make, tmp_path: Path
 ) -> None:
     """It counts from the choice of a Triton, however many requests of a stream are chosen for at once."""
     gate, rows = tmp_path / "gate", 4 if shadow else 0
@@ -102,13 +90,7 @@ class TritonPythonModel:
 
 
 def test_a_model_that_sends_its_responses_itself_answers_as_in_a_tritons_stream(
-    start_triton: Make,
-    add_model: Make,
-    serve_here: Make,
-    open_stream: Make,
-    rest_of: Make,
-    request_of: Make,
-    tmp_path: Path,
+    start_triton: Make, serve_here: Make, open_stream: Make, tmp_path: Path
 ) -> None:
     """Of several responses the first one counts in a stream. A ModelInfer fails with several, and hides an error.
 

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.clients import infer_all, tensors
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate_proxy.service import batch_verification
 from tidegate_proxy.service.batch_verification import difference
@@ -80,7 +82,7 @@ def _mode(proxy: ProxyHere, model: str) -> str:
     return proxy.serving.catalog.consents[model].scheduling
 
 
-def _ask(connect: Make, infer_all: Make, tensors: Make, proxy: ProxyHere, model: str) -> None:
+def _ask(connect: Make, proxy: ProxyHere, model: str) -> None:
     """Batches: while the first request runs the others come."""
     arrays = [np.full((1, 32), index + 1, np.float32) for index in range(9)]
     answers = infer_all(connect(proxy), model, [{"inputs": tensors({"X": array})} for array in arrays])
@@ -88,15 +90,10 @@ def _ask(connect: Make, infer_all: Make, tensors: Make, proxy: ProxyHere, model:
 
 
 def test_a_model_that_mixes_rows_is_batched_no_more(
-    proxy: ProxyHere,
-    connect: Make,
-    infer_all: Make,
-    tensors: Make,
-    eventually: Make,
-    caplog: pytest.LogCaptureFixture,
+    proxy: ProxyHere, connect: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert _mode(proxy, "center") == "batched"
-    _ask(connect, infer_all, tensors, proxy, "center")
+    _ask(connect, proxy, "center")
     eventually(lambda: _mode(proxy, "center") == "unbatched", "batching of the model to end")
     assert "output 'Y': 32 of 32 elements" in proxy.serving.catalog.consents["center"].why
     assert "batching stopped" in caplog.text
@@ -109,9 +106,9 @@ def test_a_model_that_mixes_rows_is_batched_no_more(
 
 
 def test_it_is_batched_again_when_another_configuration_is_loaded(
-    proxy: ProxyHere, models: EmbeddedTriton, connect: Make, infer_all: Make, tensors: Make, eventually: Make
+    proxy: ProxyHere, models: EmbeddedTriton, connect: Make
 ) -> None:
-    _ask(connect, infer_all, tensors, proxy, "center")
+    _ask(connect, proxy, "center")
     eventually(lambda: _mode(proxy, "center") == "unbatched", "batching of the model to end")
     client = connect(proxy)
     config = client.get_model_config("center", as_json=True)["config"]
@@ -121,20 +118,16 @@ def test_it_is_batched_again_when_another_configuration_is_loaded(
     connect(models).load_model("center")
 
 
-def test_a_model_with_independent_rows_goes_on_being_batched(
-    proxy: ProxyHere, connect: Make, infer_all: Make, tensors: Make, eventually: Make
-) -> None:
-    _ask(connect, infer_all, tensors, proxy, "double")
+def test_a_model_with_independent_rows_goes_on_being_batched(proxy: ProxyHere, connect: Make) -> None:
+    _ask(connect, proxy, "double")
     eventually(lambda: _verified(proxy, "double").get("same"), "a verification")
     assert _mode(proxy, "double") == "batched"
 
 
-def test_a_model_that_is_not_deterministic_is_no_evidence(
-    proxy: ProxyHere, connect: Make, infer_all: Make, tensors: Make, eventually: Make
-) -> None:
-    _ask(connect, infer_all, tensors, proxy, "count")
+def test_a_model_that_is_not_deterministic_is_no_evidence(proxy: ProxyHere, connect: Make) -> None:
+    _ask(connect, proxy, "count")
     eventually(lambda: _verified(proxy, "count"), "a verification")
-    _ask(connect, infer_all, tensors, proxy, "count")
+    _ask(connect, proxy, "count")
     assert _verified(proxy, "count") == {"nondeterministic": 1}
     assert _mode(proxy, "count") == "batched"
 

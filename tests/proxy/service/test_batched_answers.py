@@ -7,6 +7,9 @@ import numpy as np
 import tritonclient.grpc as triton_grpc
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import request_of
+from tests.proxy.fixtures.clients import infer_all, tensors
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Arrays = dict[str, "np.ndarray[Any, Any]"]
@@ -29,17 +32,11 @@ def _counts(client: triton_grpc.InferenceServerClient, model: str) -> tuple[int,
 
 
 def test_concurrent_clients_are_answered_as_triton_would(
-    triton: EmbeddedTriton,
-    tidegate: object,
-    connect: Make,
-    tensors: Make,
-    infer_all: Make,
-    jam: Make,
-    eventually: Make,
+    triton: EmbeddedTriton, tidegate: object, connect: Make, jam: Make
 ) -> None:
     generator = np.random.default_rng(7)
     direct, through = connect(triton), connect(tidegate)
-    asked = []
+    asked: list[dict[str, Any]] = []
     for index in range(120):
         # Two widths: of each, requests can be merged; of both together, never.
         arrays = _arrays(generator, rows=8 if index % 20 == 0 else 1 + index % 3, columns=3 + index % 2)
@@ -66,12 +63,7 @@ def test_concurrent_clients_are_answered_as_triton_would(
                 np.testing.assert_allclose(mine, theirs, rtol=1e-5)
 
 
-def test_a_full_batch_and_a_client_with_many_rows_fit(
-    tidegate: object,
-    connect: Make,
-    tensors: Make,
-    infer_all: Make,
-) -> None:
+def test_a_full_batch_and_a_client_with_many_rows_fit(tidegate: object, connect: Make) -> None:
     client = connect(tidegate)
     array = np.arange(20, dtype=np.float32).reshape(4, 5)
     answers = infer_all(client, "echo", [{"inputs": tensors({"X": array + index})} for index in range(8)])
@@ -80,13 +72,7 @@ def test_a_full_batch_and_a_client_with_many_rows_fit(
 
 
 def test_one_request_that_fails_does_not_fail_its_batch(
-    triton: EmbeddedTriton,
-    tidegate: object,
-    connect: Make,
-    tensors: Make,
-    infer_all: Make,
-    jam: Make,
-    eventually: Make,
+    triton: EmbeddedTriton, tidegate: object, connect: Make, jam: Make
 ) -> None:
     client = connect(tidegate)
     before = _counts(connect(triton), "picky")
@@ -105,18 +91,13 @@ def test_one_request_that_fails_does_not_fail_its_batch(
     assert _counts(connect(triton), "picky")[0] == rows
 
 
-def test_64_mib_pass(tidegate: object, connect: Make, tensors: Make) -> None:
+def test_64_mib_pass(tidegate: object, connect: Make) -> None:
     array = np.arange(1 << 24, dtype=np.float32).reshape(1, -1)
     answer = connect(tidegate).infer("echo", tensors({"X": array}))
     np.testing.assert_array_equal(answer.as_numpy("Y"), array)
 
 
-def test_a_batch_of_one_is_forwarded_as_it_came(
-    triton: EmbeddedTriton,
-    tidegate: object,
-    call: Make,
-    request_of: Make,
-) -> None:
+def test_a_batch_of_one_is_forwarded_as_it_came(triton: EmbeddedTriton, tidegate: object, call: Make) -> None:
     message = request_of("echo", {"X": np.ones((1, 3), np.float32)}, id="mine")
     message.parameters["priority"].uint64_param = 3
     assert call(tidegate, "ModelInfer", message) == call(triton, "ModelInfer", message)

@@ -15,8 +15,9 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
-from tests.conftest import UNHURRIED
+from tests.conftest import UNHURRIED, eventually
 from tests.examples import few
+from tests.proxy.fixtures.models import add_model
 from tidegate_proxy.app.proxy import Proxy
 from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.rollout import canary, comparison
@@ -117,7 +118,7 @@ def judge(proxy: Proxy, model: str, once_sent: Callable[[], object] = bool) -> C
         return sum(asked, Counter())
 
 
-def serve_policy(serve_here: Make, triton: EmbeddedTriton, policy: str, **options: Any) -> Proxy:  # noqa: ANN401
+def serve_policy(serve_here: Make, triton: EmbeddedTriton, policy: str, **options: Any) -> Proxy:
     """A proxy over gRPC and HTTP."""
     listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
     tritons = [{"grpc": triton.grpc_address, "http": triton.http_address}]
@@ -138,13 +139,7 @@ def serve_policy(serve_here: Make, triton: EmbeddedTriton, policy: str, **option
     ids=["unbatched", "unbatched-slo", "batched", "batched-slo", "batched-alone"],
 )
 def test_no_answer_is_wrong(
-    model: str,
-    said: dict[str, Any],
-    batch: str,
-    policy: str,
-    normalizing: EmbeddedTriton,
-    serve_here: Make,
-    eventually: Make,
+    model: str, said: dict[str, Any], batch: str, policy: str, normalizing: EmbeddedTriton, serve_here: Make
 ) -> None:
     proxy = serve_policy(serve_here, normalizing, policy, models={model: said})
     assert proxy.catalog.consents[model].scheduling == batch
@@ -156,7 +151,7 @@ def test_no_answer_is_wrong(
 
 @pytest.mark.parametrize("model", ["unbatched", "batched"])
 def test_what_the_operator_has_merged_is_merged(
-    model: str, normalizing: EmbeddedTriton, serve_here: Make, stand_still: Make, eventually: Make
+    model: str, normalizing: EmbeddedTriton, serve_here: Make, stand_still: Make
 ) -> None:
     said = {model: {"scheduling": "batched"}}
     limits = UNHURRIED["limits"]
@@ -211,7 +206,7 @@ def test_what_happens_to_every_model_is_told(
 
 
 def test_a_canary_starts_and_says_of_which_model_with_an_slo_it_compares_nothing(
-    normalizing: EmbeddedTriton, serve_here: Make, eventually: Make, monkeypatch: pytest.MonkeyPatch
+    normalizing: EmbeddedTriton, serve_here: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(canary, "FOLD_EVERY_S", 0.02)
     monkeypatch.setattr(comparison, "BLOCK_NS", 20_000_000)
@@ -247,7 +242,7 @@ def test_a_model_is_loaded_without_its_delay_where_that_is_wanted(
 
 
 def test_a_triton_that_loads_nothing_keeps_the_delay_and_is_told_of(
-    add_model: Make, start_triton: Make, serve_here: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    start_triton: Make, serve_here: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_model(tmp_path, "delayed", "max_batch_size: 4 " + DELAYED)
     said = {"delayed": {"scheduling": "batched", "strip_queue_delay": True}}

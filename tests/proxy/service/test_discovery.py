@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tritonclient.grpc import model_config_pb2, service_pb2
 
+from tests.conftest import eventually
 from tests.proxy.fixtures.fake_answers import echo
 
 Make = Callable[..., Any]
@@ -49,7 +50,7 @@ CHANGES: dict[Change, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_a_config_that_changes_under_the_same_version_is_taken_up(
-    change: Change, start_fake: Make, serve_here: Make, eventually: Make, monkeypatch: pytest.MonkeyPatch
+    change: Change, start_fake: Make, serve_here: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidegate_proxy.service.discovery.LOOK_EVERY_S", 0.1)
     fake = start_fake(echo)

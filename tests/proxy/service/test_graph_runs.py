@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import outcome, request_of, rest_of
+from tests.proxy.fixtures.clients import tensors
 from tests.proxy.fixtures.gate import Gate
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate_proxy.service import graph_load
@@ -23,9 +26,9 @@ GRAPHS = ("chain", "branches", "behind_gate")
 EXPANDED = {name: {"scheduling": "expanded"} for name in GRAPHS}
 
 
-def _branches(make: Make, array: Any, wanted: tuple[str, ...] = (), **fields: Any) -> Any:  # noqa: ANN401
+def _branches(array: Any, wanted: tuple[str, ...] = (), **fields: Any) -> Any:
     words = b"".join(len(word).to_bytes(4, "little") + word for word in (b"", b"two")) * len(array)
-    message = make("branches", {"X": array}, **fields)
+    message = request_of("branches", {"X": array}, **fields)
     message.inputs.add(name="WORDS", datatype="BYTES", shape=[len(array), 2])
     message.raw_input_contents.append(words)
     for name in wanted:
@@ -33,42 +36,42 @@ def _branches(make: Make, array: Any, wanted: tuple[str, ...] = (), **fields: An
     return message
 
 
-def _messages(make: Make) -> dict[str, Any]:
-    typed = make("chain", {"X": ROW}, id="typed")
+def _messages() -> dict[str, Any]:
+    typed = request_of("chain", {"X": ROW}, id="typed")
     typed.raw_input_contents.pop()
     typed.inputs[0].contents.fp32_contents.extend([1, 2, 3])
-    named = _branches(make, np.vstack((ROW, ROW)), id="named")
+    named = _branches(np.vstack((ROW, ROW)), id="named")
     named.parameters["timeout"].int64_param = 60_000_000
     named.parameters["flavor"].string_param = "sweet"
-    sequence = make("chain", {"X": ROW})
+    sequence = request_of("chain", {"X": ROW})
     sequence.parameters["sequence_id"].int64_param = 7
-    unknown = make("chain", {"X": ROW})
+    unknown = request_of("chain", {"X": ROW})
     unknown.outputs.add(name="Z")
     return {
-        "chain": make("chain", {"X": ROW}, id="mine"),
+        "chain": request_of("chain", {"X": ROW}, id="mine"),
         "typed contents": typed,
-        "a version": make("chain", {"X": ROW}, model_version="1"),
-        "no such version": make("chain", {"X": ROW}, model_version="7"),
+        "a version": request_of("chain", {"X": ROW}, model_version="1"),
+        "no such version": request_of("chain", {"X": ROW}, model_version="7"),
         "branches": named,
-        "one output": _branches(make, ROW, ("SAID",)),
-        "outputs in another order": _branches(make, ROW, ("SUM", "LEFT")),
-        "a step fails": make("chain", {"X": -ROW}, id="bad"),
-        "a branch fails": _branches(make, -ROW),
-        "a branch that nobody wants fails not": _branches(make, -ROW, ("SUM",)),
-        "too many rows": make("chain", {"X": np.repeat(ROW, 9, 0)}, id="large"),
-        "another type": make("chain", {"X": ROW.astype(np.int32)}),
+        "one output": _branches(ROW, ("SAID",)),
+        "outputs in another order": _branches(ROW, ("SUM", "LEFT")),
+        "a step fails": request_of("chain", {"X": -ROW}, id="bad"),
+        "a branch fails": _branches(-ROW),
+        "a branch that nobody wants fails not": _branches(-ROW, ("SUM",)),
+        "too many rows": request_of("chain", {"X": np.repeat(ROW, 9, 0)}, id="large"),
+        "another type": request_of("chain", {"X": ROW.astype(np.int32)}),
         "an unknown output": unknown,
         "a sequence": sequence,
     }
 
 
-def _parsed(outcome: tuple[grpc.StatusCode, Any]) -> Any:  # noqa: ANN401
+def _parsed(outcome: tuple[grpc.StatusCode, Any]) -> Any:
     code, said = outcome
     return service_pb2.ModelInferResponse.FromString(said) if code is grpc.StatusCode.OK else (code, said)
 
 
 @pytest.fixture
-def expanded(triton: EmbeddedTriton, serve_here: Make) -> Any:  # noqa: ANN401
+def expanded(triton: EmbeddedTriton, serve_here: Make) -> Any:
     """A Tidegate that schedules the steps of ensembles."""
     address = {"grpc": triton.grpc_address, "http": triton.http_address}
     listen = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}
@@ -76,9 +79,9 @@ def expanded(triton: EmbeddedTriton, serve_here: Make) -> Any:  # noqa: ANN401
 
 
 def test_answers_and_errors_are_tritons(
-    triton: EmbeddedTriton, expanded: ProxyHere, call: Make, request_of: Make, open_stream: Make, rest_of: Make
+    triton: EmbeddedTriton, expanded: ProxyHere, call: Make, open_stream: Make
 ) -> None:
-    messages = _messages(request_of)
+    messages = _messages()
     for name, message in messages.items():
         theirs = _parsed(call(triton, "ModelInfer", message))
         for _ in range(2):  # the first one of a form bypasses
@@ -116,10 +119,9 @@ def test_answers_over_http_are_tritons(triton: EmbeddedTriton, expanded: ProxyHe
 
 
 def test_two_ensembles_share_the_batches_of_a_step(
-    triton: EmbeddedTriton, expanded: ProxyHere, connect: Make, start_call: Make, call: Make, request_of: Make,
-    jam: Make, outcome: Make, eventually: Make,
-) -> None:  # fmt: skip
-    messages = [request_of("chain", {"X": ROW}), _branches(request_of, ROW)]
+    triton: EmbeddedTriton, expanded: ProxyHere, connect: Make, start_call: Make, call: Make, jam: Make
+) -> None:
+    messages = [request_of("chain", {"X": ROW}), _branches(ROW)]
 
     def counts() -> list[tuple[int, int]]:
         statistics = [connect(triton).get_inference_statistics(name).model_stats[0] for name in ("echo", "picky")]
@@ -143,7 +145,7 @@ def test_two_ensembles_share_the_batches_of_a_step(
 
 
 def test_a_client_that_leaves_takes_all_stages_along(
-    expanded: ProxyHere, start_call: Make, call: Make, request_of: Make, gate: Gate, eventually: Make
+    expanded: ProxyHere, start_call: Make, call: Make, gate: Gate
 ) -> None:
     message = request_of("behind_gate", {"X": ROW})
     gate.open()
@@ -161,9 +163,8 @@ def test_a_client_that_leaves_takes_all_stages_along(
 
 
 def test_one_deadline_for_all_stages(
-    triton: EmbeddedTriton, serve_here: Make, start_call: Make, call: Make, request_of: Make, gate: Gate,
-    outcome: Make, eventually: Make, tmp_path: Path,
-) -> None:  # fmt: skip
+    triton: EmbeddedTriton, serve_here: Make, start_call: Make, call: Make, gate: Gate, tmp_path: Path
+) -> None:
     models = {name: {"scheduling": "expanded", "slo_ms": 600_000} for name in GRAPHS}
     tidegate = serve_here([triton], models=models, event_log=str(tmp_path / "events"))
     slow, fresh = (request_of(name, {"X": ROW}) for name in ("behind_gate", "chain"))
@@ -197,7 +198,7 @@ def test_one_deadline_for_all_stages(
 
 
 def test_a_graph_of_the_configuration_is_a_model_like_others(
-    triton: EmbeddedTriton, serve_here: Make, connect: Make, tensors: Make, call: Make, request_of: Make
+    triton: EmbeddedTriton, serve_here: Make, connect: Make, call: Make
 ) -> None:
     steps = [
         {"model": "echo", "input_map": {"X": "IN"}, "output_map": {"Y": "between"}},
@@ -250,9 +251,8 @@ def test_a_graph_of_the_configuration_is_a_model_like_others(
 
 
 def test_auto_expands_while_requests_wait_for_each_other(
-    triton: EmbeddedTriton, serve_here: Make, start_call: Make, request_of: Make, gate: Gate, outcome: Make,
-    eventually: Make, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    triton: EmbeddedTriton, serve_here: Make, start_call: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(graph_load, "LOAD_WINDOW_NS", 1)  # the mean is what is in flight just now
     tidegate = serve_here([triton], models={name: {"scheduling": "auto"} for name in GRAPHS})
     message = request_of("behind_gate", {"X": ROW})
@@ -279,9 +279,8 @@ def test_auto_expands_while_requests_wait_for_each_other(
 
 
 def test_a_stage_whose_model_is_being_unloaded_bypasses(
-    triton: EmbeddedTriton, expanded: ProxyHere, start_call: Make, call: Make, request_of: Make, gate: Gate,
-    outcome: Make, eventually: Make,
-) -> None:  # fmt: skip
+    triton: EmbeddedTriton, expanded: ProxyHere, start_call: Make, call: Make, gate: Gate
+) -> None:
     message = request_of("behind_gate", {"X": ROW})
     gate.open()
     expected = _parsed(call(expanded, "ModelInfer", message))

@@ -18,6 +18,9 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import outcome, request_of, rest_of
+from tests.proxy.fixtures.models import add_model
 from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.service import on_demand as on_demand_models
@@ -41,7 +44,7 @@ EXPLICIT = ["--model-control-mode=explicit"]
 
 
 @pytest.fixture(scope="module")
-def heavy_triton(add_model: Make, start_triton: Make, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
+def heavy_triton(start_triton: Make, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
     """A Triton with three models, none of them loaded, and one that fails to load."""
     repository = tmp_path_factory.mktemp("heavy")
     for name in MODELS:
@@ -60,12 +63,7 @@ def heavy(heavy_triton: EmbeddedTriton, call: Make) -> EmbeddedTriton:
     return heavy_triton
 
 
-def _serve(
-    serve_here: Make,
-    triton: EmbeddedTriton,
-    memory: str | None = f"{WEIGHTS_MIB}MiB",
-    **fields: Any,  # noqa: ANN401
-) -> Any:  # noqa: ANN401
+def _serve(serve_here: Make, triton: EmbeddedTriton, memory: str | None = f"{WEIGHTS_MIB}MiB", **fields: Any) -> Any:
     told = {"memory": memory} if memory else {}
     models = {name: {"load": "on-demand", **told} for name in (*MODELS, "broken")}
     for name, given in fields.pop("models", {}).items():
@@ -75,15 +73,15 @@ def _serve(
     return serve_here([], tritons=[address], models=models, listen=listen, **fields)
 
 
-def _loaded(proxy: Any) -> set[str]:  # noqa: ANN401
+def _loaded(proxy: Any) -> set[str]:
     return set(proxy.serving.catalog.hosts)
 
 
 @pytest.fixture
-def ask(call: Make, request_of: Make) -> Make:
+def ask(call: Make) -> Make:
     """`ask(proxy, model, timeout=60)`: status and message of one inference."""
 
-    def asked(proxy: Any, model: str, timeout: float = 60) -> tuple[grpc.StatusCode, str]:  # noqa: ANN401
+    def asked(proxy: Any, model: str, timeout: float = 60) -> tuple[grpc.StatusCode, str]:
         code, answer = call(proxy, "ModelInfer", request_of(model, {"X": ROW}), timeout=timeout)[:2]
         return code, "" if code is OK else str(answer)
 
@@ -91,7 +89,7 @@ def ask(call: Make, request_of: Make) -> Make:
 
 
 def test_two_of_three_are_in_memory_and_whoever_is_asked_for_is_loaded(
-    heavy: EmbeddedTriton, serve_here: Make, ask: Make, start_call: Make, outcome: Make, request_of: Make
+    heavy: EmbeddedTriton, serve_here: Make, ask: Make, start_call: Make
 ) -> None:
     proxy = _serve(serve_here, heavy)
     assert _loaded(proxy) == set()
@@ -127,17 +125,7 @@ def test_two_of_three_are_in_memory_and_whoever_is_asked_for_is_loaded(
 
 
 def test_streams_load_too_and_what_has_requests_in_flight_is_not_evicted(
-    gate: Any,  # noqa: ANN401
-    add_model: Make,
-    start_triton: Make,
-    serve_here: Make,
-    start_call: Make,
-    outcome: Make,
-    request_of: Make,
-    open_stream: Make,
-    rest_of: Make,
-    eventually: Make,
-    tmp_path: Path,
+    gate: Any, start_triton: Make, serve_here: Make, start_call: Make, open_stream: Make, tmp_path: Path
 ) -> None:
     for name, gated in (("busy", {"gate": gate.file}), ("other", {})):
         add_model(tmp_path, name, "max_batch_size: 4", **gated)
@@ -197,7 +185,7 @@ def test_models_that_are_always_busy_take_turns(
 
 
 def test_who_cannot_wait_is_told_how_long_a_load_takes_and_the_load_goes_on(
-    heavy: EmbeddedTriton, serve_here: Make, ask: Make, eventually: Make
+    heavy: EmbeddedTriton, serve_here: Make, ask: Make
 ) -> None:
     proxy = _serve(serve_here, heavy, models={"third": {"slo_ms": 1}})
     code, words = ask(proxy, "third")  # nobody knows how long it takes
@@ -233,14 +221,7 @@ def test_what_does_not_load_is_not_tried_again_at_once_and_others_go_on(
 
 @pytest.mark.slow
 def test_a_load_ends_when_its_triton_hangs(
-    heavy: EmbeddedTriton,
-    serve_here: Make,
-    start_call: Make,
-    request_of: Make,
-    outcome: Make,
-    ask: Make,
-    eventually: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    heavy: EmbeddedTriton, serve_here: Make, start_call: Make, ask: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = Backend.load
 
@@ -278,7 +259,7 @@ def test_what_a_model_takes_is_measured_where_nobody_tells(heavy: EmbeddedTriton
 
 @pytest.mark.slow
 def test_without_explicit_model_control_nothing_is_evicted_and_it_is_said(
-    add_model: Make, start_triton: Make, serve_here: Make, ask: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    start_triton: Make, serve_here: Make, ask: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_model(tmp_path, "echo", "max_batch_size: 4")
     triton = start_triton([tmp_path])

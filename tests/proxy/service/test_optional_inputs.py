@@ -11,6 +11,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
+from tests.proxy.fixtures.calls import outcome
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -61,19 +62,14 @@ def triton(start_triton: Make, tmp_path: Path) -> EmbeddedTriton:
 
 
 @pytest.fixture
-def proxy(triton: EmbeddedTriton, serve_here: Make) -> Any:  # noqa: ANN401
+def proxy(triton: EmbeddedTriton, serve_here: Make) -> Any:
     tritons = [{"grpc": triton.grpc_address, "http": triton.http_address}]
     return serve_here([], tritons=tritons, listen={"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"})
 
 
 @pytest.mark.parametrize("model", ["alone", "merged"])
 def test_they_get_tritons_word_beside_others_and_the_policy_stays(
-    model: str,
-    triton: EmbeddedTriton,
-    proxy: Any,  # noqa: ANN401
-    start_call: Make,
-    outcome: Make,
-    connect: Make,
+    model: str, triton: EmbeddedTriton, proxy: Any, start_call: Make, connect: Make
 ) -> None:
     with pytest.raises(InferenceServerException) as refused:
         connect(triton).infer(model, [])

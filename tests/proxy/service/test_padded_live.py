@@ -20,6 +20,9 @@ import tritonclient.utils.shared_memory as shm
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import request_of
+from tests.proxy.fixtures.models import add_model
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.tritons.backend import BackendError
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -73,7 +76,7 @@ class Jam:
         self.gate = folder / "gate"
 
     @contextmanager
-    def __call__(self, here: Any, eventually: Make) -> Iterator[None]:  # noqa: ANN401
+    def __call__(self, here: Any) -> Iterator[None]:
         """Until as many requests wait as the block sends."""
         self.gate.unlink(missing_ok=True)
         self.gate.with_name("entered").unlink(missing_ok=True)
@@ -109,7 +112,7 @@ def stepping(start_triton: Make, repository: Path) -> EmbeddedTriton:
 
 
 @pytest.fixture
-def padding(serve_here: Make, stepping: EmbeddedTriton) -> Any:  # noqa: ANN401
+def padding(serve_here: Make, stepping: EmbeddedTriton) -> Any:
     """A Tidegate in front of it that pads."""
     return serve_here(
         [],
@@ -119,17 +122,17 @@ def padding(serve_here: Make, stepping: EmbeddedTriton) -> Any:  # noqa: ANN401
     )
 
 
-def array(columns: int, rows: int = 1) -> Any:  # noqa: ANN401
+def array(columns: int, rows: int = 1) -> Any:
     return 1 + np.arange(rows * 2 * columns, dtype=np.float32).reshape(rows, 2, columns)
 
 
-def tensor(x: Any, kind: Any = triton_grpc, **options: Any) -> Any:  # noqa: ANN401
+def tensor(x: Any, kind: Any = triton_grpc, **options: Any) -> Any:
     given = kind.InferInput("X", x.shape, "FP32")
     given.set_data_from_numpy(x, **options)
     return given
 
 
-def check(answer: Any, x: Any) -> tuple[int, int]:  # noqa: ANN401
+def check(answer: Any, x: Any) -> tuple[int, int]:
     """Whether it is what the model answers to this; with how many rows it ran, and how wide."""
     np.testing.assert_array_equal(answer.as_numpy("HALF"), 2 * x[:, :, ::2].transpose(0, 2, 1))
     assert [int(word) for (word,) in answer.as_numpy("WORD")] == [int(row[0, 0]) for row in x]
@@ -139,17 +142,17 @@ def check(answer: Any, x: Any) -> tuple[int, int]:  # noqa: ANN401
     return int(seen[0][0]), int(seen[0][1])
 
 
-def id_of(answer: Any) -> str:  # noqa: ANN401
+def id_of(answer: Any) -> str:
     response = answer.get_response()
     return str(response["id"] if isinstance(response, dict) else response.id)
 
 
-def over_grpc(here: Any, x: Any) -> Any:  # noqa: ANN401
+def over_grpc(here: Any, x: Any) -> Any:
     with triton_grpc.InferenceServerClient(here.address) as client:
         return client.infer("steps", [tensor(x)], request_id="mine")
 
 
-def over_a_stream(here: Any, x: Any) -> Any:  # noqa: ANN401
+def over_a_stream(here: Any, x: Any) -> Any:
     answers: list[Any] = []
     with triton_grpc.InferenceServerClient(here.address) as client:
         client.start_stream(lambda result, error: answers.append(error or result))
@@ -159,7 +162,7 @@ def over_a_stream(here: Any, x: Any) -> Any:  # noqa: ANN401
 
 
 def over_http(binary: bool) -> Make:
-    def ask(here: Any, x: Any) -> Any:  # noqa: ANN401
+    def ask(here: Any, x: Any) -> Any:
         with triton_http.InferenceServerClient(here.serving.http_address) as client:
             outputs = [triton_http.InferRequestedOutput(name, binary) for name in ("WORD", "SEEN", "HALF")]
             given = tensor(x, triton_http, binary_data=binary)
@@ -171,11 +174,11 @@ def over_http(binary: bool) -> Make:
 WAYS = {"gRPC": over_grpc, "stream": over_a_stream, "HTTP, JSON": over_http(False), "HTTP, binary": over_http(True)}
 
 
-def test_near_shapes_share_a_batch_whichever_way_they_come(padding: Any, jam: Jam, eventually: Make) -> None:  # noqa: ANN401
+def test_near_shapes_share_a_batch_whichever_way_they_come(padding: Any, jam: Jam) -> None:
     sent = [(way, array(columns, rows)) for way in WAYS for columns, rows in ((9, 1), (13, 2), (16, 1))]
     for half in (sent[::2], sent[1::2]):
         with ThreadPoolExecutor(len(half)) as pool:
-            with jam(padding, eventually):
+            with jam(padding):
                 answers = [pool.submit(WAYS[way], padding, x) for way, x in half]
                 eventually(lambda: padding.engine.queued == len(half), "all of them to wait")  # noqa: B023
             ran = {check(answer.result(), x) for answer, (_, x) in zip(answers, half, strict=True)}
@@ -184,12 +187,12 @@ def test_near_shapes_share_a_batch_whichever_way_they_come(padding: Any, jam: Ja
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_alone_runs_in_the_next_larger_shape_or_in_its_own(padding: Any, way: str) -> None:  # noqa: ANN401
+def test_each_alone_runs_in_the_next_larger_shape_or_in_its_own(padding: Any, way: str) -> None:
     ran = {columns: check(WAYS[way](padding, array(columns)), array(columns)) for columns in (1, 7, 8, 9, 30_001)}
     assert ran == {1: (1, 8), 7: (1, 8), 8: (1, 8), 9: (1, 16), 30_001: (1, 30_001)}
 
 
-def test_a_request_that_is_only_bytes(padding: Any) -> None:  # noqa: ANN401
+def test_a_request_that_is_only_bytes(padding: Any) -> None:
     x = array(5)
     url = f"http://{padding.serving.http_address}/v2/models/steps/infer"
     answer = requests.post(url, x.tobytes(), headers={"Inference-Header-Content-Length": "0"}, timeout=60)
@@ -201,14 +204,14 @@ def test_a_request_that_is_only_bytes(padding: Any) -> None:  # noqa: ANN401
     assert len(answer.content) - size == sum(each["parameters"]["binary_data_size"] for each in outputs.values())
 
 
-def test_only_the_outputs_that_were_asked_for(padding: Any, jam: Jam, eventually: Make) -> None:  # noqa: ANN401
-    def ask(columns: int, names: list[str]) -> Any:  # noqa: ANN401
+def test_only_the_outputs_that_were_asked_for(padding: Any, jam: Jam) -> None:
+    def ask(columns: int, names: list[str]) -> Any:
         with triton_grpc.InferenceServerClient(padding.address) as client:
             outputs = [triton_grpc.InferRequestedOutput(name) for name in names]
             return client.infer("steps", [tensor(array(columns))], outputs=outputs)
 
     with ThreadPoolExecutor(3) as pool:
-        with jam(padding, eventually):
+        with jam(padding):
             asked = ((3, ["SEEN"]), (5, ["HALF"]), (7, ["WORD", "HALF"]))
             answers = [pool.submit(ask, columns, names) for columns, names in asked]
             eventually(lambda: padding.engine.queued == 3, "all of them to wait")
@@ -219,10 +222,7 @@ def test_only_the_outputs_that_were_asked_for(padding: Any, jam: Jam, eventually
     np.testing.assert_array_equal(both.as_numpy("HALF"), 2 * array(7)[:, :, ::2].transpose(0, 2, 1))
 
 
-def test_large_tensors_go_through_memory_that_is_shared_with_the_triton(
-    padding: Any,  # noqa: ANN401
-    stepping: EmbeddedTriton,
-) -> None:
+def test_large_tensors_go_through_memory_that_is_shared_with_the_triton(padding: Any, stepping: EmbeddedTriton) -> None:
     arrays = [array(20_000 + 7 * number, 1 + number % 2) for number in range(12)]
     for _ in range(3):
         with ThreadPoolExecutor(6) as pool:
@@ -232,7 +232,7 @@ def test_large_tensors_go_through_memory_that_is_shared_with_the_triton(
         assert any(name.startswith(REGION_PREFIX) for name in client.get_system_shared_memory_status().regions)
 
 
-def test_shared_memory_of_clients_goes_as_it_came_and_typed_contents_are_padded(padding: Any, call: Make) -> None:  # noqa: ANN401
+def test_shared_memory_of_clients_goes_as_it_came_and_typed_contents_are_padded(padding: Any, call: Make) -> None:
     x = array(5)
     message = service_pb2.ModelInferRequest(model_name="steps")
     message.inputs.add(name="X", datatype="FP32", shape=x.shape).contents.fp32_contents.extend(x.flatten())
@@ -259,7 +259,7 @@ def test_shared_memory_of_clients_goes_as_it_came_and_typed_contents_are_padded(
         shm.destroy_shared_memory_region(region)
 
 
-def test_everybody_sees_the_shape_in_which_it_ran(padding: Any) -> None:  # noqa: ANN401
+def test_everybody_sees_the_shape_in_which_it_ran(padding: Any) -> None:
     for columns in (3, 5, 8, 12, 30_001):
         over_grpc(padding, array(columns))
     page = f"http://{padding.serving.metrics_address}"
@@ -295,14 +295,14 @@ def test_two_tritons(serve_here: Make, start_triton: Make, stepping: EmbeddedTri
             assert check(answer, x)[1] == (8 if x.shape[2] <= 8 else 16)
 
 
-def reconfigure(here: Any, **models: Any) -> None:  # noqa: ANN401
+def reconfigure(here: Any, **models: Any) -> None:
     config = here.serving.config.model_dump(mode="json", exclude_unset=True)
     changed = ServeConfig.model_validate_json(json.dumps({**config, "models": models}))
     asyncio.run_coroutine_threadsafe(here.serving.reconfigure(changed), here.loop).result(60)
 
 
 def test_it_may_be_switched_on_changed_and_off_while_it_runs(
-    serve_here: Make, stepping: EmbeddedTriton, jam: Jam, eventually: Make, caplog: pytest.LogCaptureFixture
+    serve_here: Make, stepping: EmbeddedTriton, jam: Jam, caplog: pytest.LogCaptureFixture
 ) -> None:
     here = serve_here([stepping])
     assert check(over_grpc(here, array(5)), array(5)) == (1, 5)
@@ -312,7 +312,7 @@ def test_it_may_be_switched_on_changed_and_off_while_it_runs(
         reconfigure(here, steps={"merge": {"pad": {**PAD, "input": "Z"}}})
     assert check(over_grpc(here, array(5)), array(5)) == (1, 8), "a change that makes no sense changes nothing"
     with ThreadPoolExecutor(2) as pool:
-        with jam(here, eventually):
+        with jam(here):
             waiting = [pool.submit(over_grpc, here, array(columns)) for columns in (5, 6)]
             eventually(lambda: here.engine.queued == 2, "both to wait")
             reconfigure(here, steps={"merge": {"pad": {**PAD, "sizes": [6]}}})
@@ -362,9 +362,7 @@ def test_a_model_that_nobody_has_is_not_padded(triton: EmbeddedTriton, serve_her
         serve_here([triton], models={"nope": {"merge": {"pad": [8]}}})
 
 
-def test_an_ensemble_with_a_padded_model_among_its_steps(
-    triton: EmbeddedTriton, serve_here: Make, call: Make, request_of: Make
-) -> None:
+def test_an_ensemble_with_a_padded_model_among_its_steps(triton: EmbeddedTriton, serve_here: Make, call: Make) -> None:
     """Its steps are Triton's: nothing of it is padded, and it is answered as ever."""
     here = serve_here([triton], models={"echo": {"merge": {"pad": {"sizes": [8], "outputs": {"Y": {"stride": 1}}}}}})
     x = np.ones((1, 3), np.float32)
@@ -376,12 +374,7 @@ def test_an_ensemble_with_a_padded_model_among_its_steps(
 
 
 def test_a_model_that_becomes_another_is_not_padded_and_that_is_said(
-    start_triton: Make,
-    serve_here: Make,
-    add_model: Make,
-    eventually: Make,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    start_triton: Make, serve_here: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     add_model(tmp_path, "echo", "max_batch_size: 4")

@@ -11,6 +11,8 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.utils import shared_memory
 
+from tests.proxy.fixtures.calls import request_of
+from tests.proxy.fixtures.clients import tensors
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_proxy.tritons.shared_memory import REGION_PREFIX
 
@@ -19,13 +21,13 @@ Make = Callable[..., Any]
 
 
 @pytest.mark.parametrize(("model", "array"), [("flat", ROW[0]), ("chain", ROW), ("echo", ROW)])
-def test_models_of_every_sort(tidegate: object, connect: Make, tensors: Make, model: str, array: Any) -> None:  # noqa: ANN401
+def test_models_of_every_sort(tidegate: object, connect: Make, model: str, array: Any) -> None:
     answer = connect(tidegate).infer(model, tensors({"X": array}), request_id="mine")
     assert answer.as_numpy("Y").tolist() == array.tolist()
     assert answer.get_response().id == "mine"
 
 
-def test_sequences(tidegate: object, connect: Make, tensors: Make) -> None:
+def test_sequences(tidegate: object, connect: Make) -> None:
     client = connect(tidegate)
     totals: dict[Any, list[float]] = {7: [], "name": []}
     for step in range(3):
@@ -40,9 +42,7 @@ def test_sequences(tidegate: object, connect: Make, tensors: Make) -> None:
 
 
 @pytest.mark.parametrize(("model", "answers"), [("repeater", 3), ("echo", 1), ("nope", 0)])
-def test_streams(
-    triton: EmbeddedTriton, tidegate: object, connect: Make, tensors: Make, model: str, answers: int
-) -> None:
+def test_streams(triton: EmbeddedTriton, tidegate: object, connect: Make, model: str, answers: int) -> None:
     def stream(server: object) -> list[tuple[str, Any, bool]]:
         arrived: queue.Queue[tuple[Any, Any]] = queue.Queue()
         client = connect(server)
@@ -112,7 +112,7 @@ def test_every_other_call_is_tritons(case: str, triton: EmbeddedTriton, tidegate
     assert (code, answer) == (expected_code, expected)
 
 
-def _regions(status: Any) -> dict[str, Any]:  # noqa: ANN401 - protobuf messages share no type
+def _regions(status: Any) -> dict[str, Any]:
     """Without those that Tidegate and the Triton share, of which clients see nothing."""
     return {name: region for name, region in status.regions.items() if not name.startswith(REGION_PREFIX)}
 
@@ -169,7 +169,7 @@ def test_statistics_are_of_the_same_models(model: str, triton: EmbeddedTriton, t
             assert one == other  # nobody schedules it
 
 
-def test_statistics_count_what_clients_sent(tidegate: object, call: Make, request_of: Make) -> None:
+def test_statistics_count_what_clients_sent(tidegate: object, call: Make) -> None:
     def successes() -> tuple[int, int]:
         _, answer = call(tidegate, "ModelStatistics", messages.ModelStatisticsRequest(name="echo"))
         (stats,) = messages.ModelStatisticsResponse.FromString(answer).model_stats

@@ -10,15 +10,15 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.clients import tensors
 from tests.proxy.fixtures.fake_answers import ROW, echo
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.tritons.backend import Backend, BackendError
 
 
-def test_slow_answers_are_answers(
-    start_fake: Callable[..., Any], serve_here: Callable[..., Any], eventually: Callable[..., None]
-) -> None:
+def test_slow_answers_are_answers(start_fake: Callable[..., Any], serve_here: Callable[..., Any]) -> None:
     fake = start_fake(echo)
     proxy = serve_here([fake])
     (backend,) = proxy.serving._discovery.backends
@@ -33,8 +33,6 @@ def test_who_answers_inferences_need_not_answer_probes(
     start_fake: Callable[..., Any],
     serve_here: Callable[..., Any],
     connect: Callable[..., Any],
-    tensors: Callable[..., Any],
-    eventually: Callable[..., None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     fake = start_fake(echo)
@@ -63,7 +61,7 @@ def test_clients_who_ask_for_health_are_no_burden_to_a_triton(
 
 
 def test_the_limit_is_configured_and_changed_while_it_runs(
-    start_fake: Callable[..., Any], start_proxy_here: Callable[..., Any], eventually: Callable[..., None]
+    start_fake: Callable[..., Any], start_proxy_here: Callable[..., Any]
 ) -> None:
     fake = start_fake(echo)
 

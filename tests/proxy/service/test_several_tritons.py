@@ -16,7 +16,9 @@ import tritonclient.http as triton_http
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.utils import shared_memory
 
-from tests.conftest import SHARDS
+from tests.conftest import SHARDS, eventually
+from tests.proxy.fixtures.calls import request_of, rest_of
+from tests.proxy.fixtures.models import add_model
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -28,7 +30,7 @@ SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 
 
 @pytest.fixture(scope="module")
-def pair(add_model: Make, start_triton: Make, tmp_path_factory: pytest.TempPathFactory) -> list[EmbeddedTriton]:
+def pair(start_triton: Make, tmp_path_factory: pytest.TempPathFactory) -> list[EmbeddedTriton]:
     """Two Tritons in explicit mode: both have `echo`, each one other model; `spare` is loaded on neither."""
     tritons = []
     for name in ("left", "right"):
@@ -42,7 +44,7 @@ def pair(add_model: Make, start_triton: Make, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture(scope="module")
-def tidegate(pair: list[EmbeddedTriton], start_tidegate: Make) -> Any:  # noqa: ANN401
+def tidegate(pair: list[EmbeddedTriton], start_tidegate: Make) -> Any:
     """One Tidegate in front of both."""
     return start_tidegate(pair)
 
@@ -57,9 +59,7 @@ def test_the_index_is_of_both(tidegate: object, call: Make) -> None:
     assert [model.name for model in ready] == ["echo", "left", "right"]
 
 
-def test_models_of_either_are_found(
-    tidegate: object, call: Make, open_stream: Make, rest_of: Make, request_of: Make
-) -> None:
+def test_models_of_either_are_found(tidegate: object, call: Make, open_stream: Make) -> None:
     asked = [request_of(model, {"X": ROW[0]}, id=model) for model in ("left", "right")]
     for request in asked:
         assert call(tidegate, "ModelInfer", request)[0] is OK
@@ -116,14 +116,7 @@ def test_shared_memory_is_that_of_both(pair: list[EmbeddedTriton], tidegate: obj
 
 
 def test_it_is_ready_while_one_of_them_is(
-    add_model: Make,
-    start_triton: Make,
-    start_tidegate: Make,
-    call: Make,
-    request_of: Make,
-    eventually: Make,
-    tmp_path: Path,
-    transport_of_tests: str,
+    start_triton: Make, start_tidegate: Make, call: Make, tmp_path: Path, transport_of_tests: str
 ) -> None:
     if transport_of_tests == SHARDS:
         pytest.skip("the empty Triton of the other shard is ready still")
@@ -158,7 +151,7 @@ def test_it_is_ready_while_one_of_them_is(
 
 
 def test_a_triton_that_is_added_later_is_seen_over_http_too(
-    pair: list[EmbeddedTriton], start_tidegate: Make, eventually: Make, tmp_path: Path
+    pair: list[EmbeddedTriton], start_tidegate: Make, tmp_path: Path
 ) -> None:
     config = tmp_path / "tidegate.json"
 
@@ -184,7 +177,7 @@ def test_a_triton_that_is_added_later_is_seen_over_http_too(
 
 
 def test_a_sequence_stays_with_its_triton_over_grpc_and_http_when_another_is_lost(
-    add_model: Make, start_triton: Make, start_tidegate: Make, connect: Make, eventually: Make, tmp_path: Path
+    start_triton: Make, start_tidegate: Make, connect: Make, tmp_path: Path
 ) -> None:
     add_model(tmp_path / "models", "counter", f"max_batch_size: 4 {SEQUENCE}")
     tritons = [start_triton([tmp_path / "models"]) for _ in range(3)]
@@ -202,7 +195,7 @@ def test_a_sequence_stays_with_its_triton_over_grpc_and_http_when_another_is_los
         answers = [each.get_inference_statistics("counter") for each in directly]
         return [int(answer.model_stats[0].inference_count) for answer in answers]
 
-    def place(client: Any, module: Any, sequence: int, **options: Any) -> int:  # noqa: ANN401
+    def place(client: Any, module: Any, sequence: int, **options: Any) -> int:
         before = counts()
         tensor = module.InferInput("X", list(ROW.shape), "FP32")
         tensor.set_data_from_numpy(ROW)

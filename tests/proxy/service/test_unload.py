@@ -14,7 +14,10 @@ import pytest
 import tritonclient.http as triton_http
 from tritonclient.grpc import service_pb2 as messages
 
+from tests.conftest import eventually
 from tests.examples import few
+from tests.proxy.fixtures.calls import outcome, request_of
+from tests.proxy.fixtures.models import add_model
 
 Make = Callable[..., Any]
 ROW = np.ones((1, 3), np.float32)
@@ -23,15 +26,15 @@ EXPLICIT = ["--model-control-mode=explicit"]
 
 
 @pytest.fixture(params=few(["grpc", "http"]))
-def change(request: pytest.FixtureRequest, start_call: Make, outcome: Make) -> Callable[..., Callable[[], bool]]:
+def change(request: pytest.FixtureRequest, start_call: Make) -> Callable[..., Callable[[], bool]]:
     """`ends = change(proxy, "Unload", "echo")`: a load or unload under way; `ends()`: whether it went well."""
 
-    def over_grpc(proxy: Any, verb: str, model: str) -> Callable[[], bool]:  # noqa: ANN401
+    def over_grpc(proxy: Any, verb: str, model: str) -> Callable[[], bool]:
         message = getattr(messages, f"RepositoryModel{verb}Request")(model_name=model)
         under_way = start_call(proxy, f"RepositoryModel{verb}", message, timeout=60)
         return lambda: outcome(under_way)[0] is OK
 
-    def over_http(proxy: Any, verb: str, model: str) -> Callable[[], bool]:  # noqa: ANN401
+    def over_http(proxy: Any, verb: str, model: str) -> Callable[[], bool]:
         client = triton_http.InferenceServerClient(proxy.serving.http_address, network_timeout=60)
         request.addfinalizer(client.close)
         pool = ThreadPoolExecutor(1)
@@ -46,26 +49,17 @@ def _gated(gate: Path) -> str:
     return f'max_batch_size: 4\nparameters {{ key: "gate" value: {{ string_value: "{gate}" }} }}'
 
 
-def _serve(serve_here: Make, tritons: list[Any], **fields: Any) -> Any:  # noqa: ANN401
+def _serve(serve_here: Make, tritons: list[Any], **fields: Any) -> Any:
     addresses = [{"grpc": triton.grpc_address, "http": triton.http_address} for triton in tritons]
     return serve_here([], tritons=addresses, listen={"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}, **fields)
 
 
-def _schedules(proxy: Any, model: str) -> bool:  # noqa: ANN401
+def _schedules(proxy: Any, model: str) -> bool:
     return model in proxy.serving._directory.catalog.signatures
 
 
 def test_requests_that_wait_are_answered_before_their_model_is_unloaded(
-    add_model: Make,
-    start_triton: Make,
-    serve_here: Make,
-    start_call: Make,
-    call: Make,
-    outcome: Make,
-    request_of: Make,
-    eventually: Make,
-    change: Make,
-    tmp_path: Path,
+    start_triton: Make, serve_here: Make, start_call: Make, call: Make, change: Make, tmp_path: Path
 ) -> None:
     repository, gate = tmp_path / "models", tmp_path / "gate"
     add_model(repository, "echo", _gated(gate))
@@ -82,16 +76,7 @@ def test_requests_that_wait_are_answered_before_their_model_is_unloaded(
 
 @pytest.mark.parametrize("mode", few(["none", "poll"]))
 def test_an_unload_that_triton_refuses_leaves_its_model_scheduled(
-    add_model: Make,
-    start_triton: Make,
-    serve_here: Make,
-    start_call: Make,
-    outcome: Make,
-    request_of: Make,
-    eventually: Make,
-    change: Make,
-    tmp_path: Path,
-    mode: str,
+    start_triton: Make, serve_here: Make, start_call: Make, change: Make, tmp_path: Path, mode: str
 ) -> None:
     repository, gate = tmp_path / "models", tmp_path / "gate"
     add_model(repository, "echo", _gated(gate))
@@ -107,15 +92,7 @@ def test_an_unload_that_triton_refuses_leaves_its_model_scheduled(
 
 
 def test_an_unload_from_a_named_repository_leaves_its_model_scheduled(
-    add_model: Make,
-    start_triton: Make,
-    serve_here: Make,
-    start_call: Make,
-    call: Make,
-    outcome: Make,
-    request_of: Make,
-    eventually: Make,
-    tmp_path: Path,
+    start_triton: Make, serve_here: Make, start_call: Make, call: Make, tmp_path: Path
 ) -> None:
     repository, gate = tmp_path / "models", tmp_path / "gate"
     add_model(repository, "echo", _gated(gate))
@@ -134,16 +111,7 @@ def test_an_unload_from_a_named_repository_leaves_its_model_scheduled(
 
 
 def test_loads_of_another_model_do_not_schedule_a_model_that_is_being_unloaded(
-    add_model: Make,
-    start_triton: Make,
-    serve_here: Make,
-    start_call: Make,
-    call: Make,
-    outcome: Make,
-    request_of: Make,
-    eventually: Make,
-    change: Make,
-    tmp_path: Path,
+    start_triton: Make, serve_here: Make, start_call: Make, call: Make, change: Make, tmp_path: Path
 ) -> None:
     repository, gate = tmp_path / "models", tmp_path / "gate"
     add_model(repository, "echo", _gated(gate))
@@ -168,16 +136,7 @@ def test_loads_of_another_model_do_not_schedule_a_model_that_is_being_unloaded(
 
 
 def test_another_triton_answers_while_one_unloads(
-    add_model: Make,
-    start_triton: Make,
-    serve_here: Make,
-    start_call: Make,
-    call: Make,
-    outcome: Make,
-    request_of: Make,
-    eventually: Make,
-    change: Make,
-    tmp_path: Path,
+    start_triton: Make, serve_here: Make, start_call: Make, call: Make, change: Make, tmp_path: Path
 ) -> None:
     gates = [tmp_path / name / "gate" for name in ("first", "second")]
     tritons = []
@@ -220,7 +179,7 @@ class TritonPythonModel:
 
 
 @pytest.fixture
-def pair(add_model: Make, start_triton: Make, tmp_path: Path) -> tuple[list[Any], Path]:
+def pair(start_triton: Make, tmp_path: Path) -> tuple[list[Any], Path]:
     """Two Tritons that have not loaded `echo`, and the file without which the second one does not."""
     gates = [tmp_path / name / "gate" for name in ("first", "second")]
     tritons = []
@@ -235,12 +194,7 @@ def pair(add_model: Make, start_triton: Make, tmp_path: Path) -> tuple[list[Any]
 
 
 def test_what_one_triton_has_loaded_is_served_while_the_next_one_loads(
-    pair: tuple[list[Any], Path],
-    serve_here: Make,
-    call: Make,
-    request_of: Make,
-    eventually: Make,
-    change: Make,
+    pair: tuple[list[Any], Path], serve_here: Make, call: Make, change: Make
 ) -> None:
     tritons, gate = pair
     proxy = _serve(serve_here, tritons)
@@ -254,14 +208,7 @@ def test_what_one_triton_has_loaded_is_served_while_the_next_one_loads(
 
 
 def test_a_triton_that_loads_gets_no_requests_where_that_is_wanted_and_none_is_lost(
-    add_model: Make,
-    start_triton: Make,
-    serve_here: Make,
-    call: Make,
-    request_of: Make,
-    eventually: Make,
-    change: Make,
-    tmp_path: Path,
+    start_triton: Make, serve_here: Make, call: Make, change: Make, tmp_path: Path
 ) -> None:
     gates, tritons = [tmp_path / name / "gate" for name in ("first", "second")], []
     for gate in gates:
@@ -301,14 +248,7 @@ def test_a_triton_that_loads_gets_no_requests_where_that_is_wanted_and_none_is_l
 
 
 def test_a_load_that_is_given_up_halfway_is_known_as_far_as_it_came(
-    pair: tuple[list[Any], Path],
-    serve_here: Make,
-    start_call: Make,
-    call: Make,
-    outcome: Make,
-    request_of: Make,
-    eventually: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    pair: tuple[list[Any], Path], serve_here: Make, start_call: Make, call: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidegate_proxy.service.discovery.LOOK_EVERY_S", 0.1)
     tritons, gate = pair
@@ -324,14 +264,7 @@ def test_a_load_that_is_given_up_halfway_is_known_as_far_as_it_came(
 
 
 def test_an_unload_that_is_given_up_leaves_its_model_scheduled(
-    add_model: Make,
-    start_triton: Make,
-    serve_here: Make,
-    start_call: Make,
-    outcome: Make,
-    request_of: Make,
-    eventually: Make,
-    tmp_path: Path,
+    start_triton: Make, serve_here: Make, start_call: Make, tmp_path: Path
 ) -> None:
     repository, gate = tmp_path / "models", tmp_path / "gate"
     add_model(repository, "echo", _gated(gate))

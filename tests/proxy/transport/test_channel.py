@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import grpc
 import pytest
 
-from tests.conftest import unused_port
+from tests.conftest import eventually, unused_port
 from tests.proxy.transport.conftest import ECHO, LoopThread, Serve, echo
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.transport import Channel, PendingCall, RpcCall
@@ -165,7 +165,7 @@ def test_time_limits_are_kept(grpcio: GrpcIo, caller: Callable[[int], Caller]) -
 
 
 def test_nobody_there_is_unavailable_and_found_when_there(
-    serve: Serve, caller: Callable[[int], Caller], eventually: Callable[..., None], loop: LoopThread
+    serve: Serve, caller: Callable[[int], Caller], loop: LoopThread
 ) -> None:
     one = caller(port := unused_port())
     answer, code, details = one.ask(b"")
@@ -200,9 +200,7 @@ def test_a_connection_that_breaks_ends_its_calls_and_is_made_again(
     assert one.ask(b"again") == (b"again", grpc.StatusCode.OK, "")
 
 
-def test_goaway_loses_no_call(
-    serve: Serve, caller: Callable[[int], Caller], loop: LoopThread, eventually: Callable[..., None]
-) -> None:
+def test_goaway_loses_no_call(serve: Serve, caller: Callable[[int], Caller], loop: LoopThread) -> None:
     held: list[RpcCall] = []
 
     def accept(call: RpcCall) -> None:

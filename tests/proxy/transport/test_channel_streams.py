@@ -5,11 +5,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import grpc
 import pytest
 
+from tests.conftest import eventually
 from tests.proxy.transport.conftest import LoopThread
 from tidegate_proxy.transport import AsyncStream, CallFailed, Channel
 
@@ -179,7 +179,7 @@ def test_time_limits_are_kept(loop: LoopThread, served: Callable[[Handler], Chan
 
 
 def test_a_server_that_reads_nothing_holds_the_writer_back(
-    loop: LoopThread, served: Callable[[Handler], Channel], eventually: Callable[..., Any]
+    loop: LoopThread, served: Callable[[Handler], Channel]
 ) -> None:
     release = threading.Event()
 
@@ -205,7 +205,7 @@ def test_a_server_that_reads_nothing_holds_the_writer_back(
 
 
 def test_a_reader_that_reads_nothing_holds_the_server_back(
-    loop: LoopThread, served: Callable[[Handler], Channel], eventually: Callable[..., Any]
+    loop: LoopThread, served: Callable[[Handler], Channel]
 ) -> None:
     sent = 0
 

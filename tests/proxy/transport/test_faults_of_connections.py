@@ -12,11 +12,11 @@ from tidegate_proxy.transport.http2.server import Http2Server, ServerConnection
 LONG_S = 60.0
 
 
-def _raises_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:  # noqa: ANN401
+def _raises_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
     original = getattr(owner, name)
     raised: list[str] = []
 
-    def faulty(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+    def faulty(*arguments: Any, **options: Any) -> Any:
         if not raised:
             raised.append(name)
             raise RuntimeError(f"injected into {name}")

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.conftest import eventually
 from tests.proxy.transport.conftest import LoopThread
 from tidegate_proxy.configuration.limits import LimitsConfig
 from tidegate_proxy.configuration.settings import CurrentSettings, SettingsHolder
@@ -84,7 +85,7 @@ def wire() -> Iterator[Callable[[str], Wire]]:
         one.socket.close()
 
 
-def test_a_stream_that_sends_too_much_ends(serve: Callable[..., str], eventually: Eventually) -> None:
+def test_a_stream_that_sends_too_much_ends(serve: Callable[..., str]) -> None:
     bounds = ClientBounds(SettingsHolder(CurrentSettings(max_in_flight_bytes=MIB)))
     gone = threading.Event()
 
@@ -122,7 +123,7 @@ def test_a_message_that_never_comes_ends_its_call(serve: Callable[..., str]) -> 
 
 
 @pytest.fixture
-def limited(serve_here: Callable[..., Any], triton: Any) -> Callable[..., Any]:  # noqa: ANN401
+def limited(serve_here: Callable[..., Any], triton: Any) -> Callable[..., Any]:
     """`limited(max_concurrent_streams=..., ...)`: a proxy in this process with such limits."""
     return lambda **limits: serve_here([triton], limits=limits)
 
@@ -134,7 +135,7 @@ def test_settings_carry_the_limit_of_streams(limited: Callable[..., Any], wire: 
     assert settings[3] == 77
 
 
-def test_connections_are_bounded_and_handshakes_end(limited: Callable[..., Any], eventually: Eventually) -> None:
+def test_connections_are_bounded_and_handshakes_end(limited: Callable[..., Any]) -> None:
     host, _, port = limited(max_connections=5, request_headers_timeout_s=0.5).address.rpartition(":")
     silent = [socket.create_connection((host, int(port)), timeout=120) for _ in range(20)]
 

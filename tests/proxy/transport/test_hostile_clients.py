@@ -15,6 +15,7 @@ import pytest
 from ngh2.enums import ErrorCode
 from ngh2.events import GoAwayReceived
 
+from tests.conftest import eventually
 from tests.proxy.transport.conftest import ECHO, LoopThread, RawClient, Serve, Served, echo
 from tidegate_proxy.transport import RpcCall
 from tidegate_proxy.transport.http2 import server
@@ -80,9 +81,7 @@ def test_a_stream_that_ends_within_a_message_is_told(serve: Serve, connect: Conn
     assert served.bounds.in_flight_bytes == 0
 
 
-def test_open_calls_and_their_metadata_are_bounded_in_all(
-    serve: Serve, connect: Connect, eventually: Callable[..., Any]
-) -> None:
+def test_open_calls_and_their_metadata_are_bounded_in_all(serve: Serve, connect: Connect) -> None:
     client = connect(served := serve(_hold, max_bytes_in_flight=200_000))
     streams = [client.begin([(b"x-number", b"%d" % number), (b"x", b"y" * 5000)]) for number in range(40)]
     client.send()
@@ -152,9 +151,7 @@ def test_a_connection_that_says_nothing_is_ended(serve: Serve) -> None:
     assert served.bounds.ended["grpc", "request_headers_timeout_s"] == 1
 
 
-def test_a_client_that_falls_silent_is_given_up(
-    serve: Serve, eventually: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_falls_silent_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "KEEPALIVE_TIMEOUT_S", 0.2)
     served = serve(_hold, keepalive_s=0.1)
     with socket.create_connection(("127.0.0.1", served.port), timeout=30) as client:
@@ -197,7 +194,7 @@ def test_what_was_not_read_of_calls_that_were_given_up_leaves_its_connection_usa
     assert served.bounds.in_flight_bytes == 0
 
 
-def test_connections_are_bounded(serve: Serve, connect: Connect, eventually: Callable[..., Any]) -> None:
+def test_connections_are_bounded(serve: Serve, connect: Connect) -> None:
     served = serve(_hold, max_connections=3)
     clients = [connect(served) for _ in range(3)]
     for client in clients:
@@ -257,9 +254,7 @@ def test_calls_on_a_connection_are_bounded(serve: Serve, connect: Connect) -> No
     assert client.http2.remote_settings[3] == 10
 
 
-def test_rapid_resets_end_the_connection(
-    serve: Serve, connect: Connect, eventually: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rapid_resets_end_the_connection(serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "RESET_LIMITS", (50, 1))
     client = connect(served := serve(_hold))
     with suppress(ConnectionError):  # it is cut off while it still writes
@@ -309,7 +304,7 @@ FLOODS = {
 }
 
 
-def test_floods_end_their_connections_alone(serve: Serve, connect: Connect, eventually: Callable[..., Any]) -> None:
+def test_floods_end_their_connections_alone(serve: Serve, connect: Connect) -> None:
     served, clients = serve(_hold), []
     for number, (name, flood) in enumerate(FLOODS.items(), 1):
         clients.append(connect(served))
@@ -326,13 +321,13 @@ def test_floods_end_their_connections_alone(serve: Serve, connect: Connect, even
 
 
 def test_calls_that_come_in_one_piece_are_begun_over_several_turns_of_the_loop(
-    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch, eventually: Callable[..., Any]
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What other connections sent has its turn in between."""
     begun, of_turn = 0, []
     requested, handle_some = ServerConnection._requested, Http2Connection._handle_some
 
-    def count_call(connection: ServerConnection, event: Any) -> None:  # noqa: ANN401
+    def count_call(connection: ServerConnection, event: Any) -> None:
         nonlocal begun
         begun += 1
         requested(connection, event)
@@ -351,9 +346,7 @@ def test_calls_that_come_in_one_piece_are_begun_over_several_turns_of_the_loop(
     assert max(of_turn) == CALLS_PER_TURN
 
 
-def test_what_is_no_http2_ends_its_connection_alone(
-    serve: Serve, connect: Connect, eventually: Callable[..., Any]
-) -> None:
+def test_what_is_no_http2_ends_its_connection_alone(serve: Serve, connect: Connect) -> None:
     client = connect(served := serve(_hold))
     client.until(lambda client: bool(client.seen))
     with suppress(ConnectionError):
@@ -363,9 +356,7 @@ def test_what_is_no_http2_ends_its_connection_alone(
     _others_of_holding_are_served(served)
 
 
-def test_a_client_that_took_its_answer_may_be_silent(
-    serve: Serve, connect: Connect, eventually: Callable[..., Any]
-) -> None:
+def test_a_client_that_took_its_answer_may_be_silent(serve: Serve, connect: Connect) -> None:
     client = connect(served := serve(echo, write_timeout_s=0.1))
     assert client.status(_begun(client))[b"grpc-status"] == b"0"
     eventually(lambda: served.bounds.unread_bytes == 0, "the answer to count as taken")
@@ -373,9 +364,7 @@ def test_a_client_that_took_its_answer_may_be_silent(
     assert not served.bounds.ended
 
 
-def test_a_client_that_takes_nothing_is_given_up(
-    serve: Serve, connect: Connect, eventually: Callable[..., Any]
-) -> None:
+def test_a_client_that_takes_nothing_is_given_up(serve: Serve, connect: Connect) -> None:
     served = serve(lambda call: call.receive(lambda _: call.answer(bytes(1 << 20))), write_timeout_s=0.1)
     client = connect(served)
     _begun(client)
@@ -384,7 +373,7 @@ def test_a_client_that_takes_nothing_is_given_up(
 
 
 def test_a_flood_of_a_client_that_takes_nothing_ends_its_connection(
-    serve: Serve, connect: Connect, eventually: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "RESET_LIMITS", (50, 1))
     served = serve(lambda call: call.receive(lambda _: call.answer(bytes(16 << 20))), write_timeout_s=2.0)
@@ -403,7 +392,7 @@ def test_a_flood_of_a_client_that_takes_nothing_ends_its_connection(
     assert served.bounds.unread_bytes == 0
 
 
-def test_answers_that_nobody_reads_are_bounded(serve: Serve, connect: Connect, eventually: Callable[..., Any]) -> None:
+def test_answers_that_nobody_reads_are_bounded(serve: Serve, connect: Connect) -> None:
     served = serve(lambda call: call.receive(lambda _: call.answer(bytes(1 << 20))))
     client = connect(served)
     for _ in range(64):
@@ -421,9 +410,7 @@ def test_answers_that_nobody_reads_are_bounded(serve: Serve, connect: Connect, e
     eventually(lambda: served.bounds.connections["grpc"] == 0, "the end of it")
 
 
-def test_answers_that_nobody_reads_are_bounded_in_all(
-    serve: Serve, connect: Connect, eventually: Callable[..., Any]
-) -> None:
+def test_answers_that_nobody_reads_are_bounded_in_all(serve: Serve, connect: Connect) -> None:
     served = serve(lambda call: call.receive(lambda _: call.answer(bytes(4 << 20))))
     served.in_force.settings = replace(served.in_force.settings, max_response_buffer_bytes=10 << 20)
     for _ in range(8):

@@ -6,13 +6,14 @@ that the server compresses, for no Triton sends either.
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
 import pytest
 
+from tests.conftest import eventually
 from tests.proxy.transport.conftest import LoopThread, config_of, new_server
 from tidegate_proxy.transport import Channel, Metadata, PendingStream, RpcCall
 from tidegate_proxy.transport.client_bounds import ClientBounds
@@ -179,9 +180,7 @@ def test_unimplemented_method_and_service(client: grpc.Channel, method: str) -> 
 
 
 @pytest.mark.parametrize("method", [UNARY, STREAM])
-def test_cancel_after_begin(
-    client: grpc.Channel, service: Service, method: str, eventually: Callable[..., Any]
-) -> None:
+def test_cancel_after_begin(client: grpc.Channel, service: Service, method: str) -> None:
     asked = [("x-sleep", "yes")]
     pending = (
         client.unary_unary(method).future(b"", metadata=asked)

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import grpc
 import pytest
 
+from tests.conftest import eventually
 from tests.proxy.transport.conftest import ECHO, LoopThread, RawClient, Serve, Served, config_of, echo, new_server
 from tidegate_proxy.transport import RpcCall
 from tidegate_proxy.transport.client_bounds import ClientBounds
@@ -128,9 +129,7 @@ def test_very_many_small_messages_that_came_before_they_were_asked_for(serve: Se
     assert got == [b"x"] * 5000
 
 
-def test_a_stream_to_a_slow_reader_is_held_back(
-    serve: Serve, loop: LoopThread, eventually: Callable[..., None]
-) -> None:
+def test_a_stream_to_a_slow_reader_is_held_back(serve: Serve, loop: LoopThread) -> None:
     sent = 0
 
     def accept(call: RpcCall) -> None:
@@ -205,7 +204,7 @@ def test_many_messages_that_have_come_at_once_are_received_one_by_one(
     assert received == messages
 
 
-def test_a_stream_that_nobody_reads_is_held_back(serve: Serve, eventually: Callable[..., None]) -> None:
+def test_a_stream_that_nobody_reads_is_held_back(serve: Serve) -> None:
     calls: list[RpcCall] = []
 
     def accept(call: RpcCall) -> None:
@@ -273,9 +272,7 @@ def test_large_messages_are_refused(serve: Serve, compression: grpc.Compression)
         assert channel.unary_unary(ECHO)(bytes(1 << 20), timeout=60) == bytes(1 << 20)
 
 
-def test_retiring_sends_clients_elsewhere_and_serves_those_who_stay(
-    serve: Serve, loop: LoopThread, eventually: Callable[..., None]
-) -> None:
+def test_retiring_sends_clients_elsewhere_and_serves_those_who_stay(serve: Serve, loop: LoopThread) -> None:
     held: list[RpcCall] = []
 
     def accept(call: RpcCall) -> None:

@@ -14,6 +14,7 @@ import pytest
 import trustme
 from ngh2.enums import ErrorCode
 
+from tests.conftest import eventually
 from tests.proxy.transport.conftest import ECHO, LoopThread, config_of, echo, new_server
 from tidegate_proxy.configuration.config import ServerTls
 from tidegate_proxy.configuration.tritons import TritonTls
@@ -126,9 +127,7 @@ def test_http2_is_agreed_on_in_the_handshake(files: Files, serve_tls: Callable[[
         assert secure.version() in {"TLSv1.2", "TLSv1.3"}
 
 
-def test_new_certificates_are_taken_up(
-    files: Files, strangers: Files, serve_tls: Callable[[ServerTls], int], eventually: Callable[..., None]
-) -> None:
+def test_new_certificates_are_taken_up(files: Files, strangers: Files, serve_tls: Callable[[ServerTls], int]) -> None:
     cert, key = files.issue("server")
     port = serve_tls(ServerTls(cert=cert, key=key))
     assert _outcome(port, files.ca) == bytes(1 << 20)

@@ -143,7 +143,7 @@ def test_a_worker_is_a_lane_of_a_triton() -> None:
 OTHER = 'max_batch_size: 4 input { name: "MORE" data_type: TYPE_FP32 dims: [ 1 ] }'
 
 
-def _request(rows: int, **more: Any) -> service_pb2.ModelInferRequest:  # noqa: ANN401
+def _request(rows: int, **more: Any) -> service_pb2.ModelInferRequest:
     request = service_pb2.ModelInferRequest(model_name="m")
     request.inputs.add(name="X", datatype="BYTES", shape=[rows, 2, 3])
     for name, shape in more.items():

@@ -25,7 +25,7 @@ PICTURE = 'input { name: "x" data_type: TYPE_UINT8 dims: [ 3, -1, -1 ] }'
 MAP = 'output { name: "map" data_type: TYPE_FP32 dims: [ -1, -1 ] }'
 
 
-def padding(text: str, said: Any, batch: Any = None) -> tuple[PaddedAxis, ...]:  # noqa: ANN401
+def padding(text: str, said: Any, batch: Any = None) -> tuple[PaddedAxis, ...]:
     """What is made of `merge.pad` as a file has it."""
     config = text_format.Parse(f'name: "m" {text}', model_config_pb2.ModelConfig())
     document = {"tritons": ["a:1"], "models": {"m": {"merge": {"pad": said}}}}
@@ -112,7 +112,7 @@ def test_a_convolution_without_padding_can_be_said() -> None:
         (X, {"sizes": [64], "value": 1e300}, r"0.value: 1e\+300 is no FP32"),
     ],
 )
-def test_what_does_not_fit_the_model(text: str, said: Any, words: str) -> None:  # noqa: ANN401
+def test_what_does_not_fit_the_model(text: str, said: Any, words: str) -> None:
     with pytest.raises(PaddingError, match=words):
         padding(BATCHED + text, said)
 

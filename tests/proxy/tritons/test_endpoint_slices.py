@@ -103,7 +103,7 @@ class SimulatedApiServer:
 
 
 @asynccontextmanager
-async def _serving(**options: Any) -> AsyncIterator[tuple[SimulatedApiServer, int]]:  # noqa: ANN401
+async def _serving(**options: Any) -> AsyncIterator[tuple[SimulatedApiServer, int]]:
     server = SimulatedApiServer()
     runner = web.ServerRunner(web.Server(server.answer), shutdown_timeout=1)
     await runner.setup()
@@ -116,7 +116,7 @@ async def _serving(**options: Any) -> AsyncIterator[tuple[SimulatedApiServer, in
         await runner.cleanup()
 
 
-def _source(port: int | None, **fields: Any) -> TritonSource:  # noqa: ANN401
+def _source(port: int | None, **fields: Any) -> TritonSource:
     api = {} if port is None else {"api": f"http://127.0.0.1:{port}"}
     service = {"service": "triton", "namespace": NAMESPACE, **api, **fields}
     return TritonSource.model_validate_json(json.dumps({"kubernetes": service}))
@@ -130,7 +130,7 @@ def _run(test: Callable[[], Any]) -> None:
     asyncio.run(limited())
 
 
-def _hosts(answer: Any) -> list[str]:  # noqa: ANN401
+def _hosts(answer: Any) -> list[str]:
     assert not isinstance(answer, SourceError), answer
     return [triton.grpc for triton in answer]
 

@@ -49,7 +49,7 @@ class FakeNvml:
         self._breaks = breaks
         self.open = 0
 
-    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401
+    def __getattribute__(self, name: str) -> Any:
         if name.startswith("nvml") and name == self._breaks:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
         return super().__getattribute__(name)

@@ -11,6 +11,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tests.examples import few
+from tests.proxy.fixtures.clients import infer_all, tensors
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate.api import NS_PER_MS
 from tidegate.schemas import Device, Mig, ModelProfile, ProfileFile, ProfilePoint, WholeDevice
@@ -210,12 +211,7 @@ def learned_ms(proxy: ProxyHere) -> dict[str, list[float]]:
 
 @pytest.mark.parametrize("policy", few(["symphony", "fifs"]))
 def test_two_tritons_of_unlike_kinds_learn_two_profiles(
-    unlike: list[EmbeddedTriton],
-    serve_here: Callable[..., ProxyHere],
-    connect: Callable[..., Any],
-    infer_all: Callable[..., list[Any]],
-    tensors: Callable[..., Any],
-    policy: str,
+    unlike: list[EmbeddedTriton], serve_here: Callable[..., ProxyHere], connect: Callable[..., Any], policy: str
 ) -> None:
     named = [
         {"grpc": triton.grpc_address, "device_class": kind}
@@ -232,10 +228,7 @@ def test_two_tritons_of_unlike_kinds_learn_two_profiles(
 
 
 def test_without_kinds_all_is_as_it_was(
-    unlike: list[EmbeddedTriton],
-    serve_here: Callable[..., ProxyHere],
-    connect: Callable[..., Any],
-    tensors: Any,  # noqa: ANN401
+    unlike: list[EmbeddedTriton], serve_here: Callable[..., ProxyHere], connect: Callable[..., Any]
 ) -> None:
     """Plain addresses, no GPU: one profile for all, as nothing is known of them."""
     proxy = serve_here(unlike, "fifs", models={"m": {"slo_ms": 5000}})

@@ -32,7 +32,7 @@ READ: dict[str, Any] = {"model": "read", "input_map": {"X": "lines"}, "output_ma
 GRAPH: dict[str, Any] = {"inputs": ("IMAGE",), "outputs": ("TEXT",), "steps": (CUT, READ)}
 
 
-def _config_of(**changes: Any) -> model_config_pb2.ModelConfig:  # noqa: ANN401
+def _config_of(**changes: Any) -> model_config_pb2.ModelConfig:
     return ensemble_config_of("ocr", GraphConfig.model_validate({**GRAPH, **changes}), CONFIGS)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.proxy.fixtures.clients import tensors
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_triton_models import model_source
@@ -45,9 +46,7 @@ def _hosts(proxy: ProxyHere) -> list[tuple[str, ...]]:
     return sorted(worker.hosts for worker in proxy.engine.policy.setup.workers)
 
 
-def _asked_until(
-    reached: Callable[[], bool], proxy: ProxyHere, connect: Callable[..., Any], tensors: Callable[..., Any]
-) -> list[tuple[str, int]]:
+def _asked_until(reached: Callable[[], bool], proxy: ProxyHere, connect: Callable[..., Any]) -> list[tuple[str, int]]:
     """Have both models asked, at moments of their own, until something is so; what was answered wrongly."""
     wrong, ends, stop = list[tuple[str, int]](), time.monotonic() + LIMIT_S, threading.Event()
 
@@ -74,15 +73,12 @@ def _asked_until(
 
 
 def test_models_that_are_in_each_others_way_take_turns_and_no_answer_is_lost(
-    sliced: EmbeddedTriton,
-    serve_here: Callable[..., ProxyHere],
-    connect: Callable[..., Any],
-    tensors: Callable[..., Any],
+    sliced: EmbeddedTriton, serve_here: Callable[..., ProxyHere], connect: Callable[..., Any]
 ) -> None:
     told = {"grpc": sliced.grpc_address, "serialize_models": "learned"}
     proxy = serve_here([], "symphony", tritons=[told], models=SLOS)
     assert _hosts(proxy) == [("a",), ("b",)]
-    wrong = _asked_until(lambda: _hosts(proxy) == [("a", "b")], proxy, connect, tensors)
+    wrong = _asked_until(lambda: _hosts(proxy) == [("a", "b")], proxy, connect)
     assert not wrong
     assert _hosts(proxy) == [("a", "b")]
     (worker,) = proxy.engine.policy.setup.workers

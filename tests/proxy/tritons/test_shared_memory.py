@@ -14,6 +14,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
+from tests.conftest import eventually
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_proxy.tritons.shared_memory import REGION_PREFIX, ProcessLock
 
@@ -81,14 +82,14 @@ def input_of(value: int, rows: int = 1) -> np.ndarray[Any, np.dtype[np.float32]]
 
 def infer(
     client: triton_grpc.InferenceServerClient, value: int, *, rows: int = 1, outputs: tuple[str, ...] = ()
-) -> Any:  # noqa: ANN401
+) -> Any:
     tensor = triton_grpc.InferInput("A", [rows, FLOATS], "FP32")
     tensor.set_data_from_numpy(input_of(value, rows))
     wanted = [triton_grpc.InferRequestedOutput(name) for name in outputs] or None
     return client.infer("grow", [tensor], outputs=wanted, request_id=f"it is {value}")
 
 
-def check(answer: Any, value: int, rows: int = 1) -> None:  # noqa: ANN401
+def check(answer: Any, value: int, rows: int = 1) -> None:
     response = answer.get_response()
     assert (response.id, response.model_name, len(response.outputs)) == (f"it is {value}", "grow", 3)
     assert not any(output.parameters for output in response.outputs)
@@ -109,10 +110,7 @@ def mapped_here() -> list[str]:
 
 
 def test_large_tensors_are_shared(
-    through: triton_grpc.InferenceServerClient,
-    growing: EmbeddedTriton,
-    connect: Callable[..., Any],
-    eventually: Callable[..., None],
+    through: triton_grpc.InferenceServerClient, growing: EmbeddedTriton, connect: Callable[..., Any]
 ) -> None:
     def answered_through_a_region() -> bool:
         check(infer(through, 1), 1)
@@ -147,9 +145,7 @@ def test_an_answer_that_is_larger_than_the_last_one(through: triton_grpc.Inferen
         check(infer(through, value), value)
 
 
-def test_a_client_that_has_all_regions_forgotten_takes_none_from_us(
-    through: triton_grpc.InferenceServerClient,
-) -> None:
+def test_a_client_that_has_all_regions_forgotten_takes_none_from_us(through: triton_grpc.InferenceServerClient) -> None:
     for _ in range(5):
         check(infer(through, 1), 1)
         through.unregister_system_shared_memory()
@@ -161,7 +157,6 @@ def test_a_triton_that_starts_anew_maps_new_ones(
     repository: Path,
     serve_here: Callable[..., Any],
     connect: Callable[..., Any],
-    eventually: Callable[..., None],
 ) -> None:
     mortal = start_triton([repository])
     client = connect(serve_here([mortal]))

@@ -21,7 +21,7 @@ import typer
 from tritonclient.utils import InferenceServerException
 from typer.testing import CliRunner
 
-from tests.conftest import UNHURRIED
+from tests.conftest import UNHURRIED, eventually
 from tests.proxy.fixtures.split_model import infer, write_config
 from tidegate_proxy.commands.doctor import doctor
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -118,26 +118,26 @@ def tritons(start_triton: Make, repositories: dict[str, Path]) -> dict[str, Embe
 
 
 @pytest.fixture(scope="module")
-def tidegate(tritons: dict[str, EmbeddedTriton], start_tidegate: Make, tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: ANN401
+def tidegate(tritons: dict[str, EmbeddedTriton], start_tidegate: Make, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """in front of all three."""
     listen = {**UNHURRIED["listen"], "http": "127.0.0.1:0"}
     config = write_config(tmp_path_factory.mktemp("config"), tritons, LAYOUT, **{**UNHURRIED, "listen": listen})
     return start_tidegate([], config=config)
 
 
-def http_address(tidegate: Any) -> str:  # noqa: ANN401
+def http_address(tidegate: Any) -> str:
     found = re.search(r"HTTP +(\S+)\n", tidegate.output)
     assert found, tidegate.output
     return found[1]
 
 
-def check(answer: Any, x: "np.ndarray[Any, Any]") -> None:  # noqa: ANN401
+def check(answer: Any, x: "np.ndarray[Any, Any]") -> None:
     np.testing.assert_array_equal(answer.as_numpy("Y"), x.astype(np.float32) / 2 + 1)
     assert answer.as_numpy("SAID").tolist() == [[b"+" if row[0] > 0 else b"-"] for row in x]
 
 
 @pytest.mark.parametrize("width", [3, 40_000], ids=["sent", "shared"])
-def test_the_answer_is_that_of_the_whole_model(tidegate: Any, connect: Make, width: int) -> None:  # noqa: ANN401
+def test_the_answer_is_that_of_the_whole_model(tidegate: Any, connect: Make, width: int) -> None:
     client = connect(tidegate)
     for index in range(6):
         x = np.random.default_rng(index).normal(size=(1 + index % 4, width))
@@ -148,11 +148,7 @@ def test_the_answer_is_that_of_the_whole_model(tidegate: Any, connect: Make, wid
 
 
 def test_many_clients_share_batches(
-    tidegate: Any,  # noqa: ANN401
-    tritons: dict[str, EmbeddedTriton],
-    connect: Make,
-    stand_still: Make,
-    eventually: Make,
+    tidegate: Any, tritons: dict[str, EmbeddedTriton], connect: Make, stand_still: Make
 ) -> None:
     """Whether their tensors are sent or shared."""
     client, counting = connect(tidegate), connect(tritons["fast-0"])
@@ -202,7 +198,7 @@ def test_the_doctor_sees_one_model_and_holds_its_slo_against_the_layout(
     assert "2.5 ms are less than the 3 ms that one row takes (the layout, without links)" in finding["what"]
 
 
-def test_clients_see_one_model(tidegate: Any, connect: Make) -> None:  # noqa: ANN401
+def test_clients_see_one_model(tidegate: Any, connect: Make) -> None:
     client = connect(tidegate)
     assert client.is_model_ready("m")
     assert [(model.name, model.state) for model in client.get_model_repository_index().models] == [("m", "READY")]
@@ -221,7 +217,7 @@ def test_clients_see_one_model(tidegate: Any, connect: Make) -> None:  # noqa: A
     assert client.get_inference_statistics("m").model_stats[0].inference_stats.success.count >= 1
 
 
-def test_over_http_too(tidegate: Any) -> None:  # noqa: ANN401
+def test_over_http_too(tidegate: Any) -> None:
     client = triton_http.InferenceServerClient(http_address(tidegate))
     try:
         assert client.is_model_ready("m")
@@ -239,12 +235,7 @@ def test_over_http_too(tidegate: Any) -> None:  # noqa: ANN401
 
 
 @pytest.mark.parametrize(("value", "words"), [(666, "evil"), (26, "unlucky")], ids=["first stage", "second stage"])
-def test_a_request_that_fails_takes_no_other_with_it(
-    tidegate: Any,  # noqa: ANN401
-    connect: Make,
-    value: float,
-    words: str,
-) -> None:
+def test_a_request_that_fails_takes_no_other_with_it(tidegate: Any, connect: Make, value: float, words: str) -> None:
     client = connect(tidegate)
 
     def ask(index: int) -> str:
@@ -263,11 +254,7 @@ def test_a_request_that_fails_takes_no_other_with_it(
 
 @pytest.mark.parametrize("width", [3, 40_000], ids=["sent", "shared"])
 def test_a_partition_that_is_all_of_a_pipeline(
-    tritons: dict[str, EmbeddedTriton],
-    start_tidegate: Make,
-    connect: Make,
-    tmp_path: Path,
-    width: int,
+    tritons: dict[str, EmbeddedTriton], start_tidegate: Make, connect: Make, tmp_path: Path, width: int
 ) -> None:
     layout = deepcopy(LAYOUT)
     layout["models"][0]["pipelines"] = [{"partitions": ["m.0-3"], "batch": 4}]
@@ -281,7 +268,7 @@ def test_a_partition_that_is_all_of_a_pipeline(
         assert answer.get_response().model_name == "m"
 
 
-def test_what_cannot_be_split_is_refused(tidegate: Any, connect: Make) -> None:  # noqa: ANN401
+def test_what_cannot_be_split_is_refused(tidegate: Any, connect: Make) -> None:
     client = connect(tidegate)
     with pytest.raises(InferenceServerException, match="model 'm' is split over several Tritons") as refused:
         infer(client, np.ones((1, 3)), sequence_id=3, sequence_start=True)
@@ -320,12 +307,7 @@ def test_a_pool_that_loses_a_worker_goes_on_with_the_rest(
 
 
 def test_a_worker_that_was_lost_takes_part_again_at_another_address(
-    start_triton: Make,
-    start_tidegate: Make,
-    repositories: dict[str, Path],
-    connect: Make,
-    tmp_path: Path,
-    eventually: Make,
+    start_triton: Make, start_tidegate: Make, repositories: dict[str, Path], connect: Make, tmp_path: Path
 ) -> None:
     layout = deepcopy(LAYOUT)
     layout["models"][0]["pipelines"] = [{"partitions": ["m.0-3"], "batch": 4}]
@@ -347,11 +329,7 @@ def test_a_worker_that_was_lost_takes_part_again_at_another_address(
 
 
 def test_another_layout_is_taken_up_without_losing_a_request(
-    tritons: dict[str, EmbeddedTriton],
-    start_tidegate: Make,
-    connect: Make,
-    tmp_path: Path,
-    eventually: Make,
+    tritons: dict[str, EmbeddedTriton], start_tidegate: Make, connect: Make, tmp_path: Path
 ) -> None:
     config = write_config(tmp_path, tritons, LAYOUT)
     tidegate = start_tidegate([], config=config)

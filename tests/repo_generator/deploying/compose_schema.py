@@ -15,7 +15,7 @@ _DEVICE: dict[str, Any] = {
 }
 
 
-def _only(**properties: Any) -> dict[str, Any]:  # noqa: ANN401
+def _only(**properties: Any) -> dict[str, Any]:
     return {
         "type": "object",
         "additionalProperties": False,

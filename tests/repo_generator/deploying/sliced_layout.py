@@ -3,7 +3,7 @@
 from typing import Any
 
 
-def worker(name: str, gpu: int, *hosts: str, node: str = "a", **part: Any) -> dict[str, Any]:  # noqa: ANN401
+def worker(name: str, gpu: int, *hosts: str, node: str = "a", **part: Any) -> dict[str, Any]:
     device = {"node": node, "id": gpu, "product": "A100", "memory_mib": 40960}
     return {"name": name, "device": device, "hosts": hosts, "device_class": part.pop("kind"), "slice": part}
 

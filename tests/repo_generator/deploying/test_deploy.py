@@ -260,12 +260,7 @@ def test_a_layout_that_does_not_fit_the_blocks(run: Run, tmp_path: Path, layout:
     ],
 )
 def test_options_that_name_what_is_not_there(
-    run: Run,
-    blocks: Path,
-    tmp_path: Path,
-    options: list[str],
-    folder: str | None,
-    says: str,
+    run: Run, blocks: Path, tmp_path: Path, options: list[str], folder: str | None, says: str
 ) -> None:
     result = run(LAYOUT, *options, folder=folder or f"m={blocks}")
     assert result.exit_code == 1

@@ -109,7 +109,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
             subprocess.run([daemon, "stop"], env=variables, check=False, timeout=60)
 
 
-def said_by(command: list[str], environment: dict[str, str]) -> Any:  # noqa: ANN401
+def said_by(command: list[str], environment: dict[str, str]) -> Any:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

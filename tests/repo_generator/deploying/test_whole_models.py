@@ -38,7 +38,7 @@ def layout(*models: str, blocks: int = 1) -> dict[str, Any]:
     }
 
 
-def plus(save_onnx: SaveOnnx, name: str, value: float, **options: Any) -> Path:  # noqa: ANN401
+def plus(save_onnx: SaveOnnx, name: str, value: float, **options: Any) -> Path:
     """`y = x + value` over FP32 [batch, 4], with `value` among the weights."""
     x, y = (helper.make_tensor_value_info(tensor, TensorProto.FLOAT, ["n", 4]) for tensor in "xy")
     weights = [numpy_helper.from_array(np.full(4, value, np.float32), "w")]

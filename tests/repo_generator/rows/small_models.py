@@ -21,7 +21,7 @@ class Small:
     extra: str = ""
     functions: str = ""
 
-    def build(self) -> Any:  # noqa: ANN401
+    def build(self) -> Any:
         """The ModelProto."""
         header = f'<ir_version: 8, opset_import: ["" : {self.opset}{self.extra}]>'
         model = parser.parse_model(f"{header} g {self.signature} {{ {self.body} }} {self.functions}")

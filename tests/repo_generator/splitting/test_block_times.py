@@ -51,7 +51,7 @@ def test_what_cannot_be_measured(manifest: Manifest, tmp_path: Path, options: di
         measure_blocks(tmp_path / "blocks", manifest, options.pop("batches", [1]), device_class="cpu", **options)
 
 
-def table(manifest: Manifest, kind: str, rows: int, first: float) -> Any:  # noqa: ANN401
+def table(manifest: Manifest, kind: str, rows: int, first: float) -> Any:
     return new_profile(
         manifest, [BlockLatencies(device_class=kind, share=1, rows=[rows], latency_us=[[first], [2.0], [3.0]])]
     )

@@ -35,7 +35,7 @@ VECTOR = (
 
 
 @st.composite
-def models(draw: st.DrawFn) -> Any:  # noqa: ANN401
+def models(draw: st.DrawFn) -> Any:
     """A graph over [n, 4] tensors, each node on any tensors before it, with shape arithmetic and transposes between."""
     nodes: list[Any] = []
     weights = [numpy_helper.from_array(np.eye(WIDTH, dtype=np.float32)[::-1].copy(), "w")]
@@ -48,7 +48,7 @@ def models(draw: st.DrawFn) -> Any:  # noqa: ANN401
     inputs = ["x", "u"][: draw(st.integers(1, 2))]
     tensors = list(inputs)
 
-    def add(operator: str, read: list[str], name: str, **attributes: Any) -> str:  # noqa: ANN401
+    def add(operator: str, read: list[str], name: str, **attributes: Any) -> str:
         nodes.append(helper.make_node(operator, read, [name], **attributes))
         return name
 
@@ -99,7 +99,7 @@ def models(draw: st.DrawFn) -> Any:  # noqa: ANN401
     return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
 
 
-def run(model: Any, live: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
+def run(model: Any, live: dict[str, Any]) -> dict[str, Any]:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -109,7 +109,7 @@ def run(model: Any, live: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
 
 @settings(max_examples=examples(0.3), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(models(), st.data())
-def test_any_cuts_that_are_possible(tmp_path: Path, model: Any, data: st.DataObject) -> None:  # noqa: ANN401
+def test_any_cuts_that_are_possible(tmp_path: Path, model: Any, data: st.DataObject) -> None:
     onnx.checker.check_model(model)
     onnx.save(model, tmp_path / "model.onnx")
     cutter, inputs, source = open_model(tmp_path / "model.onnx", {})

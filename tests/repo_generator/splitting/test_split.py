@@ -32,7 +32,7 @@ def floats(*shape: int) -> NDArray[np.float32]:
 def split_and_compare(tmp_path: Path, run_all: RunAll) -> SplitAndCompare:
     """Split at tensors; run blocks and every joined partition on `feed`; compare with the whole."""
 
-    def check(path: Path, at: list[str], feed: Arrays, **options: Any) -> Manifest:  # noqa: ANN401
+    def check(path: Path, at: list[str], feed: Arrays, **options: Any) -> Manifest:
         manifest = split_model(path, tmp_path / "blocks", at=at, force=True, **options)
         whole = run_all([path], feed)
         outputs = [entry.name for entry in onnx.load(path, load_external_data=False).graph.output]
@@ -201,7 +201,7 @@ def branches(save_text: SaveText) -> Path:
     return path
 
 
-def info(name: str) -> Any:  # noqa: ANN401
+def info(name: str) -> Any:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 4])
 
 

@@ -142,7 +142,7 @@ class FakeTensorrt:
         def __init__(self, severity: int) -> None:
             assert severity == self.WARNING
 
-    def Builder(self, logger: Logger) -> Any:  # noqa: ANN401
+    def Builder(self, logger: Logger) -> Any:
         if not self.gpu:
             raise TypeError("pybind11::init(): factory function returned nullptr")
         assert isinstance(logger, FakeTensorrt.Logger)
@@ -150,7 +150,7 @@ class FakeTensorrt:
 
     OnnxParser = Parser
 
-    def Runtime(self, logger: Logger) -> Any:  # noqa: ANN401
+    def Runtime(self, logger: Logger) -> Any:
         assert isinstance(logger, FakeTensorrt.Logger)
         return _Runtime()
 

@@ -54,11 +54,11 @@ def build(capsys: pytest.CaptureFixture[str]) -> Build:
     return run
 
 
-def config_of(folder: Path) -> Any:  # noqa: ANN401
+def config_of(folder: Path) -> Any:
     return text_format.Parse((folder / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
 
 
-def tensorrt(model: Path, repository: Path, *shapes: tuple[int, ...], **options: Any) -> Path:  # noqa: ANN401
+def tensorrt(model: Path, repository: Path, *shapes: tuple[int, ...], **options: Any) -> Path:
     generated = generate_model(
         model,
         repository,

@@ -3,6 +3,7 @@
 import io
 from typing import Any
 
+from tests.core.sim.conftest import make_scenario
 from tidegate.host import Plugins
 from tidegate.observation import PolicyChanged, PolicyTuned, Recorder, read_log
 from tidegate.sim.replay import replay
@@ -24,7 +25,7 @@ STEP: dict[str, Any] = {
 FRONTRUN = {"deferral": "frontrun"}
 
 
-def tuned(scenario: Scenario, **options: Any) -> tuple[Any, list[Any], bytes]:  # noqa: ANN401
+def tuned(scenario: Scenario, **options: Any) -> tuple[Any, list[Any], bytes]:
     """The result, the events of the tuner, and the event log."""
     log = io.BytesIO()
     result = simulate(
@@ -35,7 +36,7 @@ def tuned(scenario: Scenario, **options: Any) -> tuple[Any, list[Any], bytes]:  
     return result, events, log.getvalue()
 
 
-def test_a_step_of_the_load_is_answered_within_30_s(make_scenario: Any) -> None:  # noqa: ANN401
+def test_a_step_of_the_load_is_answered_within_30_s() -> None:
     scenario = make_scenario(**STEP)
     result, events, log = tuned(scenario)
     (changed,) = [event for event in events if isinstance(event, PolicyChanged)]
@@ -48,7 +49,7 @@ def test_a_step_of_the_load_is_answered_within_30_s(make_scenario: Any) -> None:
     assert replay(header, entries, policy, policies=PLUGINS.make_policy).difference is None
 
 
-def test_workers_that_go_stop_it(make_scenario: Any) -> None:  # noqa: ANN401
+def test_workers_that_go_stop_it() -> None:
     lost = [
         {"at_s": at_s + (0.0 if number % 2 else 1.0), "lost" if number % 2 else "joined": 1}
         for at_s in range(12, 34, 2)

@@ -29,7 +29,7 @@ def start_live(
     # Nobody asks those that end for anything: each would take its two seconds.
     monkeypatch.setitem(cast("dict[str, Any]", EmbeddedTriton.__init__.__kwdefaults__), "grace_s", 0)
 
-    def start(first: Layout | Path, *, config: dict[str, Any] | None = None, **choice: Any) -> Live:  # noqa: ANN401
+    def start(first: Layout | Path, *, config: dict[str, Any] | None = None, **choice: Any) -> Live:
         folder = tmp_path / "deployment"
         section = {"controller": {**TOLD, "options": {"folder": str(tmp_path)}, **choice}}
         if isinstance(first, Path):

@@ -64,7 +64,7 @@ class TritonPythonModel:
 
 
 def layout(
-    *gpus: int, batch: int = 4, percent: int | None = None, slo_ms: float = 10_000, batch_ms: float = 5.0
+    *gpus: int, batch: int = 4, percent: int | None = None, slo_ms: float = 10000, batch_ms: float = 5.0
 ) -> Layout:
     """The model on these GPUs, a worker on each; all of it, or such a share."""
     return Layout(
@@ -83,7 +83,7 @@ def layout(
     )
 
 
-def write_deployment(folder: Path, first: Layout, **config: Any) -> Path:  # noqa: ANN401
+def write_deployment(folder: Path, first: Layout, **config: Any) -> Path:
     """What `tidegate up` starts. What the models look at is in the folder `signs`."""
     (folder / "signs").mkdir(parents=True)
     config_pbtxt = CONFIG % (folder / "signs", first.partitions[0].latency_ms["any"][0] / 1000)

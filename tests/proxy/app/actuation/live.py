@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tritonclient.grpc as triton_grpc
 
-from tests.conftest import wait_until
+from tests.conftest import eventually
 from tests.proxy.app.actuation.deployment import tell
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate.schemas import Layout
@@ -69,7 +69,7 @@ class Live:
 
     def wait_for(self, state: str, times: int = 1) -> None:
         """Until so many changes have reached a state, and nothing is left to do."""
-        wait_until(lambda: self.outcomes().get(state, 0) >= times, f"a change to be {state}: {self.outcomes()}")
+        eventually(lambda: self.outcomes().get(state, 0) >= times, f"a change to be {state}: {self.outcomes()}")
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Load:
     def goes_on(self, more: int = 20) -> None:
         """Wait until it has got so many more answers."""
         before = self.answered
-        wait_until(lambda: self.answered >= before + more, "answers")
+        eventually(lambda: self.answered >= before + more, "answers")
 
     def end(self) -> list[str]:
         """What went wrong."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import wait_until
+from tests.conftest import eventually
 from tests.proxy.app.actuation.deployment import layout
 from tests.proxy.app.actuation.live import Live, Load
 from tests.proxy.app.actuation.split import of_blocks, write_blocks
@@ -33,7 +33,7 @@ def test_a_worker_moves_and_no_request_is_lost(start_live: Start, start_load: St
     live.wait_for("done")
     load.goes_on()
     assert live.serving == ["gpu1", "gpu2"]
-    wait_until(lambda: live.running == ["gpu1", "gpu2"], "the old process to end")
+    eventually(lambda: live.running == ["gpu1", "gpu2"], "the old process to end")
     live.wants(layout(3, 4, batch=2))
     live.wait_for("done", 2)
     load.goes_on()
@@ -74,13 +74,13 @@ def test_a_shadow_that_is_never_ready_is_undone(start_live: Start, start_load: S
     load = start_load(live)
     live.sign("hold").touch()
     live.wants(layout(1, 2))
-    wait_until(lambda: "gpu2" in live.running, "the shadow")
+    eventually(lambda: "gpu2" in live.running, "the shadow")
     live.wants(None)
     live.wait_for("undone")
     assert reasons(live)[0] == "not up within 2 s: gpu2"
     load.goes_on()
     assert live.serving == ["gpu0", "gpu1"]
-    wait_until(lambda: live.running == ["gpu0", "gpu1"], "the shadow to end")
+    eventually(lambda: live.running == ["gpu0", "gpu1"], "the shadow to end")
     assert load.end() == []
 
 
@@ -89,7 +89,7 @@ def test_a_shadow_that_dies_while_it_loads_is_undone(start_live: Start) -> None:
     live = start_live(layout(0), cooldown_s=100)
     live.sign("hold").touch()
     live.wants(layout(1))
-    wait_until(lambda: "gpu1" in live.running, "the shadow")
+    eventually(lambda: "gpu1" in live.running, "the shadow")
     os.kill(live.pid("gpu1"), signal.SIGKILL)
     live.wait_for("undone")
     assert (live.serving, live.actuator.loop.change) == (["gpu0"], None)
@@ -100,7 +100,7 @@ def test_the_old_process_is_killed_meanwhile(start_live: Start, start_load: Star
     load = start_load(live)
     live.sign("hold").touch()
     live.wants(layout(1, 2))
-    wait_until(lambda: "gpu2" in live.running, "the shadow")
+    eventually(lambda: "gpu2" in live.running, "the shadow")
     os.kill(live.pid("gpu0"), signal.SIGKILL)
     load.goes_on()
     live.sign("hold").unlink()
@@ -115,13 +115,13 @@ def test_control_is_halted_at_once(start_live: Start, start_load: StartLoad) -> 
     load = start_load(live)
     live.sign("hold").touch()
     live.wants(layout(1))
-    wait_until(lambda: "gpu1" in live.running, "the shadow")
+    eventually(lambda: "gpu1" in live.running, "the shadow")
     config = live.proxy.serving.config
     assert config.controller is not None
     off = config.model_copy(update={"controller": config.controller.model_copy(update={"enabled": False})})
     live.proxy.run(live.proxy.serving.reconfigure(off))
     live.wait_for("undone")
-    wait_until(lambda: live.running == ["gpu0"], "the shadow to end")
+    eventually(lambda: live.running == ["gpu0"], "the shadow to end")
     asked = live.asked
     load.goes_on()
     assert (live.asked, live.serving) == (asked, ["gpu0"])
@@ -141,7 +141,7 @@ def test_control_is_halted_at_once(start_live: Start, start_load: StartLoad) -> 
 )
 def test_a_controller_that_does_not_answer_costs_nothing(start_live: Start, sign: str, reason: str) -> None:
     live = start_live(layout(0), answer_timeout_s=1)
-    wait_until((live.told / "asked").exists, "the controller")
+    eventually((live.told / "asked").exists, "the controller")
     (live.told / sign).touch()
     live.wait_for("refused")
     assert reasons(live)[0] == reason
@@ -160,7 +160,7 @@ def test_what_does_not_run_is_not_warm(start_live: Start) -> None:
     (why,) = reasons(live)
     assert "model 'm' at 127.0.0.1:" in why
     assert "does not run one row of zeros: " in why
-    wait_until(lambda: live.running == ["gpu0"], "the shadow to end")
+    eventually(lambda: live.running == ["gpu0"], "the shadow to end")
 
 
 @pytest.mark.slow
@@ -179,11 +179,11 @@ def test_one_that_ends_once_it_was_warm_undoes_the_change(start_live: Start) -> 
     live = start_live(layout(0), cooldown_s=100)
     live.sign("hold-gpu2").touch()
     live.wants(layout(1, 2))
-    wait_until(lambda: live.actuator.report()["workers"].get("gpu1") == "warm", "the one that is not held")
+    eventually(lambda: live.actuator.report()["workers"].get("gpu1") == "warm", "the one that is not held")
     os.kill(live.pid("gpu1"), signal.SIGKILL)
     live.wait_for("undone")
     assert reasons(live) == ["worker 'gpu1' did not come up: its Triton ended once it was warm"]
-    wait_until(lambda: live.running == ["gpu0"], "both shadows to end")
+    eventually(lambda: live.running == ["gpu0"], "both shadows to end")
     assert live.serving == ["gpu0"]
 
 
@@ -209,7 +209,7 @@ def test_who_is_asked_to_stop_undoes_what_is_under_way(start_live: Start) -> Non
     live = start_live(layout(0))
     live.sign("hold").touch()
     live.wants(layout(1))
-    wait_until(lambda: "gpu1" in live.running, "the shadow")
+    eventually(lambda: "gpu1" in live.running, "the shadow")
     started = [worker.pid for worker in live.tritons.workers]
     live.proxy.stop()
     assert live.proxy.serving.driver.observability.metrics.snapshot().changes == {"starting": 1, "undone": 1}
@@ -238,7 +238,7 @@ def test_what_does_not_drain_on_time_is_tried_elsewhere(start_live: Start, start
     live.wait_for("done")
     load.goes_on()
     assert live.serving == ["gpu1"]
-    wait_until(lambda: live.running == ["gpu1"], "the old process to end")
+    eventually(lambda: live.running == ["gpu1"], "the old process to end")
     assert load.end() == []
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.command_line import invoke
-from tests.conftest import wait_until
+from tests.conftest import eventually
 from tests.proxy.app.actuation.deployment import layout, write_deployment
 from tests.proxy.app.actuation.live import Load
 from tidegate.observation import ChangeProgressed, TopologyChanged, read_log
@@ -58,18 +58,18 @@ def test_symphonys_advice_joins_workers_and_releases_them(up: Up, tmp_path: Path
     write_document(folder / "every.json", every)
     state = up(folder)
     load = Load(state["grpc"])  # four clients, of which one worker can serve two in time
-    wait_until(lambda: set(workers(folder)) == {"gpu0", "gpu1"}, "a worker to join")
-    wait_until(lambda: "tidegate_layout_gpus 2.0" in page(state, "metrics"), "the metrics to say so")
+    eventually(lambda: set(workers(folder)) == {"gpu0", "gpu1"}, "a worker to join")
+    eventually(lambda: "tidegate_layout_gpus 2.0" in page(state, "metrics"), "the metrics to say so")
     load.end()
     quiet = Load(state["grpc"], clients=1, cooldown_s=0.3)
-    wait_until(lambda: len(workers(folder)) == 1, "a worker to be released")
+    eventually(lambda: len(workers(folder)) == 1, "a worker to be released")
     assert [words for words in quiet.end() if "expired" not in words] == []  # who is late is dropped, on a busy machine
     told = json.loads(page(state, "layout"))
     assert (told["control"]["enabled"], len(told["layout"]["workers"]), len(told["workers"])) == (True, 1, 1)
     assert {"starting", "switched", "done"} <= {each["state"] for each in told["control"]["told"]}
     assert 'tidegate_layout_changes_total{state="undone"} 0.0' in page(state, "metrics")
     os.kill(state["pid"], signal.SIGTERM)
-    wait_until(lambda: not is_there(state["pid"]), "the deployment to end")
+    eventually(lambda: not is_there(state["pid"]), "the deployment to end")
     assert not (folder / "run" / "state.json").exists()
     assert list((folder / "run" / "workers").iterdir()) == []
     events = [entry.event for entry in read_log(record.read_bytes().splitlines())[1]]
@@ -101,12 +101,12 @@ def test_nothing_is_left_of_a_change_when_all_is_killed(up: Up, tmp_path: Path) 
     state = up(folder)
     (folder / "signs" / "hold").touch()
     load = Load(state["grpc"])
-    wait_until(lambda: set(workers(folder)) == {"gpu0", "gpu1"}, "a shadow to start")
+    eventually(lambda: set(workers(folder)) == {"gpu0", "gpu1"}, "a shadow to start")
     started = workers(folder)
     assert all(map(is_there, started.values()))
     os.kill(state["pid"], signal.SIGKILL)
     load.end()
-    wait_until(lambda: not any(map(is_there, started.values())), "the Tritons to end")
+    eventually(lambda: not any(map(is_there, started.values())), "the Tritons to end")
 
 
 @pytest.mark.parametrize(

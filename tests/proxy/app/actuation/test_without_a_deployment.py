@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import wait_until
+from tests.conftest import eventually
 from tests.proxy.app.actuation.deployment import TOLD, Plugin, layout, tell, write_deployment
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate.host import PluginError, Plugins
@@ -24,7 +24,7 @@ def plugins() -> Plugins:
     return found
 
 
-def config(folder: Path, **choice: Any) -> ServeConfig:  # noqa: ANN401
+def config(folder: Path, **choice: Any) -> ServeConfig:
     write_deployment(folder, layout(0), controller={**TOLD, **choice})
     return read_config(folder / PROXY_FILE)
 
@@ -54,7 +54,7 @@ def test_in_a_dry_run_it_says_what_it_would_do(
     at_the_end(proxy.stop)
     actuator = proxy.serving.actuator
     assert actuator is not None
-    wait_until(lambda: bool(actuator.report()["told"]), "a proposal")
+    eventually(lambda: bool(actuator.report()["told"]), "a proposal")
     told = actuator.report()["told"][0]
     assert (told["state"], told["starts"], told["stops"]) == ("proposed", ("gpu1",), ("gpu0",))
     assert [worker.name for worker in proxy.serving.catalog.workers] == ["gpu0"]

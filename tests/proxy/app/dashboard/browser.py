@@ -46,13 +46,13 @@ class Tab:
             await self.send(f"{domain}.enable")
         await self.send("Page.navigate", url=address)
 
-    async def value(self, expression: str) -> Any:  # noqa: ANN401 - whatever it is
+    async def value(self, expression: str) -> Any:
         """What an expression of the page's script gives."""
         answer = await self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, f"{expression}: {answer}"
         return answer["result"].get("value")
 
-    async def until(self, expression: str, within_s: float = 20.0) -> Any:  # noqa: ANN401 - whatever it is
+    async def until(self, expression: str, within_s: float = 20.0) -> Any:
         """The value of an expression, as soon as it is true."""
         give_up = asyncio.get_running_loop().time() + within_s
         while not (value := await self.value(expression)):

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import PATIENCE_S
+from tests.proxy.fixtures.calls import request_of
 from tidegate_proxy.app import metrics_page
 from tidegate_proxy.app.dashboard import viewers
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -60,7 +61,7 @@ def looking(address: str, **headers: str) -> Iterator[Callable[[], dict[str, Any
 
 
 def test_what_it_tells_and_that_it_looks_only_while_somebody_does(
-    serve_here: Make, triton: EmbeddedTriton, call: Make, request_of: Make
+    serve_here: Make, triton: EmbeddedTriton, call: Make
 ) -> None:
     proxy = serve_here([triton], policy="symphony", listen=LOCAL)
     address = proxy.serving.metrics_address
@@ -113,7 +114,7 @@ def serve(serve_here: Make, start_fake: Make) -> Make:
 
 
 def test_its_history_is_there_when_it_opens_again(
-    serve_here: Make, triton: EmbeddedTriton, call: Make, request_of: Make, monkeypatch: pytest.MonkeyPatch
+    serve_here: Make, triton: EmbeddedTriton, call: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics_page, "STEP_S", 0.02)
     proxy = serve_here([triton], policy="symphony", listen=LOCAL)

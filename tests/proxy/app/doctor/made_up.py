@@ -23,7 +23,7 @@ def config_of(name: str, text: str = "max_batch_size: 8 dynamic_batching {}") ->
     return text_format.Parse(f'name: "{name}" {backend} {tensors} {text}', model_config_pb2.ModelConfig())
 
 
-def facts_of(*configs: model_config_pb2.ModelConfig, slo_ms: float | None = None, **fields: Any) -> DoctorFacts:  # noqa: ANN401
+def facts_of(*configs: model_config_pb2.ModelConfig, slo_ms: float | None = None, **fields: Any) -> DoctorFacts:
     """What is known where one Triton has these models; `slo_ms` is that of every one that is scheduled."""
     config = ServeConfig.model_validate({"tritons": [{"grpc": "t:1"}], **fields.pop("config", {})}, strict=False)
     services = {}
@@ -49,5 +49,5 @@ def profiles_of(model: str, *, median_ms: float, p95_ms: float, shape: str = "")
     return ProfileFile(profiles=[ModelProfile(model=model, shape=shape, alpha_ms=0, beta_ms=1, points=points)])
 
 
-def said(findings: Any) -> list[tuple[str, str]]:  # noqa: ANN401 - whatever can be walked through
+def said(findings: Any) -> list[tuple[str, str]]:
     return [(finding.severity, finding.rule) for finding in findings]

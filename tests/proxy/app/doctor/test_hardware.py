@@ -19,11 +19,7 @@ CPU = Hardware(cpu="AMD EPYC 9554", cores=16)
 
 
 def _on_this_machine(
-    there: Hardware | None,
-    here: Hardware | None,
-    kind: str,
-    grpc: str = "localhost:1",
-    **fields: Any,  # noqa: ANN401 - as a file has them
+    there: Hardware | None, here: Hardware | None, kind: str, grpc: str = "localhost:1", **fields: Any
 ) -> DoctorFacts:
     """One Triton with one model on instances of this kind, whose profile was measured there."""
     (profile,) = profiles_of("m", median_ms=1, p95_ms=1).profiles

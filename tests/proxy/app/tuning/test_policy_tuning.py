@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.proxy.fixtures.calls import request_of
 from tests.proxy.fixtures.fake_answers import echo
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate.api import NS_PER_MS, Model, Profile, Request, Setup, Worker
@@ -75,7 +76,7 @@ def tuned(serve_here: Make, start_fake: Make) -> ProxyHere:
 
 
 @pytest.fixture
-def send_until(tuned: ProxyHere, call: Make, request_of: Make) -> Make:
+def send_until(tuned: ProxyHere, call: Make) -> Make:
     """`send_until(condition)`: requests come until it holds."""
     request = request_of("echo", {"X": np.zeros((1, 1), np.float32)})
 

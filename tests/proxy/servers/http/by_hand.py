@@ -16,7 +16,7 @@ ECHO = ModelSignature("echo", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"})
 NOT_FOUND = b'HTTP/1.1 404 Not Found\r\nContent-Length: 21\r\nContent-Type: text/plain\r\n\r\n{"error":"Not Found"}'
 
 
-def connect(server: Any) -> socket.socket:  # noqa: ANN401 - whatever has an http_address
+def connect(server: Any) -> socket.socket:
     """A connection to a server."""
     host, _, port = server.http_address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=60)
@@ -31,7 +31,7 @@ def read_all(connection: socket.socket) -> bytes:
     return received
 
 
-def exchange(server: Any, *requests: bytes) -> bytes:  # noqa: ANN401
+def exchange(server: Any, *requests: bytes) -> bytes:
     """Everything that comes back on one connection, which the last request closes."""
     with connect(server) as connection:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):

@@ -139,7 +139,7 @@ def signatures(triton: EmbeddedTriton) -> dict[str, ModelSignature]:
     """Of the models that are scheduled."""
     with grpc.insecure_channel(triton.grpc_address) as channel:
 
-        def ask(method: str, message: Any) -> bytes:  # noqa: ANN401 - protobuf messages share no type
+        def ask(method: str, message: Any) -> bytes:
             return bytes(channel.unary_unary(SERVICE + method)(message.SerializeToString(), timeout=60))
 
         index = service_pb2.RepositoryIndexResponse.FromString(
@@ -265,7 +265,7 @@ class RunningFrontend:
         await self._server.stop()
         await self._frontend.__aexit__(None, None, None)
 
-    def run(self, coroutine: Awaitable[Any]) -> Any:  # noqa: ANN401 - whatever it gives
+    def run(self, coroutine: Awaitable[Any]) -> Any:
         """Run a coroutine in the http_server's loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(120)  # type: ignore[arg-type]
 
@@ -289,7 +289,7 @@ def start_http_server() -> Iterator[Callable[..., RunningFrontend]]:
     """`start_http_server([url, ...], scheduling, scheduled, overrides=..., limits=...)`: ends with the session."""
     http_servers: list[RunningFrontend] = []
 
-    def start(*arguments: Any, **options: Any) -> RunningFrontend:  # noqa: ANN401
+    def start(*arguments: Any, **options: Any) -> RunningFrontend:
         http_servers.append(RunningFrontend(*arguments, **options))
         return http_servers[-1]
 
@@ -328,7 +328,7 @@ class Response:
         return dict(self.headers).get(name)
 
 
-def ask(
+def fetch(
     address: str, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
 ) -> Response:
     """One request on a connection of its own."""
@@ -342,12 +342,6 @@ def ask(
         )
     finally:
         connection.close()
-
-
-@pytest.fixture(scope="session")
-def fetch() -> Callable[..., Response]:
-    """`fetch(address, "POST", path, body, {header: value})`."""
-    return ask
 
 
 @pytest.fixture
@@ -365,9 +359,9 @@ def alike(triton: EmbeddedTriton, http_server: RunningFrontend, scheduling: Over
         *,
         scheduled: bool = False,
     ) -> Response:
-        direct = ask(triton.http_address, method, path, body, headers)
+        direct = fetch(triton.http_address, method, path, body, headers)
         before = len(scheduling.messages)
-        through = ask(http_server.http_address, method, path, body, headers)
+        through = fetch(http_server.http_address, method, path, body, headers)
         assert through == direct, f"{method} {path}"
         assert len(scheduling.messages) - before == scheduled
         return direct
@@ -375,12 +369,6 @@ def alike(triton: EmbeddedTriton, http_server: RunningFrontend, scheduling: Over
     return compare
 
 
-def document(tensor: Mapping[str, Any], **more: Any) -> bytes:  # noqa: ANN401
+def request_body(tensor: Mapping[str, Any], **more: Any) -> bytes:
     """An inference request with one input; what is not said is as the model `echo` has it."""
     return json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 1], **tensor}], **more}).encode()
-
-
-@pytest.fixture(scope="session")
-def request_body() -> Callable[..., bytes]:
-    """`request_body({"data": [1]}, id="mine")`."""
-    return document

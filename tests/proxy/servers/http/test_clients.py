@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import tritonclient.http as triton_http
 import tritonclient.http.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
+from tests.proxy.servers.http.conftest import request_body
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 ARRAYS: dict[str, "np.ndarray[Any, Any]"] = {
@@ -25,7 +25,7 @@ ARRAYS: dict[str, "np.ndarray[Any, Any]"] = {
 WAYS = [(True, True), (True, False), (False, True), (False, False)]
 
 
-def _inputs(module: Any, kinds: list[str], binary: bool) -> list[Any]:  # noqa: ANN401
+def _inputs(module: Any, kinds: list[str], binary: bool) -> list[Any]:
     inputs = []
     for kind in kinds:
         array = ARRAYS[kind]
@@ -34,11 +34,11 @@ def _inputs(module: Any, kinds: list[str], binary: bool) -> list[Any]:  # noqa: 
     return inputs
 
 
-def _outputs(module: Any, kinds: list[str], binary: bool) -> list[Any]:  # noqa: ANN401
+def _outputs(module: Any, kinds: list[str], binary: bool) -> list[Any]:
     return [module.InferRequestedOutput(f"Y_{kind}", binary_data=binary or kind == "FP16") for kind in kinds]
 
 
-def _seen(result: Any, kinds: list[str]) -> tuple[Any, list[Any]]:  # noqa: ANN401
+def _seen(result: Any, kinds: list[str]) -> tuple[Any, list[Any]]:
     return result.get_response(), [result.as_numpy(f"Y_{kind}").tolist() for kind in kinds]
 
 
@@ -46,8 +46,8 @@ def _seen(result: Any, kinds: list[str]) -> tuple[Any, list[Any]]:  # noqa: ANN4
 @pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
 def test_tritonclient(
     triton: EmbeddedTriton,
-    http_server: Any,  # noqa: ANN401
-    scheduling: Any,  # noqa: ANN401
+    http_server: Any,
+    scheduling: Any,
     binary_input: bool,
     binary_output: bool,
     compression: str | None,
@@ -74,7 +74,7 @@ def test_tritonclient(
     assert len(scheduling.messages) == before + 1
 
 
-def test_tritonclients_other_calls(triton: EmbeddedTriton, http_server: Any) -> None:  # noqa: ANN401
+def test_tritonclients_other_calls(triton: EmbeddedTriton, http_server: Any) -> None:
     seen: list[list[Any]] = []
     for server in (triton, http_server):
         with triton_http.InferenceServerClient(server.http_address) as client:
@@ -93,7 +93,7 @@ def test_tritonclients_other_calls(triton: EmbeddedTriton, http_server: Any) -> 
     assert seen[0] == seen[1]
 
 
-def test_tritonclient_many_at_once(http_server: Any) -> None:  # noqa: ANN401
+def test_tritonclient_many_at_once(http_server: Any) -> None:
     with triton_http.InferenceServerClient(http_server.http_address, concurrency=8) as client:
         pending = [
             client.async_infer("all", _inputs(triton_http, ["FP32"], True), request_id=str(number))
@@ -103,15 +103,10 @@ def test_tritonclient_many_at_once(http_server: Any) -> None:  # noqa: ANN401
 
 
 @pytest.mark.parametrize(("binary_input", "binary_output"), WAYS)
-def test_the_asyncio_client(
-    triton: EmbeddedTriton,
-    http_server: Any,  # noqa: ANN401
-    binary_input: bool,
-    binary_output: bool,
-) -> None:
+def test_the_asyncio_client(triton: EmbeddedTriton, http_server: Any, binary_input: bool, binary_output: bool) -> None:
     kinds = ["FP32", "FP16", "INT64", "BOOL"]
 
-    async def infer(server: Any) -> tuple[Any, list[Any]]:  # noqa: ANN401
+    async def infer(server: Any) -> tuple[Any, list[Any]]:
         async with triton_aio.InferenceServerClient(server.http_address) as client:
             result = await client.infer(
                 "all",
@@ -125,17 +120,12 @@ def test_the_asyncio_client(
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
-def test_curl(
-    triton: EmbeddedTriton,
-    http_server: Any,  # noqa: ANN401
-    tmp_path: Path,
-    request_body: Callable[..., bytes],
-) -> None:
+def test_curl(triton: EmbeddedTriton, http_server: Any, tmp_path: Path) -> None:
     large = tmp_path / "large.json"  # large enough for curl to wait for the go-ahead
     large.write_bytes(request_body({"data": [0.25] * 300_000, "shape": [1, 300_000]}))
     small = request_body({"data": [1]}).decode()
 
-    def curl(server: Any, *arguments: str) -> tuple[str, str]:  # noqa: ANN401
+    def curl(server: Any, *arguments: str) -> tuple[str, str]:
         path, *options = arguments
         command = ["curl", "-sS", "--http2", "-w", "%{stderr}%{http_code} %{content_type}", *options]
         run = subprocess.run(

@@ -23,10 +23,7 @@ GET = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
     ids=["alone", "one behind it", "one later", "a part of one behind it", "three later"],
 )
 def test_a_client_that_leaves_cancels_its_inference(
-    start_http_server: Callable[..., Any],
-    caplog: Any,  # noqa: ANN401
-    at_once: bytes,
-    later: list[bytes],
+    start_http_server: Callable[..., Any], caplog: Any, at_once: bytes, later: list[bytes]
 ) -> None:
     """Whatever it sent behind the inference: nothing of that has begun."""
     scheduling = Never()
@@ -44,9 +41,7 @@ def test_a_client_that_leaves_cancels_its_inference(
 
 
 def test_a_client_that_leaves_ends_the_call_to_triton(
-    start_http_server: Callable[..., Any],
-    start_upstream: Callable[[bytes], Upstream],
-    caplog: Any,  # noqa: ANN401
+    start_http_server: Callable[..., Any], start_upstream: Callable[[bytes], Upstream], caplog: Any
 ) -> None:
     upstream = start_upstream(b"")
     http_server = start_http_server([upstream.http_url], None, {}.get)
@@ -72,7 +67,7 @@ def test_a_client_that_leaves_ends_the_call_to_triton(
         ),
     ],
 )
-def test_a_client_that_shuts_down_its_side_is_answered(http_server: Any, request_: bytes) -> None:  # noqa: ANN401
+def test_a_client_that_shuts_down_its_side_is_answered(http_server: Any, request_: bytes) -> None:
     """As `printf ... | nc` does. The connection ends behind the answer."""
     with connect(http_server) as connection:
         connection.sendall(request_)
@@ -82,9 +77,7 @@ def test_a_client_that_shuts_down_its_side_is_answered(http_server: Any, request
 
 
 def test_a_client_that_shuts_down_its_side_is_awaited_for_as_long_as_it_takes(
-    http_server: Any,  # noqa: ANN401
-    held_back: Path,
-    eventually: Callable[..., None],
+    http_server: Any, held_back: Path
 ) -> None:
     """The bytes that find out whether it is there are a part of the answer, before its head and between its chunks."""
     held_back.unlink(missing_ok=True)
@@ -105,7 +98,7 @@ def test_a_client_that_shuts_down_its_side_is_awaited_for_as_long_as_it_takes(
     assert all(int(size, 16) for size in re.findall(rb"(?m)^([0-9a-f]+)\r\ndata", chunks))
 
 
-def test_half_a_request_is_not_awaited(http_server: Any) -> None:  # noqa: ANN401
+def test_half_a_request_is_not_awaited(http_server: Any) -> None:
     with connect(http_server) as connection:
         connection.sendall(post(f"Content-Length: {len(PLAIN)}")[:-1])
         connection.shutdown(socket.SHUT_WR)
@@ -157,10 +150,7 @@ def test_an_answer_that_breaks_off_is_not_made_whole(
     assert b"content-length: 10" in received
 
 
-def test_events_are_not_held_back(
-    http_server: Any,  # noqa: ANN401
-    held_back: Path,
-) -> None:
+def test_events_are_not_held_back(http_server: Any, held_back: Path) -> None:
     held_back.unlink(missing_ok=True)
     body = b'{"X":"hello"}'
     with connect(http_server) as connection:
@@ -177,7 +167,7 @@ def test_events_are_not_held_back(
 
 
 @pytest.mark.parametrize("size", [10, 3 << 20], ids=["small", "large"])
-def test_chunked_bodies_arrive_whole(triton: EmbeddedTriton, http_server: Any, size: int) -> None:  # noqa: ANN401
+def test_chunked_bodies_arrive_whole(triton: EmbeddedTriton, http_server: Any, size: int) -> None:
     padded = PLAIN[:-1] + b" " * size + b"}"
     chunks = b"".join(
         b"%x\r\n%b\r\n" % (len(piece), piece)
@@ -192,13 +182,13 @@ def test_chunked_bodies_arrive_whole(triton: EmbeddedTriton, http_server: Any, s
         assert through.startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-def test_blanks_around_a_length_are_no_part_of_it(http_server: Any) -> None:  # noqa: ANN401
+def test_blanks_around_a_length_are_no_part_of_it(http_server: Any) -> None:
     for path in ("/v2/models/echo/infer", "/v2/models/nope/infer"):
         received = exchange(http_server, post(f"Content-Length:  {len(PLAIN)} \t", path=path))
         assert received.startswith(b"HTTP/1.1 200" if "echo" in path else b"HTTP/1.1 404")
 
 
-def test_clients_that_wait_for_the_go_ahead(http_server: Any) -> None:  # noqa: ANN401
+def test_clients_that_wait_for_the_go_ahead(http_server: Any) -> None:
     for path in ("/v2/models/echo/infer", "/v2/models/nope/infer"):
         with connect(http_server) as connection:
             connection.sendall(post("Expect: 100-continue", f"Content-Length: {len(PLAIN)}", body=b"", path=path))
@@ -208,9 +198,7 @@ def test_clients_that_wait_for_the_go_ahead(http_server: Any) -> None:  # noqa: 
 
 
 def test_clients_of_the_version_before_may_keep_their_connections(
-    triton: EmbeddedTriton,
-    http_server: Any,  # noqa: ANN401
-    held_back: Path,
+    triton: EmbeddedTriton, http_server: Any, held_back: Path
 ) -> None:
     """As ApacheBench and nginx ask. They are answered in their version, as by Triton."""
     held_back.touch()
@@ -227,7 +215,7 @@ def test_clients_of_the_version_before_may_keep_their_connections(
         assert through.rpartition(b"\r\n\r\n")[2] == direct.rpartition(b"\r\n\r\n")[2]
 
 
-def test_connections_serve_one_request_after_the_other(http_server: Any) -> None:  # noqa: ANN401
+def test_connections_serve_one_request_after_the_other(http_server: Any) -> None:
     lengthy = f"Content-Length: {len(PLAIN)}"
     received = exchange(
         http_server,
@@ -239,7 +227,7 @@ def test_connections_serve_one_request_after_the_other(http_server: Any) -> None
     assert re.findall(rb"HTTP/1.1 (\d+)", received) == [b"200", b"404", b"405", b"200"]
 
 
-def test_clients_that_offer_http_2_go_on_as_they_came(http_server: Any) -> None:  # noqa: ANN401
+def test_clients_that_offer_http_2_go_on_as_they_came(http_server: Any) -> None:
     offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AA")
     with connect(http_server) as connection:
         for _ in range(2):
@@ -263,7 +251,7 @@ REPEATED = {
 
 @pytest.mark.parametrize("model", ["echo", "flat"], ids=["scheduled", "forwarded"])
 @pytest.mark.parametrize("request_", REPEATED.values(), ids=REPEATED)
-def test_equal_lengths_are_one(triton: EmbeddedTriton, http_server: Any, request_: bytes, model: str) -> None:  # noqa: ANN401
+def test_equal_lengths_are_one(triton: EmbeddedTriton, http_server: Any, request_: bytes, model: str) -> None:
     if model == "flat":
         request_ = request_.replace(b"echo", b"flat").replace(b"[1,1]", b"[ 1 ]")
     received = exchange(http_server, request_)
@@ -271,7 +259,7 @@ def test_equal_lengths_are_one(triton: EmbeddedTriton, http_server: Any, request
     assert received.rpartition(b"\r\n\r\n")[2] == exchange(triton, request_).rpartition(b"\r\n\r\n")[2]
 
 
-def test_equal_lengths_are_one_however_the_head_comes(http_server: Any) -> None:  # noqa: ANN401
+def test_equal_lengths_are_one_however_the_head_comes(http_server: Any) -> None:
     """Line by line, as small clients write, on one connection after the other request."""
     with connect(http_server) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -318,13 +306,13 @@ TWO_WAYS = {
 
 
 @pytest.mark.parametrize("request_", TWO_WAYS.values(), ids=TWO_WAYS)
-def test_what_can_be_read_in_two_ways_is_not_read(http_server: Any, request_: bytes) -> None:  # noqa: ANN401
+def test_what_can_be_read_in_two_ways_is_not_read(http_server: Any, request_: bytes) -> None:
     assert exchange(http_server, request_) == b""
 
 
 @pytest.mark.parametrize("model", ["echo", "flat"], ids=["scheduled", "forwarded"])
 @pytest.mark.parametrize("request_", [*TWO_WAYS.values(), REPEATED["twice"]], ids=[*TWO_WAYS, "two equal lengths"])
-def test_a_request_that_is_not_read_costs_no_earlier_answer(http_server: Any, request_: bytes, model: str) -> None:  # noqa: ANN401
+def test_a_request_that_is_not_read_costs_no_earlier_answer(http_server: Any, request_: bytes, model: str) -> None:
     """And becomes no part of the earlier request."""
     body = PLAIN.replace(b"[1,1]", b"[ 1 ]") if model == "flat" else PLAIN
     first = post(LENGTH, body=body, path=f"/v2/models/{model}/infer", close=False)
@@ -336,10 +324,7 @@ def test_a_request_that_is_not_read_costs_no_earlier_answer(http_server: Any, re
 @pytest.mark.parametrize("chunked_first", [True, False])
 @pytest.mark.parametrize("model", ["echo", "flat"], ids=["scheduled", "forwarded"])
 def test_with_both_lengths_the_chunks_count_and_nothing_follows(
-    triton: EmbeddedTriton,
-    http_server: Any,  # noqa: ANN401
-    chunked_first: bool,
-    model: str,
+    triton: EmbeddedTriton, http_server: Any, chunked_first: bool, model: str
 ) -> None:
     body = PLAIN.replace(b"[1,1]", b"[1]") if model == "flat" else PLAIN
     chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
@@ -403,20 +388,20 @@ LIMITS = HttpLimits(body_bytes=1000, head_bytes=10_000)
 
 
 @pytest.fixture(scope="session")
-def narrow(triton: EmbeddedTriton, start_http_server: Callable[..., Any]) -> Any:  # noqa: ANN401
+def narrow(triton: EmbeddedTriton, start_http_server: Callable[..., Any]) -> Any:
     """A http_server with narrow limits."""
     return start_http_server([f"http://{triton.http_address}"], Never(), {"echo": ECHO}.get, limits=LIMITS)
 
 
 @pytest.mark.parametrize("path", ["/v2/models/echo/infer", "/v2/models/nope/infer"])
-def test_announced_bodies_beyond_the_limit_are_not_awaited(narrow: Any, path: str) -> None:  # noqa: ANN401
+def test_announced_bodies_beyond_the_limit_are_not_awaited(narrow: Any, path: str) -> None:
     received = exchange(narrow, post("Content-Length: 1001", body=b"", path=path, close=False))
     assert received.startswith(b"HTTP/1.1 413 ")
     assert received.endswith(b'{"error":"the request\'s body exceeds the maximum of 1000 bytes"}')
 
 
 @pytest.mark.parametrize("path", ["/v2/models/echo/infer", "/v2/models/nope/infer"])
-def test_chunked_bodies_end_at_the_limit(narrow: Any, path: str) -> None:  # noqa: ANN401
+def test_chunked_bodies_end_at_the_limit(narrow: Any, path: str) -> None:
     chunk = b"64\r\n" + bytes(100) + b"\r\n"
     assert exchange(narrow, post("Transfer-Encoding: chunked", body=11 * chunk, path=path, close=False)).startswith(
         b"HTTP/1.1 413 "
@@ -434,14 +419,14 @@ def test_large_forwarded_bodies_end_at_the_limit(
     assert upstream.left.wait(120)
 
 
-def test_what_unpacks_beyond_the_limit_is_not_unpacked(narrow: Any) -> None:  # noqa: ANN401
+def test_what_unpacks_beyond_the_limit_is_not_unpacked(narrow: Any) -> None:
     packed = gzip.compress(bytes(100_000))
     assert len(packed) < 1000
     received = exchange(narrow, post("Content-Encoding: gzip", f"Content-Length: {len(packed)}", body=packed))
     assert received.startswith(b"HTTP/1.1 413 ")
 
 
-def test_endless_heads_are_cut_off(narrow: Any, http_server: Any) -> None:  # noqa: ANN401
+def test_endless_heads_are_cut_off(narrow: Any, http_server: Any) -> None:
     head = b"GET /v2/health/live HTTP/1.1\r\nConnection: close\r\n"
     assert exchange(narrow, head + b"X: " + b"x" * 50_000) == b""
     many = head + b"X: 0123456789\r\n" * 5_000
@@ -475,7 +460,7 @@ def test_large_requests_that_are_not_schedulable_arrive_whole(
             assert not upstream.left.wait(0.01)
 
 
-def test_pipelined_inferences_are_answered_in_order(http_server: Any) -> None:  # noqa: ANN401
+def test_pipelined_inferences_are_answered_in_order(http_server: Any) -> None:
     requests = []
     for number in range(5):
         body = b'{"id":"%d",' % number + PLAIN[1:]

@@ -2,13 +2,14 @@
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.proxy.servers.http.conftest import fetch
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 VALID: dict[str, Any] = {
@@ -50,7 +51,7 @@ ODD = st.sampled_from(
 )
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:  # noqa: ANN401
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     keys = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
     for key in keys:
         yield (*path, key)
@@ -58,7 +59,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 @st.composite
-def documents(draw: st.DrawFn) -> Any:  # noqa: ANN401
+def documents(draw: st.DrawFn) -> Any:
     """The valid request, changed in up to two places."""
     document = copy.deepcopy(VALID)
     for _ in range(draw(st.integers(0, 2))):
@@ -80,14 +81,7 @@ def documents(draw: st.DrawFn) -> Any:  # noqa: ANN401
 @given(
     document=documents(), tail=st.sampled_from([b"\x01\x02"] * 8 + [b"", b"\x01", b"\x01\x02\x03"]), plain=st.booleans()
 )
-def test_odd_requests(
-    triton: EmbeddedTriton,
-    http_server: Any,  # noqa: ANN401
-    fetch: Callable[..., Any],
-    document: Any,  # noqa: ANN401
-    tail: bytes,
-    plain: bool,
-) -> None:
+def test_odd_requests(triton: EmbeddedTriton, http_server: Any, document: Any, tail: bytes, plain: bool) -> None:
     head = json.dumps(document, ensure_ascii=plain).encode()
     asked = ("POST", "/v2/models/all/infer", head + tail, {"Inference-Header-Content-Length": str(len(head))})
     assert fetch(http_server.http_address, *asked) == fetch(triton.http_address, *asked)

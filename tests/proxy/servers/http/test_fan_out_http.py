@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.proxy.servers.http.conftest import fetch
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Fetch = Callable[..., Any]
@@ -28,12 +29,12 @@ def second(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest
 
 
 @pytest.fixture
-def both(triton: EmbeddedTriton, second: EmbeddedTriton, start_http_server: Callable[..., Any]) -> Any:  # noqa: ANN401
+def both(triton: EmbeddedTriton, second: EmbeddedTriton, start_http_server: Callable[..., Any]) -> Any:
     """A http_server before both."""
     return start_http_server([f"http://{triton.http_address}", f"http://{second.http_address}"], None, {}.get)
 
 
-def test_one_that_is_ready_suffices(both: Any, fetch: Fetch, triton: EmbeddedTriton) -> None:  # noqa: ANN401
+def test_one_that_is_ready_suffices(both: Any, triton: EmbeddedTriton) -> None:
     for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/own/ready", "/v2/models/three/versions/1/ready"):
         assert fetch(both.http_address, "GET", path).status == 200
     path = "/v2/models/nope/ready"
@@ -41,7 +42,7 @@ def test_one_that_is_ready_suffices(both: Any, fetch: Fetch, triton: EmbeddedTri
     assert fetch(both.http_address, "POST", "/v2/health/live").status == 405
 
 
-def test_dead_ones_are_not_asked(both: Any, fetch: Fetch) -> None:  # noqa: ANN401
+def test_dead_ones_are_not_asked(both: Any) -> None:
     both.tritons[0].alive = False
     assert fetch(both.http_address, "GET", "/v2/models/own/ready").status == 200
     assert fetch(both.http_address, "GET", "/v2/models/three/ready").status == 400
@@ -49,8 +50,8 @@ def test_dead_ones_are_not_asked(both: Any, fetch: Fetch) -> None:  # noqa: ANN4
     assert fetch(both.http_address, "GET", "/v2/models/three/ready").status == 200, "the first may have come back"
 
 
-def test_the_index_is_of_all(both: Any, fetch: Fetch, triton: EmbeddedTriton, second: EmbeddedTriton) -> None:  # noqa: ANN401
-    def index(server: Any, body: bytes | None = None) -> Any:  # noqa: ANN401
+def test_the_index_is_of_all(both: Any, triton: EmbeddedTriton, second: EmbeddedTriton) -> None:
+    def index(server: Any, body: bytes | None = None) -> Any:
         return fetch(server.http_address, "POST", "/v2/repository/index", body)
 
     expected = {(row["name"], row.get("version")): row for row in json.loads(index(second).body)}
@@ -68,12 +69,7 @@ def test_the_index_is_of_all(both: Any, fetch: Fetch, triton: EmbeddedTriton, se
     assert index(both, b"{") == index(triton, b"{")
 
 
-def test_models_are_loaded_and_unloaded_everywhere(
-    both: Any,  # noqa: ANN401
-    fetch: Fetch,
-    triton: EmbeddedTriton,
-    second: EmbeddedTriton,
-) -> None:
+def test_models_are_loaded_and_unloaded_everywhere(both: Any, triton: EmbeddedTriton, second: EmbeddedTriton) -> None:
     for action, ready in (("unload", 400), ("load", 200)):
         answer = fetch(both.http_address, "POST", f"/v2/repository/models/echo/{action}", b"{}")
         assert (answer.status, answer.body) == (200, b"")
@@ -82,7 +78,7 @@ def test_models_are_loaded_and_unloaded_everywhere(
     fetch(second.http_address, "POST", "/v2/repository/models/echo/unload")
 
 
-def test_the_first_error_is_the_answer(both: Any, fetch: Fetch, triton: EmbeddedTriton, second: EmbeddedTriton) -> None:  # noqa: ANN401
+def test_the_first_error_is_the_answer(both: Any, triton: EmbeddedTriton, second: EmbeddedTriton) -> None:
     path = "/v2/repository/models/{}/load"
     missing_in_second = fetch(both.http_address, "POST", path.format("three"))
     assert missing_in_second == fetch(second.http_address, "POST", path.format("three"))
@@ -91,13 +87,8 @@ def test_the_first_error_is_the_answer(both: Any, fetch: Fetch, triton: Embedded
     assert missing_in_both.status == 500
 
 
-def test_settings_are_changed_everywhere(
-    both: Any,  # noqa: ANN401
-    fetch: Fetch,
-    triton: EmbeddedTriton,
-    second: EmbeddedTriton,
-) -> None:
-    def level(server: Any) -> int:  # noqa: ANN401
+def test_settings_are_changed_everywhere(both: Any, triton: EmbeddedTriton, second: EmbeddedTriton) -> None:
+    def level(server: Any) -> int:
         return int(json.loads(fetch(server.http_address, "GET", "/v2/logging").body)["log_verbose_level"])
 
     for wanted in (1, 0):
@@ -106,12 +97,7 @@ def test_settings_are_changed_everywhere(
         assert [level(server) for server in (triton, second)] == [wanted, wanted]
 
 
-def test_shared_memory_is_registered_everywhere(
-    both: Any,  # noqa: ANN401
-    fetch: Fetch,
-    triton: EmbeddedTriton,
-    second: EmbeddedTriton,
-) -> None:
+def test_shared_memory_is_registered_everywhere(both: Any, triton: EmbeddedTriton, second: EmbeddedTriton) -> None:
     shared = Path(f"/dev/shm/test_tidegate_{second.pid}")
     shared.write_bytes(bytes(4))
     region = "/v2/systemsharedmemory/region/ours"
@@ -126,9 +112,7 @@ def test_shared_memory_is_registered_everywhere(
         shared.unlink()
 
 
-def test_one_that_cannot_be_reached_is_an_error(
-    triton: EmbeddedTriton, start_http_server: Callable[..., Any], fetch: Fetch
-) -> None:
+def test_one_that_cannot_be_reached_is_an_error(triton: EmbeddedTriton, start_http_server: Callable[..., Any]) -> None:
     http_server = start_http_server([f"http://{triton.http_address}", "http://127.0.0.1:1"], None, {}.get)
     assert fetch(http_server.http_address, "GET", "/v2/health/ready").status == 200
     answer = fetch(http_server.http_address, "POST", "/v2/repository/models/echo/load")

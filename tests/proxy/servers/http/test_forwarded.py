@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import unused_port
+from tests.conftest import eventually, unused_port
+from tests.proxy.servers.http.conftest import fetch, request_body
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Alike = Callable[..., Any]
@@ -133,19 +134,13 @@ def test_malformed_requests(alike: Alike, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("shape", [[1, 2**62], [2**32, 2**32], [8, 2**30]], ids=str)
-def test_shapes_that_triton_would_not_survive(
-    alike: Alike,
-    fetch: Callable[..., Any],
-    http_server: Any,  # noqa: ANN401
-    request_body: Body,
-    shape: list[int],
-) -> None:
+def test_shapes_that_triton_would_not_survive(alike: Alike, http_server: Any, shape: list[int]) -> None:
     refused = fetch(http_server.http_address, "POST", ECHO, request_body({"data": [1], "shape": shape}))
     assert refused == alike("POST", ECHO, request_body({"data": [1], "shape": [1, 2]}))
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":', b'{"inputs":['])
-def test_depths_that_triton_would_not_survive(fetch: Callable[..., Any], http_server: Any, opening: bytes) -> None:  # noqa: ANN401
+def test_depths_that_triton_would_not_survive(http_server: Any, opening: bytes) -> None:
     refused = fetch(http_server.http_address, "POST", ECHO, opening * 300_000)
     assert refused.status == 400
     assert json.loads(refused.body)["error"].endswith("it is nested too deeply")
@@ -171,7 +166,7 @@ def test_odd_lengths_of_the_json(alike: Alike, length: str) -> None:
 
 
 @pytest.mark.parametrize("size", ["3", "5", "8"])
-def test_binary_data_of_another_size(alike: Alike, request_body: Body, size: str) -> None:
+def test_binary_data_of_another_size(alike: Alike, size: str) -> None:
     head = request_body({"parameters": {"binary_data_size": int(size)}})
     alike("POST", ECHO, head + bytes(4), {"Inference-Header-Content-Length": str(len(head))})
 
@@ -231,7 +226,7 @@ def test_settings(alike: Alike) -> None:
         alike("POST", "/v2/logging", body)
 
 
-def test_shared_memory(alike: Alike, fetch: Callable[..., Any], triton: EmbeddedTriton) -> None:
+def test_shared_memory(alike: Alike, triton: EmbeddedTriton) -> None:
     region = "/v2/systemsharedmemory/region/mine"
     for body in (b"{", b"{}", b'{"key":"/nope","byte_size":4}', b'{"key":7,"byte_size":4}', None):
         alike("POST", region + "/register", body)
@@ -254,12 +249,7 @@ def test_shared_memory(alike: Alike, fetch: Callable[..., Any], triton: Embedded
         shared.unlink()
 
 
-def test_statistics_move_with_the_requests(
-    alike: Alike,
-    fetch: Callable[..., Any],
-    http_server: Any,  # noqa: ANN401
-    eventually: Callable[..., None],
-) -> None:
+def test_statistics_move_with_the_requests(alike: Alike, http_server: Any) -> None:
     def count() -> int:
         answer = fetch(http_server.http_address, "GET", "/v2/models/three/stats")
         return int(json.loads(answer.body)["model_stats"][0]["inference_stats"]["success"]["count"])
@@ -271,7 +261,7 @@ def test_statistics_move_with_the_requests(
     eventually(lambda: count() == before + 2, "both requests to be counted")
 
 
-def test_an_unready_triton(alike: Alike, start_http_server: Callable[..., Any], fetch: Callable[..., Any]) -> None:
+def test_an_unready_triton(alike: Alike, start_http_server: Callable[..., Any]) -> None:
     http_server = start_http_server([f"http://127.0.0.1:{unused_port()}"], None, {}.get)
     answer = fetch(http_server.http_address, "GET", "/v2/health/ready")
     assert answer.status == 503

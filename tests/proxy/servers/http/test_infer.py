@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.proxy.servers.http.conftest import request_body
+
 Alike = Callable[..., Any]
 Body = Callable[..., bytes]
 ECHO = "/v2/models/echo/infer"
@@ -89,7 +91,7 @@ def test_binary_of_every_datatype(alike: Alike, kind: str, binary_output: bool) 
 
 
 @pytest.mark.parametrize("binary_output", [False, True])
-def test_bfloat16_is_binary_only(alike: Alike, request_body: Body, binary_output: bool) -> None:
+def test_bfloat16_is_binary_only(alike: Alike, binary_output: bool) -> None:
     head = request_body(
         {"datatype": "BF16", "parameters": {"binary_data_size": 2}}, parameters={"binary_data_output": binary_output}
     )
@@ -137,7 +139,7 @@ def test_requested_outputs(alike: Alike, names: list[str]) -> None:
     ("data", "shape"),
     [([[1, 2], [3, 4]], [2, 2]), ([1, 2, 3, 4], [2, 2]), ([[[1], [2]]], [1, 2]), ([], [1, 0]), ([7], [1, 0])],
 )
-def test_data_may_be_nested_in_any_way(alike: Alike, request_body: Body, data: list[Any], shape: list[int]) -> None:
+def test_data_may_be_nested_in_any_way(alike: Alike, data: list[Any], shape: list[int]) -> None:
     assert alike("POST", ECHO, request_body({"data": data, "shape": shape}), scheduled=True).status == 200
 
 
@@ -149,24 +151,24 @@ def test_integers_wrap_around(alike: Alike, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mine", 'a"b\\/\u00e9\u001f\t', "colon: comma, ", ""])
-def test_ids_come_back(alike: Alike, request_body: Body, name: str) -> None:
+def test_ids_come_back(alike: Alike, name: str) -> None:
     assert alike("POST", ECHO, request_body({"data": [1]}, id=name), scheduled=True).status == 200
 
 
 @pytest.mark.parametrize("value", [1, -(2**63), 2**63, 2**64, 1.5, 1e3, True, False, "text", "caf\u00e9", ""], ids=repr)
-def test_parameters_reach_the_model(alike: Alike, request_body: Body, value: object) -> None:
+def test_parameters_reach_the_model(alike: Alike, value: object) -> None:
     body = request_body({"data": [1]}, parameters={"mine": value})
     answer = alike("POST", "/v2/models/shows/infer", body, scheduled=True)
     assert b"mine" in answer.body
 
 
-def test_priority_and_timeout_are_no_parameters_of_the_model(alike: Alike, request_body: Body) -> None:
+def test_priority_and_timeout_are_no_parameters_of_the_model(alike: Alike) -> None:
     body = request_body({"data": [1]}, parameters={"priority": 0, "timeout": 60_000_000})
     assert b'["{}"]' in alike("POST", "/v2/models/shows/infer", body, scheduled=True).body
 
 
 @pytest.mark.parametrize("special", [b"NaN", b"Inf", b"-Inf", b"Infinity", b"-0", b"1E5", b"18446744073709551616"])
-def test_numbers_that_only_some_parsers_take(alike: Alike, request_body: Body, special: bytes) -> None:
+def test_numbers_that_only_some_parsers_take(alike: Alike, special: bytes) -> None:
     body = request_body({"data": ["it"]}).replace(b'"it"', special)
     assert alike("POST", ECHO, body, scheduled=True).status == 200
 
@@ -209,7 +211,7 @@ def test_without_any_body_it_is_a_raw_request(alike: Alike) -> None:
 
 
 @pytest.mark.parametrize("version", ["1", "01"])
-def test_version_in_the_path(alike: Alike, request_body: Body, version: str) -> None:
+def test_version_in_the_path(alike: Alike, version: str) -> None:
     path = f"/v2/models/echo/versions/{version}/infer"
     assert alike("POST", path, request_body({"data": [1]}), scheduled=True).status == 200
 
@@ -228,12 +230,12 @@ def test_version_in_the_path(alike: Alike, request_body: Body, version: str) -> 
     ],
 )
 @pytest.mark.parametrize("count", [1, 5000], ids=["small", "large"])
-def test_compressed_responses(alike: Alike, request_body: Body, accepted: str, count: int) -> None:
+def test_compressed_responses(alike: Alike, accepted: str, count: int) -> None:
     body = request_body({"data": list(range(count)), "shape": [1, count]})
     alike("POST", ECHO, body, {"Accept-Encoding": accepted}, scheduled=True)
 
 
-def test_compressed_binary_response(alike: Alike, request_body: Body) -> None:
+def test_compressed_binary_response(alike: Alike) -> None:
     body = request_body({"data": [0] * 999, "shape": [1, 999]}, parameters={"binary_data_output": True})
     answer = alike("POST", ECHO, body, {"Accept-Encoding": "gzip"}, scheduled=True)
     assert gzip.decompress(answer.body).endswith(bytes(4 * 999))
@@ -248,7 +250,7 @@ def test_compressed_requests(alike: Alike, encoding: str, count: int) -> None:
     assert answer.status == 200
 
 
-def test_gzip_called_deflate_is_gzip_all_the_same(alike: Alike, request_body: Body) -> None:
+def test_gzip_called_deflate_is_gzip_all_the_same(alike: Alike) -> None:
     packed = gzip.compress(request_body({"data": [1]}))
     assert alike("POST", ECHO, packed, {"Content-Encoding": "deflate"}, scheduled=True).status == 200
 
@@ -270,6 +272,6 @@ def test_a_models_errors_have_tritons_status(alike: Alike, code: str) -> None:
     assert answer.status >= 400
 
 
-def test_a_model_that_breaks(alike: Alike, request_body: Body) -> None:
+def test_a_model_that_breaks(alike: Alike) -> None:
     answer = alike("POST", "/v2/models/breaks/infer", request_body({"data": [1]}), scheduled=True)
     assert answer.status == 500

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PATIENCE_S
+from tests.conftest import PATIENCE_S, eventually
 from tests.proxy.servers.http.by_hand import NOT_FOUND, exchange
 from tidegate_proxy.configuration.settings import CurrentSettings, SettingsHolder
 from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
@@ -31,7 +31,7 @@ Connect = Callable[..., socket.socket]
 class Peer:
     """A client of one http_server; what it opens is closed at the end."""
 
-    def __init__(self, http_server: Any) -> None:  # noqa: ANN401
+    def __init__(self, http_server: Any) -> None:
         self.http_server = http_server
         self.bounds: ClientBounds = http_server.bounds
         self._opened: list[socket.socket] = []
@@ -62,16 +62,16 @@ def limited(start_http_server: Callable[..., Any]) -> Iterator[Callable[..., Pee
     all."""
     peers: list[Peer] = []
 
-    async def live(_call: object) -> Any:  # noqa: ANN401
+    async def live(_call: object) -> Any:
         return _answer(b"")
 
-    async def big(_call: object) -> Any:  # noqa: ANN401
+    async def big(_call: object) -> Any:
         return _answer(bytes(BIG_BYTES))
 
-    async def wait(_call: object) -> Any:  # noqa: ANN401
+    async def wait(_call: object) -> Any:
         await asyncio.Event().wait()
 
-    def start(limits: HttpLimits, bounds: ClientBounds | None = None, **more: Any) -> Peer:  # noqa: ANN401
+    def start(limits: HttpLimits, bounds: ClientBounds | None = None, **more: Any) -> Peer:
         handlers: dict[tuple[str, str], Callable[[object], Awaitable[Any]]] = {
             ("GET", "/v2/health/live"): live,
             ("GET", "/v2"): big,
@@ -92,7 +92,7 @@ def limited(start_http_server: Callable[..., Any]) -> Iterator[Callable[..., Pee
         peer.http_server.stop()
 
 
-def _answer(body: bytes) -> Any:  # noqa: ANN401
+def _answer(body: bytes) -> Any:
     from tidegate_proxy.servers.http import HttpAnswer
 
     return HttpAnswer(200, [], body)
@@ -128,7 +128,7 @@ def test_a_request_that_takes_too_long_costs_no_earlier_answer(limited: Callable
     """Nor is the earlier request told that it timed out."""
     bounds = ClientBounds()
 
-    async def late(_call: object) -> Any:  # noqa: ANN401
+    async def late(_call: object) -> Any:
         while not bounds.ended:
             await asyncio.sleep(0.01)
         return _answer(b"late")
@@ -144,10 +144,10 @@ def test_a_connection_with_a_second_request_to_answer_is_not_idle(limited: Calla
     """A connection that is idle from later on marks how long the second answer takes."""
     bounds = ClientBounds()
 
-    async def live(_call: object) -> Any:  # noqa: ANN401
+    async def live(_call: object) -> Any:
         return _answer(b"live")
 
-    async def late(_call: object) -> Any:  # noqa: ANN401
+    async def late(_call: object) -> Any:
         while not bounds.ended:
             await asyncio.sleep(0.01)
         return _answer(b"late")
@@ -179,7 +179,7 @@ def test_a_trickle_is_no_progress(limited: Callable[..., Peer]) -> None:
     assert peer.bounds.ended.keys() == {("http", "request_headers_timeout_s"), ("http", "request_timeout_s")}
 
 
-def test_who_waits_for_tidegate_is_not_hurried(limited: Callable[..., Peer], eventually: Callable[..., None]) -> None:
+def test_who_waits_for_tidegate_is_not_hurried(limited: Callable[..., Peer]) -> None:
     peer = limited(HttpLimits(head_s=0.2, body_s=0.2, idle_s=0.2, send_s=0.2))
     waiting = peer.connect(WAIT.replace(b"/v2/wait", b"/v2/models/stats"))
     for _ in range(4):
@@ -208,9 +208,7 @@ def test_the_slowest_makes_room(limited: Callable[..., Peer], sent: bytes) -> No
 
 
 @pytest.mark.parametrize("sent", [HALF_A_HEAD, HALF_A_BODY, b"", LIVE])
-def test_a_flood_ends_no_neighbors_connections(
-    limited: Callable[..., Peer], eventually: Callable[..., None], sent: bytes
-) -> None:
+def test_a_flood_ends_no_neighbors_connections(limited: Callable[..., Peer], sent: bytes) -> None:
     peer = limited(HttpLimits(connections=40))
     neighbors = [peer.connect(LIVE, "127.0.0.2") for _ in range(5)]
     for neighbor in neighbors:
@@ -225,9 +223,7 @@ def test_a_flood_ends_no_neighbors_connections(
     assert newcomer.recv(1 << 16)[9:12] == b"200"
 
 
-def test_who_has_asked_for_something_stays_longer(
-    limited: Callable[..., Peer], eventually: Callable[..., None]
-) -> None:
+def test_who_has_asked_for_something_stays_longer(limited: Callable[..., Peer]) -> None:
     """Behind a load balancer all come from one address."""
     peer = limited(HttpLimits(connections=40))
     neighbor = peer.connect(LIVE)
@@ -239,9 +235,7 @@ def test_who_has_asked_for_something_stays_longer(
     assert neighbor.recv(1 << 16)[9:12] == b"200"
 
 
-def test_where_a_flood_waits_for_tidegate_it_makes_no_room_for_itself(
-    limited: Callable[..., Peer], eventually: Callable[..., None]
-) -> None:
+def test_where_a_flood_waits_for_tidegate_it_makes_no_room_for_itself(limited: Callable[..., Peer]) -> None:
     peer = limited(HttpLimits(connections=40))
     neighbors = [peer.connect(LIVE, "127.0.0.2") for _ in range(5)]
     for neighbor in neighbors:
@@ -256,9 +250,7 @@ def test_where_a_flood_waits_for_tidegate_it_makes_no_room_for_itself(
         assert neighbor.recv(1 << 16)[9:12] == b"200"
 
 
-def test_where_nobody_can_make_room_there_is_a_reserve_for_health(
-    limited: Callable[..., Peer], eventually: Callable[..., None]
-) -> None:
+def test_where_nobody_can_make_room_there_is_a_reserve_for_health(limited: Callable[..., Peer]) -> None:
     peer = limited(HttpLimits(connections=20))
     ask = WAIT.replace(b"/v2/wait", b"/v2/models/stats")
     for _ in range(20):
@@ -275,7 +267,7 @@ def test_where_nobody_can_make_room_there_is_a_reserve_for_health(
     assert peer.status(LIVE) == b"200"
 
 
-def test_a_reader_that_takes_nothing_is_cut_off(limited: Callable[..., Peer], eventually: Callable[..., None]) -> None:
+def test_a_reader_that_takes_nothing_is_cut_off(limited: Callable[..., Peer]) -> None:
     peer = limited(HttpLimits(send_s=0.5))
     request = BIG.replace(b"/v2/big", b"/v2")
     peer.connect(request)
@@ -285,7 +277,7 @@ def test_a_reader_that_takes_nothing_is_cut_off(limited: Callable[..., Peer], ev
     assert peer.bounds.ended == {("http", "write_timeout_s"): 1}
 
 
-def test_a_reader_that_takes_its_time_is_not(limited: Callable[..., Peer], eventually: Callable[..., None]) -> None:
+def test_a_reader_that_takes_its_time_is_not(limited: Callable[..., Peer]) -> None:
     """Its answer takes many times as long as it may take nothing."""
     peer = limited(HttpLimits(send_s=1.0))
     connection = peer.connect(BIG.replace(b"/v2/big", b"/v2"))
@@ -300,9 +292,7 @@ def test_a_reader_that_takes_its_time_is_not(limited: Callable[..., Peer], event
     eventually(lambda: peer.bounds.unread_bytes == 0, "what was taken to be forgotten")
 
 
-def test_answers_that_nobody_reads_are_bounded_in_all(
-    limited: Callable[..., Peer], eventually: Callable[..., None]
-) -> None:
+def test_answers_that_nobody_reads_are_bounded_in_all(limited: Callable[..., Peer]) -> None:
     peer = limited(HttpLimits(), ClientBounds(SettingsHolder(CurrentSettings(max_response_buffer_bytes=3 * BIG_BYTES))))
     for _ in range(10):
         peer.connect(BIG.replace(b"/v2/big", b"/v2"))
@@ -311,7 +301,7 @@ def test_answers_that_nobody_reads_are_bounded_in_all(
     assert peer.status(LIVE) == b"200"
 
 
-def test_bytes_in_flight_are_bounded(limited: Callable[..., Peer], eventually: Callable[..., None]) -> None:
+def test_bytes_in_flight_are_bounded(limited: Callable[..., Peer]) -> None:
     """Bodies that are sent halfway hold memory; who comes when too much is held is told so, and others go on."""
     peer = limited(
         HttpLimits(),
@@ -344,9 +334,7 @@ CHUNKED = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: ch
     ],
     ids=["trailers", "a trailer", "an extension", "a header", "headers", "a target"],
 )
-def test_what_has_no_end_is_cut_off(
-    begun: bytes, piece: bytes, limited: Callable[..., Peer], eventually: Callable[..., None]
-) -> None:
+def test_what_has_no_end_is_cut_off(begun: bytes, piece: bytes, limited: Callable[..., Peer]) -> None:
     peer = limited(HttpLimits(head_bytes=100_000), scheduled={"m": SIGNATURE}.get)
     connection = peer.connect(begun)
     sent = 0
@@ -368,9 +356,7 @@ def test_trailers_are_no_headers(start_http_server: Callable[..., Any], start_up
     assert b"authorization" not in upstream.received
 
 
-def test_heads_and_open_requests_count_as_in_flight(
-    limited: Callable[..., Peer], eventually: Callable[..., None]
-) -> None:
+def test_heads_and_open_requests_count_as_in_flight(limited: Callable[..., Peer]) -> None:
     peer = limited(HttpLimits(), ClientBounds(SettingsHolder(CurrentSettings(max_in_flight_bytes=1 << 20))))
     unfinished = b"GET /v2 HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 100_000
     first = peer.connect(unfinished)

@@ -14,6 +14,7 @@ from typing import Any
 import trustme
 
 from tests.proxy.servers.http.by_hand import NoScheduler
+from tests.proxy.servers.http.conftest import fetch
 from tidegate_proxy.access.gate import HttpRefusal, http_refusal
 from tidegate_proxy.configuration.apis import Api
 from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
@@ -36,7 +37,7 @@ class Broken(NoScheduler):
         raise ZeroDivisionError
 
 
-def test_overrides_answer_in_tritons_place(start_http_server: Callable[..., Any], fetch: Callable[..., Any]) -> None:
+def test_overrides_answer_in_tritons_place(start_http_server: Callable[..., Any]) -> None:
     calls: list[HttpCall] = []
 
     async def handler(call: HttpCall) -> HttpAnswer:
@@ -57,9 +58,7 @@ def test_overrides_answer_in_tritons_place(start_http_server: Callable[..., Any]
     )  # another method is not overridden
 
 
-def test_a_guard_refuses_before_the_body_is_read(
-    start_http_server: Callable[..., Any], fetch: Callable[..., Any]
-) -> None:
+def test_a_guard_refuses_before_the_body_is_read(start_http_server: Callable[..., Any]) -> None:
     seen = []
 
     def guard(api: Api | None, headers: Mapping[str, str]) -> HttpRefusal | None:
@@ -76,9 +75,7 @@ def test_a_guard_refuses_before_the_body_is_read(
     assert seen == [("inference", "1"), ("inference", "2"), (None, "3")]
 
 
-def test_faults_of_our_own_are_errors_as_triton_has_them(
-    start_http_server: Callable[..., Any], fetch: Callable[..., Any]
-) -> None:
+def test_faults_of_our_own_are_errors_as_triton_has_them(start_http_server: Callable[..., Any]) -> None:
     http_server = start_http_server([NOWHERE], Broken(), {"echo": ECHO}.get)
     answer = fetch(http_server.http_address, "POST", "/v2/models/echo/infer", PLAIN)
     assert (answer.status, list(json.loads(answer.body))) == (500, ["error"])

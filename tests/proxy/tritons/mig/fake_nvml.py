@@ -69,7 +69,7 @@ class FakeNvml:
         self._made = 0
         self._handles: dict[int, tuple[Gpu, Instance, Compute | None]] = {}
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("nvml"):
             raise AttributeError(f"the stand-in has no {name}")
         return getattr(pynvml, name)
@@ -105,14 +105,14 @@ class FakeNvml:
         assert self.open
         return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None) or refuse(pynvml.NVML_ERROR_NOT_FOUND)
 
-    def nvmlDeviceGetName(self, handle: Any) -> str:  # noqa: ANN401
+    def nvmlDeviceGetName(self, handle: Any) -> str:
         if isinstance(handle, Gpu):
             return handle.name
         gpu, instance, part = handle
         cut_again = f"{part.slices}c." if part.slices < instance.profile.compute_slices else ""
         return f"{gpu.name} MIG {cut_again}{instance.profile.name}"
 
-    def nvmlDeviceGetUUID(self, handle: Any) -> str:  # noqa: ANN401
+    def nvmlDeviceGetUUID(self, handle: Any) -> str:
         return str(handle.uuid if isinstance(handle, Gpu) else handle[2].uuid)
 
     def nvmlDeviceGetMemoryInfo(self, handle: Gpu, version: object = None) -> SimpleNamespace:
@@ -142,7 +142,7 @@ class FakeNvml:
         """Those from 1000 on are clients of MPS."""
         return [SimpleNamespace(pid=pid) for pid in handle[2].pids if pid >= 1000]
 
-    def nvmlDeviceGetGpuInstanceProfileInfo(self, device: Gpu, profile: int, version: int = 2) -> Any:  # noqa: ANN401
+    def nvmlDeviceGetGpuInstanceProfileInfo(self, device: Gpu, profile: int, version: int = 2) -> Any:
         for each in device.geometry.profiles if device.geometry else ():
             if getattr(pynvml, f"NVML_GPU_INSTANCE_PROFILE_{each.nvml}") == profile:
                 info = pynvml.c_nvmlGpuInstanceProfileInfo_v2_t()
@@ -154,11 +154,7 @@ class FakeNvml:
         return refuse(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
     def nvmlDeviceGetGpuInstancePossiblePlacements(
-        self,
-        device: Gpu,
-        profileId: int,
-        placementsRef: Any,  # noqa: ANN401
-        countRef: Any,  # noqa: ANN401
+        self, device: Gpu, profileId: int, placementsRef: Any, countRef: Any
     ) -> int:
         self._need_root()
         profile = self._profile(device, profileId)
@@ -168,13 +164,7 @@ class FakeNvml:
         _object(countRef).value = len(profile.starts)
         return 0
 
-    def nvmlDeviceGetGpuInstances(
-        self,
-        device: Gpu,
-        profileId: int,
-        gpuInstancesRef: Any,  # noqa: ANN401
-        countRef: Any,  # noqa: ANN401
-    ) -> int:
+    def nvmlDeviceGetGpuInstances(self, device: Gpu, profileId: int, gpuInstancesRef: Any, countRef: Any) -> int:
         self._need_mig(device)
         self._need_root()
         there = [instance for instance in device.instances if instance.profile.id == profileId]
@@ -183,14 +173,14 @@ class FakeNvml:
         _object(countRef).value = len(there)
         return 0
 
-    def nvmlDeviceGetGpuInstanceById(self, device: Gpu, gpuInstanceId: int) -> Any:  # noqa: ANN401
+    def nvmlDeviceGetGpuInstanceById(self, device: Gpu, gpuInstanceId: int) -> Any:
         self._need_root()
         for instance in device.instances:
             if instance.number == gpuInstanceId:
                 return self._handle(pynvml.c_nvmlGpuInstance_t, device, instance)
         return refuse(pynvml.NVML_ERROR_NOT_FOUND)
 
-    def nvmlGpuInstanceGetInfo(self, gpuInstance: Any) -> Any:  # noqa: ANN401
+    def nvmlGpuInstanceGetInfo(self, gpuInstance: Any) -> Any:
         _, instance, _ = self._of(gpuInstance)
         info = pynvml.c_nvmlGpuInstanceInfo_t()
         info.id, info.profileId = instance.number, instance.profile.id
@@ -198,12 +188,8 @@ class FakeNvml:
         return info
 
     def nvmlGpuInstanceGetComputeInstanceProfileInfo(
-        self,
-        device: Any,  # noqa: ANN401
-        profile: int,
-        engProfile: int,
-        version: int = 2,
-    ) -> Any:  # noqa: ANN401
+        self, device: Any, profile: int, engProfile: int, version: int = 2
+    ) -> Any:
         _, instance, _ = self._of(device)
         slices = _COMPUTE_SLICES.get(profile, 0)
         if not 0 < slices <= instance.profile.compute_slices:
@@ -213,11 +199,7 @@ class FakeNvml:
         return info
 
     def nvmlGpuInstanceGetComputeInstances(
-        self,
-        gpuInstance: Any,  # noqa: ANN401
-        profileId: int,
-        computeInstancesRef: Any,  # noqa: ANN401
-        countRef: Any,  # noqa: ANN401
+        self, gpuInstance: Any, profileId: int, computeInstancesRef: Any, countRef: Any
     ) -> int:
         gpu, instance, _ = self._of(gpuInstance)
         there = [part for part in instance.parts if part.slices == _COMPUTE_SLICES[profileId]]
@@ -228,7 +210,7 @@ class FakeNvml:
 
     # Changing ---------------------------------------------------------------------------------------------------------
 
-    def nvmlDeviceCreateGpuInstanceWithPlacement(self, device: Gpu, profileId: int, placement: Any) -> Any:  # noqa: ANN401
+    def nvmlDeviceCreateGpuInstanceWithPlacement(self, device: Gpu, profileId: int, placement: Any) -> Any:
         self._need_mig(device)
         self._need_root()
         profile, place = self._profile(device, profileId), _object(placement)
@@ -238,7 +220,7 @@ class FakeNvml:
         instance = self._instance(device, profile, int(place.start))
         return self._handle(pynvml.c_nvmlGpuInstance_t, device, instance)
 
-    def nvmlGpuInstanceDestroy(self, gpuInstance: Any) -> int:  # noqa: ANN401
+    def nvmlGpuInstanceDestroy(self, gpuInstance: Any) -> int:
         gpu, instance, _ = self._of(gpuInstance)
         if instance.parts:
             refuse(pynvml.NVML_ERROR_IN_USE)
@@ -246,7 +228,7 @@ class FakeNvml:
         gpu.instances.remove(instance)
         return 0
 
-    def nvmlGpuInstanceCreateComputeInstance(self, gpuInstance: Any, profileId: int) -> Any:  # noqa: ANN401
+    def nvmlGpuInstanceCreateComputeInstance(self, gpuInstance: Any, profileId: int) -> Any:
         gpu, instance, _ = self._of(gpuInstance)
         slices = _COMPUTE_SLICES[profileId]
         if sum(part.slices for part in instance.parts) + slices > instance.profile.compute_slices:
@@ -254,7 +236,7 @@ class FakeNvml:
         self._change("fill", instance.profile.name, instance.start)
         return self._handle(pynvml.c_nvmlComputeInstance_t, gpu, instance, self._part(instance, slices))
 
-    def nvmlComputeInstanceDestroy(self, computeInstance: Any) -> int:  # noqa: ANN401
+    def nvmlComputeInstanceDestroy(self, computeInstance: Any) -> int:
         _, instance, part = self._of(computeInstance)
         assert part is not None
         if part.pids:
@@ -303,12 +285,12 @@ class FakeNvml:
         instance.parts.append(part)
         return part
 
-    def _handle(self, kind: Any, gpu: Gpu, instance: Instance, part: Compute | None = None) -> Any:  # noqa: ANN401
+    def _handle(self, kind: Any, gpu: Gpu, instance: Instance, part: Compute | None = None) -> Any:
         number = (part or instance).number
         self._handles[number] = gpu, instance, part
         return ctypes.cast(number, kind)
 
-    def _of(self, handle: Any) -> tuple[Gpu, Instance, Compute | None]:  # noqa: ANN401
+    def _of(self, handle: Any) -> tuple[Gpu, Instance, Compute | None]:
         number = ctypes.cast(handle, ctypes.c_void_p).value
         assert number is not None
         gpu, instance, part = self._handles[number]
@@ -316,6 +298,6 @@ class FakeNvml:
         return gpu, instance, part
 
 
-def _object(reference: Any) -> Any:  # noqa: ANN401
+def _object(reference: Any) -> Any:
     """What `ctypes.byref` refers to."""
     return reference._obj

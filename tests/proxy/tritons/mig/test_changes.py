@@ -168,7 +168,7 @@ def test_what_stays_goes_and_comes() -> None:
         (Gpu(ONE), [Mig("3g.20gb", 0)], False, "not told where its instances lie: run it as root"),
     ],
 )
-def test_what_speaks_against_it_is_said_and_nothing_is_changed(gpu: Gpu, wanted: Any, root: bool, said: str) -> None:  # noqa: ANN401
+def test_what_speaks_against_it_is_said_and_nothing_is_changed(gpu: Gpu, wanted: Any, root: bool, said: str) -> None:
     nvml = FakeNvml(gpu, root=root)
     with pytest.raises(MigError) as refused:
         carry_out(nvml, {FIRST: wanted})

@@ -148,7 +148,7 @@ def test_without_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MigError, match="NVML does not start"):
         NvmlMig(FakeNvml()).gpus()
 
-    def missing(name: str) -> Any:  # noqa: ANN401
+    def missing(name: str) -> Any:
         raise ModuleNotFoundError(name)
 
     monkeypatch.setattr("tidegate_proxy.tritons.mig.nvml.import_module", missing)
