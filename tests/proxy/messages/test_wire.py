@@ -18,6 +18,8 @@ from tidegate_proxy.messages.wire import (
     join,
     split,
     string_in,
+    with_model_version,
+    with_other_model_version,
     without_contents,
 )
 
@@ -195,3 +197,20 @@ def test_tensors_are_not_copied() -> None:
     message = join(b"", [[bytes(100)], [bytes(200)]], REQUEST_RAW_FIELD)
     _, _, tensors = split(message, REQUEST_RAW_FIELD)
     assert all(tensor.obj is message for tensor in tensors)
+
+
+def test_a_version_is_named_where_none_is_and_replaced_where_that_is_wished() -> None:
+    for named, chosen in (("", "2"), ("1", "1")):
+        message = service_pb2.ModelInferRequest(model_name="m" * 200, model_version=named, id="a")
+        message.raw_input_contents.append(b"x" * 300)
+        written = message.SerializeToString()
+        read = service_pb2.ModelInferRequest.FromString(with_model_version(written, "2"))
+        assert read.model_version == chosen
+        other = service_pb2.ModelInferRequest.FromString(with_other_model_version(written, "3"))
+        assert other.model_version == "3"
+        for each in (read, other):
+            each.model_version = named
+            assert each == message
+    named_first = b"\x12\x011" + service_pb2.ModelInferRequest(model_name="m").SerializeToString()
+    assert service_pb2.ModelInferRequest.FromString(with_model_version(named_first, "2")).model_version == "1"
+    assert with_model_version(b"", "2") == b""

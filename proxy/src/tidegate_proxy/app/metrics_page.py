@@ -85,7 +85,7 @@ class MetricsPage:
     """HTTP application of the metrics port. Use it only in one event loop.
 
     It serves GET /metrics, GET /models (scheduling of each), GET /layout (layout and controller), GET /shadow (gain of
-    a policy), GET /canary (the gain measured by a canary), and the dashboard.
+    a policy), GET /canary (the gain measured by a canary), GET /rollouts (versions on trial), and the dashboard.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class MetricsPage:
             words = (
                 "metrics are at /metrics, each model at /models, the layout at /layout, the dashboard at /dashboard, "
             )
-            words += "what a policy would have gained at /shadow, what it gained at /canary"
+            words += "what a policy would have gained at /shadow, what it gained at /canary, new versions at /rollouts"
             await exchange.reply(error(404, words))
         elif exchange.method not in ("GET", "HEAD"):
             await exchange.reply(error(405, "this is read with GET", (b"allow", b"GET, HEAD")))
@@ -216,6 +216,9 @@ class MetricsPage:
 
     async def _canary(self) -> HttpAnswer:
         return _json_answer(self._trial.canary.document())
+
+    async def _rollouts(self) -> HttpAnswer:
+        return _json_answer(self._trial.versions.document())
 
     async def _models(self) -> HttpAnswer:
         catalog, counts = self._directory.catalog, self._observability.metrics.snapshot().models
@@ -269,6 +272,7 @@ class MetricsPage:
         registry.register(self._liveness)
         registry.register(self._trial.shadow)
         registry.register(self._trial.canary)
+        registry.register(self._trial.versions)
         registry.register(self._tuning)
         registry.register(self._on_demand)
         pending = {(model, version): snapshot.waiting[model] for model, version in counts}
@@ -283,6 +287,7 @@ class MetricsPage:
             b"/layout": ServedDocument(_layout, "metrics", needs_credential=True),
             b"/shadow": ServedDocument(_shadow, "metrics", needs_credential=True),
             b"/canary": ServedDocument(_canary, "metrics", needs_credential=True),
+            b"/rollouts": ServedDocument(_rollouts, "metrics", needs_credential=True),
         }
     )
 

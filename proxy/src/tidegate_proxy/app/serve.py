@@ -111,7 +111,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             priority_floors=config.priority_floors,
             policies=plugins.make_policy,
         )
-        trial = RolloutMode(config, in_force, directory, measured, engine)
+        trial = RolloutMode(config, in_force, directory, measured, engine, gate.tenant_of)
         gpus = gpus_of(controller[1]) if controller else None
         observability = Observability(setup, engine.reducer, tracing, trial.watchers(), gpus)
         observability.metrics.account(config.prices, gate.rejections)
@@ -231,7 +231,15 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             )
             await proxy.show_metrics(page, config.listen.metrics, stack, shard.metrics_port if shard else None)
         grpc_service = GrpcService(
-            inference, driver, control, routing, passages, gate, served, _grpc_servers(served, bounds, shard)
+            inference,
+            driver,
+            control,
+            routing,
+            passages,
+            gate,
+            served,
+            _grpc_servers(served, bounds, shard),
+            trial.versions,
         )
         await proxy.serve_grpc(grpc_service, stack)
         if config.listen.http and _serves_http(config, backends):
@@ -246,6 +254,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
                 bounds,
                 in_force,
                 _http_servers(served, bounds, shard),
+                trial.versions,
             )
             await proxy.serve_http(http, config.listen.http, stack)
         if claims:

@@ -28,7 +28,10 @@ def tell_tally(proxy: "Proxy") -> None:
 
     bypassed = bypassed_in_words(proxy.driver.observability.metrics.bypassed)
     summary = f"{proxy.engine.tally}; bypassed the scheduler: {bypassed or '0'}"
-    Console(soft_wrap=True, highlight=False).print(f"[dim]requests: {escape(summary)}[/]")
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(f"[dim]requests: {escape(summary)}[/]")
+    for sentence in proxy.trial.versions.sentences():
+        console.print(f"[dim]version rollout: {escape(sentence)}[/]")
 
 
 def say_error(error: Exception | str) -> None:

@@ -86,7 +86,7 @@ def _share(given: object) -> object:
     except ValueError:
         raise ValueError(f"must be a share, such as 5% or 0.05, not {given!r}") from None
     if share > 1:
-        remedy = "100% schedules always" if is_percent else f"for {number} percent write {number}%"
+        remedy = "100% is the most" if is_percent else f"for {number} percent write {number}%"
         raise ValueError(f"must be a share of at most 1, not {given}: {remedy}")
     return share
 
@@ -286,14 +286,75 @@ class OutlierDetection(ConfigSection):
     )
 
 
+class VersionRolloutConfig(ConfigSection):
+    """Versions of a model for requests that name none: a stable one, and a candidate on trial."""
+
+    stable: int = Field(ge=1, description="Version that serves")
+    candidate: int | None = Field(
+        default=None, ge=1, description="New version that is compared, then promoted or undone; default: none"
+    )
+    shadow: Annotated[float | None, BeforeValidator(_share)] = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="First stage: fraction of requests of which both versions answer a copy, `5%` or 0.05; default: no "
+        "such stage",
+    )
+    canary: Annotated[float | None, BeforeValidator(_share)] = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Second stage: fraction of requests that the candidate answers; default: no such stage",
+    )
+    sticky: bool = Field(
+        default=False,
+        description="Draw the version by tenant, or without `tenants` by client, instead of by request",
+    )
+    tolerance: Annotated[float, BeforeValidator(_share)] = Field(
+        default=0.01,
+        ge=0,
+        le=1,
+        description="Canary: loss of attainment, and of requests without error, that a promotion allows",
+    )
+    numeric_tolerance: float = Field(
+        default=0.01,
+        ge=0,
+        le=1,
+        description="Shadow: largest difference of floating-point responses that agree, as a fraction of their "
+        "output's largest magnitude",
+    )
+    min_agreement: Annotated[float, BeforeValidator(_share)] = Field(
+        default=0.99, ge=0, le=1, description="Shadow: least fraction of copies to which both versions answer alike"
+    )
+    max_slowdown: float = Field(
+        default=1.2, gt=0, le=1e6, description="Shadow: largest latency as a multiple of the stable version's"
+    )
+    timeout_s: Seconds = Field(
+        default=3600.0, description="Time for the verdict of a stage; without one the candidate is undone"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.candidate is None and (self.shadow is not None or self.canary is not None):
+            raise ValueError("candidate: name the version that shadow and canary are for, or leave them out")
+        if self.candidate is not None and self.shadow is None and self.canary is None:
+            raise ValueError("candidate: nothing says how it is compared: set shadow, canary or both")
+        if self.candidate == self.stable:
+            raise ValueError(f"candidate: version {self.stable} is the stable one: name another version")
+        return self
+
+
 class RolloutsConfig(ConfigSection):
-    """Changes of models on several Tritons, one Triton after the other."""
+    """Changes of models: loads on one Triton after the other, and new versions beside old ones."""
 
     max_unavailable: int = Field(
         default=0,
         ge=0,
         description="Largest number of Tritons that get no requests while they load or unload a model for a client; "
         "0: each is used meanwhile",
+    )
+    versions: dict[Name, VersionRolloutConfig] = Field(
+        default_factory=dict, description="Versions by model, for requests that name none; default: Triton's choice"
     )
 
 
@@ -418,7 +479,7 @@ class ServeConfig(ConfigSection):
         default=BatchVerification(), description="Verification that responses in a batch equal those of a request alone"
     )
     rollouts: RolloutsConfig = Field(
-        default=RolloutsConfig(), description="Loads and unloads by clients, on one Triton after the other"
+        default=RolloutsConfig(), description="Loads and unloads by clients, and new versions of models"
     )
     drain_timeout_s: float = Field(
         default=20.0, ge=0, le=1e6, description="Time for requests in flight to end when Tidegate is stopped"
@@ -464,6 +525,7 @@ class ServeConfig(ConfigSection):
         self._check_take_over()
         self._check_workers()
         self._check_shadow()
+        self._check_versions()
         self._check_shards()
         self._check_on_demand()
         self._check_graphs()
@@ -556,6 +618,18 @@ class ServeConfig(ConfigSection):
             raise ValueError(f"{which}: models.{limited[0]}.max_concurrency would hold requests back: leave it out")
         if delayed := [name for name, model in self.models.items() if model.strip_queue_delay]:
             raise ValueError(f"{which}: models.{delayed[0]}.strip_queue_delay would change the Tritons: leave it out")
+
+    def _check_versions(self) -> None:
+        """Shadow mode, canary and layouts are for the version that Triton chooses."""
+        for name in self.rollouts.versions:
+            where = f"rollouts.versions.{name}"
+            for section in ("layout", "shards", "shadow", "canary"):
+                if getattr(self, section):
+                    raise ValueError(f"{where}: with {section} no version is chosen: leave one of the two out")
+            if name in self.graphs:
+                raise ValueError(f"{where}: it is a graph, which has no versions: name a model")
+            if (model := self.models.get(name)) and model.load == "on-demand":
+                raise ValueError(f"{where}: the model is loaded on demand, in one version: leave one of the two out")
 
     def _check_take_over(self) -> None:
         """Clients have to leave the old process while it still answers."""

@@ -31,6 +31,8 @@ _CONTENTS_TAG = 5 << 3 | _LENGTH_DELIMITED
 ID_TAG = 3 << 3 | _LENGTH_DELIMITED
 """Tag of ModelInferRequest.id and ModelInferResponse.id."""
 _NO_CONTENTS = bytes((_CONTENTS_TAG, 0))
+_VERSION_TAG = 2 << 3 | _LENGTH_DELIMITED
+"""ModelInferRequest.model_version"""
 
 
 class WireError(ValueError):
@@ -170,6 +172,33 @@ def first_string(message: bytes) -> str:
         return message[position : position + length].decode()
     except (IndexError, ValueError):
         return ""
+
+
+def with_model_version(message: bytes, version: str) -> bytes:
+    """Return a ModelInferRequest with this version; the message itself if it names a version, or is no message.
+
+    A version that stands elsewhere than behind the model's name prevails: the last field counts.
+    """
+    if message[:1] != bytes((1 << 3 | _LENGTH_DELIMITED,)):
+        return message
+    try:
+        length, position = _varint(message, 1)
+    except (IndexError, WireError):
+        return message
+    position += length
+    if message[position : position + 1] == bytes((_VERSION_TAG,)):
+        return message
+    return b"".join((message[:position], _version_field(version), memoryview(message)[position:]))
+
+
+def with_other_model_version(message: bytes, version: str) -> bytes:
+    """Return a ModelInferRequest with this version instead of the one that it names, if any."""
+    return message + _version_field(version)
+
+
+def _version_field(version: str) -> bytes:
+    value = version.encode()
+    return bytes((_VERSION_TAG, len(value))) + value
 
 
 def fields_of(message: bytes, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:

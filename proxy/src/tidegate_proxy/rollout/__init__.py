@@ -1,7 +1,9 @@
-"""Rollout of Tidegate beside Triton's own batcher: shadow mode and canary.
+"""Rollout of Tidegate beside Triton's own batcher (shadow mode, canary), and of new versions of models.
 
-mode        which requests bypass scheduling though they could be scheduled
-shadow      all requests bypass; the gain of a policy is simulated
-canary      all requests are scheduled for a fraction of the time; both times are compared
-comparison  attainment while all is scheduled, and while all bypasses
+mode                which requests bypass scheduling though they could be scheduled
+shadow              all requests bypass; the gain of a policy is simulated
+canary              all requests are scheduled for a fraction of the time; both times are compared
+comparison          attainment of two groups of requests, with intervals
+versions            a new version gets copies of requests, then a fraction of them; promoted or undone
+version_comparison  outcomes and responses of two versions of a model
 """

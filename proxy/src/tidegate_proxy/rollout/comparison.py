@@ -185,15 +185,23 @@ class Comparison:
         """Names of the models with data, sorted."""
         return sorted({model for model, _ in self._sums})
 
-    def of(self, model: str, *, has_slo: bool, share: float = 0.5) -> ModelComparison:
+    def of(
+        self,
+        model: str,
+        *,
+        has_slo: bool,
+        share: float = 0.5,
+        groups: tuple[str, str] = ("scheduled", "bypassed"),
+    ) -> ModelComparison:
         """Return the comparison for a model over settled blocks. `share`: fraction of blocks that are scheduled.
 
-        `has_slo`: whether the model has an SLO.
+        `has_slo`: whether the model has an SLO; `groups`: words for requests of both groups.
         """
         counts = {which: self._sums.get((model, which), _Sum()) for which in (True, False)}
         blocks = {which: self._settled_blocks_of((model, which)) for which in (True, False)}
         scheduled, passed = _side(counts[True], has_slo), _side(counts[False], has_slo)
-        why = _why_not(has_slo, scheduled, passed, len(blocks[True]), len(blocks[False]), share)
+        numbers = len(blocks[True]), len(blocks[False])
+        why = _why_not(scheduled, passed, numbers, share, groups) if has_slo else "the model has no SLO"
         gain = None if why else difference_of(counts[True], counts[False], blocks[True], blocks[False])
         if gain is not None and passed.others:
             # Responses that belong to none of the requests may be any of those on time.
@@ -226,17 +234,15 @@ class Comparison:
 
 
 def _why_not(
-    has_slo: bool, scheduled: TrafficGroup, passed: TrafficGroup, of_scheduled: int, of_passed: int, share: float
+    scheduled: TrafficGroup, passed: TrafficGroup, blocks: tuple[int, int], share: float, groups: tuple[str, str]
 ) -> str:
-    if not has_slo:
-        return "the model has no SLO"
-    if min(scheduled.requests, passed.requests) < MIN_REQUESTS or min(of_scheduled, of_passed) < MIN_BLOCKS:
+    if min(scheduled.requests, passed.requests) < MIN_REQUESTS or min(blocks) < MIN_BLOCKS:
         rare = MAX_BLOCKS * min(share, 1 - share)
-        rare_group = "scheduled" if share < 0.5 else "bypassed"
+        rare_group = groups[0] if share < 0.5 else groups[1]
         hopeless = f", and ten minutes have about {rare:.2g} {rare_group} blocks" if rare < 2 * MIN_BLOCKS else ""
         return (
-            f"too few requests: {scheduled.requests} scheduled in {of_scheduled} blocks, {passed.requests} bypassed in "
-            f"{of_passed}; {MIN_REQUESTS} in {MIN_BLOCKS} blocks of each are needed{hopeless}"
+            f"too few requests: {scheduled.requests} {groups[0]} in {blocks[0]} blocks, {passed.requests} {groups[1]} "
+            f"in {blocks[1]}; {MIN_REQUESTS} in {MIN_BLOCKS} blocks of each are needed{hopeless}"
         )
     return ""
 
@@ -274,7 +280,7 @@ def difference_of(
     met no bad ones by chance.
     """
     one, other = scheduled.share_on_time, passed.share_on_time
-    (p_low, p_high), (q_low, q_high) = _wilson(one, scheduled.requests), _wilson(other, passed.requests)
+    (p_low, p_high), (q_low, q_high) = wilson(one, scheduled.requests), wilson(other, passed.requests)
     variance = max(_variance_of_blocks(of_scheduled), _variance_of_blocks(of_passed))
     numbers = len(of_scheduled), len(of_passed)
     spread = math.hypot(*(_student(number - 1) * math.sqrt(variance / number) for number in numbers))
@@ -295,7 +301,8 @@ def _student(freedom: int) -> float:
     return Z + 2.8 / freedom
 
 
-def _wilson(share: float, requests: int) -> tuple[float, float]:
+def wilson(share: float, requests: int) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of a fraction of this many requests."""
     z2 = Z * Z
     middle = (share + z2 / (2 * requests)) / (1 + z2 / requests)
     half = Z * math.sqrt(share * (1 - share) / requests + z2 / (4 * requests**2)) / (1 + z2 / requests)

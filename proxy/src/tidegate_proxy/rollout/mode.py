@@ -1,20 +1,22 @@
-"""Rollout mode: which requests bypass scheduling though they could be scheduled, in shadow mode or with a canary."""
+"""Rollout mode: which requests bypass scheduling though they could be scheduled, and which version requests get."""
 
 import asyncio
 from collections.abc import Callable
 
 from tidegate.engine import Engine
 from tidegate.schemas import ProfileFile
+from tidegate_proxy.access.tenants import Tenant
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.rollout.canary import Canary
 from tidegate_proxy.rollout.shadow import Shadow
+from tidegate_proxy.rollout.versions import VersionRollouts
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 
 
 class RolloutMode:
-    """Shadow mode and canary, of which at most one is active."""
+    """Shadow mode and canary of the policy, of which at most one is active, and the rollouts of versions."""
 
     def __init__(
         self,
@@ -23,13 +25,16 @@ class RolloutMode:
         directory: CurrentCatalog,
         measured: ProfileFile,
         engine: Engine,
+        tenant_of: Callable[[str], Tenant | None],
     ) -> None:
         """Create the rollout mode.
 
         `measured`: profiles for the shadow's simulator; `engine`: schedules the requests that are not bypassed.
+        `tenant_of`: returns the tenant of a client.
         """
         self.shadow = Shadow(config, in_force, directory, measured)
         self.canary = Canary(config, in_force, directory, lambda: engine.decides)
+        self.versions = VersionRollouts(config, directory, tenant_of)
         engine.reducer.add_listener(self.canary)
 
     def bypasses(self) -> tuple[Callable[[InferenceRequest], bool], ...]:
@@ -59,11 +64,13 @@ class RolloutMode:
         """Report on another policy, or with other settings of models, from now on."""
         self.shadow.follow(config)
         self.canary.follow(config)
+        self.versions.follow(config)
 
     async def run(self) -> None:
-        """Run forever: the background work of both."""
-        await asyncio.gather(self.shadow.run(), self.canary.run())
+        """Run forever: the background work of all."""
+        await asyncio.gather(self.shadow.run(), self.canary.run(), self.versions.run())
 
     async def close(self) -> None:
         """Stop the background work."""
         await self.shadow.close()
+        await self.versions.close()

@@ -15,6 +15,7 @@ from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.config import ServeConfig, ServerTls
 from tidegate_proxy.messages.request import InferenceRequest, PendingRequest
+from tidegate_proxy.rollout.versions import VersionRollouts
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.servers.streams import InferStream
 from tidegate_proxy.service import control
@@ -56,11 +57,14 @@ class GrpcService:
         gate: AccessControl,
         config: ServeConfig,
         new_server: NewServer,
+        versions: VersionRollouts,
     ) -> None:
         """Create the gRPC service.
 
-        `new_server`: creates the listener, in this process or at frontends, given the handler of calls.
+        `new_server`: creates the listener, in this process or at frontends, given the handler of calls; `versions`:
+        chooses versions for requests.
         """
+        self._versions = versions
         self._inference = inference
         self._driver = driver
         self._control = control
@@ -125,7 +129,9 @@ class GrpcService:
             arrival_ns = time.monotonic_ns()
             call.receive(lambda message: self._infer(call, message, arrival_ns), self._body_timeout_s)
         elif call.method == STREAM_INFER:
-            stream = InferStream(call, call.owner, self._inference, self._driver, self._routing, self._spawn)
+            stream = InferStream(
+                call, call.owner, self._inference, self._driver, self._routing, self._spawn, self._versions
+            )
             self._streams.add(stream)
             stream.begin()
         else:
@@ -135,7 +141,10 @@ class GrpcService:
         try:
             if message is None:
                 self._forward(call, message)
-            elif model := self._inference.model_to_load(message):
+                return
+            if self._versions.of_model:
+                message, call = self._versions.route(message, call)
+            if model := self._inference.model_to_load(message):
                 self._cancel_with(call, self._spawn(call, self._infer_loaded(call, message, model, arrival_ns)))
             elif self._inference.takes_long(message):
                 self._spawn(call, self._infer_aside(call, message, arrival_ns))

@@ -23,6 +23,7 @@ from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed, o
 from tidegate_proxy.messages import guards
 from tidegate_proxy.messages.request import InferenceRequest, PassedThrough, PendingRequest, end_of_call_ns
 from tidegate_proxy.messages.wire import encode_varint, first_string
+from tidegate_proxy.rollout.versions import VersionRollouts
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.servers.slot_streams import SlotStreams
 from tidegate_proxy.service.inference import Inference
@@ -67,8 +68,10 @@ class InferStream:
         driver: Driver,
         routing: Routing,
         spawn: Callable[[RpcCall, Coroutine[Any, Any, None]], object],
+        versions: VersionRollouts,
     ) -> None:
         self.driver = driver
+        self._versions = versions
         self._call = call
         self._owner = owner
         self._inference = inference
@@ -150,6 +153,8 @@ class InferStream:
         if message is None:
             self._end_of_requests()
             return
+        if self._versions.of_model:
+            message = self._versions.route_in_stream(message)
         if model := self._inference.model_to_load(message):
             self._reading = True
             self._spawn(self._call, self._take_loaded(message, model, arrival_ns))

@@ -138,7 +138,7 @@ class LiveView:
             round(self._cost_ns / max(1, now_ns - self._ticks_since_ns) * 1000, 3),
             section_of(self._trial),
             self._driver.engine.decides,
-            [*self._bypassed(), *self._restrictions()],
+            [*self._bypassed(), *self._restrictions(), *self._trial.versions.sentences()],
             self._tuning.sentence,
             tenant_rows(self._driver.observability.metrics),
         )

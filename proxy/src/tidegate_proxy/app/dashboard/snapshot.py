@@ -191,7 +191,7 @@ class DashboardSnapshot(msgspec.Struct, frozen=True):
     policy: str = ""
     """Description of the current policy; "" in a recorded run, which reports it first."""
     restrictions: list[str] = []
-    """Sentences about bypassed requests, APIs that Tritons restrict, and what Tidegate cannot see of these Tritons."""
+    """Sentences about bypassed requests, APIs that Tritons restrict, what Tidegate cannot see of them, and rollouts."""
     tuning: str = ""
     """Latest verdict of the policy's tuner, as a sentence; "" if the policy is not tuned."""
     tenants: list[TenantRow] = []

@@ -14,6 +14,7 @@ from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.messages.model_signature import ModelSignature
 from tidegate_proxy.messages.request import InferenceRequest, NotSchedulable
+from tidegate_proxy.rollout.versions import VersionRollouts
 from tidegate_proxy.servers.http import compression, infer_request, infer_response, routes
 from tidegate_proxy.servers.http.compression import TooLarge
 from tidegate_proxy.servers.http.exchange import ClientLeft, HttpExchange, RequestBody
@@ -60,7 +61,7 @@ class HttpApplication:
     any; it takes precedence over combined responses of all Tritons. `guard` may reject a request before its body is
     read; `hidden` returns the names of headers meant for it. `owner` returns the client of a request. `passed_through`
     is called for every inference that a Triton answered. `refuses_shared_memory`: whether tensors there are rejected.
-    `changing` surrounds calls that load or unload a model.
+    `changing` surrounds calls that load or unload a model. `versions` chooses versions.
     """
 
     def __init__(
@@ -80,7 +81,9 @@ class HttpApplication:
         bounds: ClientBounds | None = None,
         changing: Changing[HttpCall, Backend] = no_change_tracking,
         envelope_for_slot: EnvelopeForSlot = lambda _route, _exchange: None,
+        versions: VersionRollouts | None = None,
     ) -> None:
+        self._versions = versions
         self._routing = routing
         self._inference = inference
         self._scheduled = scheduled
@@ -156,6 +159,26 @@ class HttpApplication:
                 except RequestFailed as failed:
                     await exchange.reply(infer_response.failure(failed))
                     return
+        if route and is_inference and self._versions and self._versions.of_model and not route.version:
+            await self._infer_version(exchange, body, route, self._versions)
+        else:
+            await self._answer_route(exchange, body, route, is_inference=is_inference)
+
+    async def _infer_version(
+        self, exchange: HttpExchange, body: RequestBody, route: routes.Route, versions: VersionRollouts
+    ) -> None:
+        """Answer an inference that names no version, by the version that its model's rollout chooses."""
+        chosen = versions.choose(route.model, exchange.owner, is_compared=route.pattern == routes.INFER_PATH)
+        if chosen is None:
+            await self._answer_route(exchange, body, route, is_inference=True)
+            return
+        exchange.path = routes.with_version(exchange.path, chosen.version)
+        await self._answer_route(exchange, body, replace(route, version=chosen.version), is_inference=True)
+        chosen.ended(is_answered=exchange.status == _OK, is_rejected=exchange.is_rejected)
+
+    async def _answer_route(
+        self, exchange: HttpExchange, body: RequestBody, route: routes.Route | None, *, is_inference: bool
+    ) -> None:
         if route is None:
             await self._forward(exchange, body, routes.NO_ROUTE)
         elif (
@@ -197,6 +220,8 @@ class HttpApplication:
         exchange.watch()
         try:
             message, form = await self._translate(exchange, content, signature, route.version)
+            if self._versions and self._versions.of_model:
+                self._versions.copy(message)
             answer = await self._inference.infer(message, None, exchange.metadata, exchange.owner)
         except NotSchedulable as why:
             if words := self._inference.why_not_bypassed(route.model, str(why)):

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from tidegate_proxy.base import refusal
 from tidegate_proxy.messages.forwarded_metadata import HeaderForwarding, metadata_of
 from tidegate_proxy.servers.http.compression import TooLarge
 from tidegate_proxy.servers.http.interface import (
@@ -22,6 +23,8 @@ from tidegate_proxy.servers.http.routes import Route
 from tidegate_proxy.transport import Metadata
 from tidegate_proxy.transport.client_bounds import ClientBounds, TooMuchInFlight
 
+_OK: Final = 200
+_REASON_HEADER: Final = refusal.REASON_HEADER.encode()
 _LONGEST_NUMBER = 18
 """Digits that surely fit 64 bits."""
 _ONCE = frozenset({b"content-encoding", b"inference-header-content-length", b"content-length", b"transfer-encoding"})
@@ -165,6 +168,8 @@ class HttpExchange:
         self.client_left = False
         self.status = 0
         """Status of the response once it is sent."""
+        self.is_rejected = False
+        """Whether the response says why Tidegate rejected the request."""
         self.owner = ""
         """Client of the request, once it is identified."""
         self._body: RequestBody | None = None
@@ -293,6 +298,8 @@ class HttpExchange:
     async def reply(self, answer: HttpAnswer) -> None:
         """Send a whole response; its length is added."""
         self.started = True
+        self.status = answer.status
+        self.is_rejected = answer.status != _OK and any(name == _REASON_HEADER for name, _ in answer.headers)
         headers = [*answer.headers, (b"content-length", str(len(answer.body)).encode())]
         await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
         self._answered = True

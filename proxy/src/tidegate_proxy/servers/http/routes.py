@@ -136,6 +136,12 @@ def match(path: bytes) -> Route | None:
     return _match_parts(path)
 
 
+def with_version(path: bytes, version: str) -> bytes:
+    """Return the path of an inference that names no version with one."""
+    model, _, action = path.rpartition(b"/")
+    return b"%b/versions/%b/%b" % (model, version.encode(), action)
+
+
 def _match_parts(path: bytes) -> Route | None:
     if found := _MODEL.fullmatch(path):
         model, version, action = found.groups()

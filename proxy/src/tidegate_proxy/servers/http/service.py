@@ -17,6 +17,7 @@ from tidegate_proxy.messages.forwarded_metadata import HeaderForwarding, own_hea
 from tidegate_proxy.messages.model_signature import ModelSignature
 from tidegate_proxy.messages.request import InferenceRequest, PassedThrough
 from tidegate_proxy.observability.merged_statistics import statistics_json
+from tidegate_proxy.rollout.versions import VersionRollouts
 from tidegate_proxy.servers.http.application import HttpApplication
 from tidegate_proxy.servers.http.exchange import HttpExchange
 from tidegate_proxy.servers.http.forward import index_json
@@ -111,8 +112,12 @@ class HttpService:
         bounds: ClientBounds,
         in_force: SettingsHolder,
         start: StartServer,
+        versions: VersionRollouts,
     ) -> None:
-        """Create the HTTP service. `start`: serves an application at an address, in this process or at frontends."""
+        """Create the HTTP service. `start`: serves an application at an address, in this process or at frontends.
+
+        `versions`: chooses versions for requests.
+        """
         self._config = config
         self._start = start
         self._bounds = bounds
@@ -139,6 +144,7 @@ class HttpService:
             bounds=bounds,
             changing=self._changing,
             envelope_for_slot=self._envelope_for_slot,
+            versions=versions,
         )
         self._own: dict[tuple[str, str], Handler] = {
             ("GET", "/v2/health/live"): self._live,

@@ -1,0 +1,403 @@
+"""Version rollout: a new version of a model gets copies of requests, then a fraction of them; promoted or undone.
+
+Requests that name no version get one here, as long as the rollout is configured; those that name one keep it.
+"""
+
+import asyncio
+import logging
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from random import Random
+from typing import Any, Final
+
+import grpc
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tidegate_proxy.access.tenants import Tenant
+from tidegate_proxy.base.internal_errors import faults
+from tidegate_proxy.configuration.config import ServeConfig, VersionRolloutConfig
+from tidegate_proxy.messages.request import PassedThrough
+from tidegate_proxy.messages.wire import first_string, with_model_version, with_other_model_version
+from tidegate_proxy.rollout.version_comparison import RequestComparison, ResponseComparison, Verdict
+from tidegate_proxy.transport import CallFailed, RpcCall
+from tidegate_proxy.tritons.backend import INFER_METHOD, Backend
+from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S: Final = 1.0
+"""Interval in seconds at which a rollout looks for a verdict."""
+MAX_COPIES_IN_FLIGHT: Final = 4
+"""Number of copied requests of a model in flight; at that number none is copied."""
+COPY_TIMEOUT_S: Final = 30.0
+NO_SLO_NS: Final = 1 << 62
+"""SLO in ns of a model without one: every answer is in time."""
+ROLLOUT_STATES: Final = ("waiting", "shadow", "canary", "promoted", "undone", "pinned")
+"""States of a rollout: waiting for the candidate to be ready; both comparisons; the ends; no candidate is named."""
+
+
+class ChosenVersion:
+    """Version that a request was given, and the comparison that hears how the request ends."""
+
+    __slots__ = ("_began_ns", "_is_candidate", "_rollout", "version")
+
+    def __init__(self, version: str, rollout: "VersionRollout | None", *, is_candidate: bool) -> None:
+        """Create the choice. `rollout`: compares the outcome; None: nothing does. `is_candidate`: its group there."""
+        self.version = version
+        self._rollout = rollout
+        self._is_candidate = is_candidate
+        self._began_ns = time.monotonic_ns()
+
+    def ended(self, *, is_answered: bool, is_rejected: bool = False) -> None:
+        """Record the end of the request. `is_rejected`: Tidegate rejected it, which is no error of the version."""
+        if self._rollout:
+            self._rollout.requests.ended(
+                self._began_ns,
+                time.monotonic_ns(),
+                self._rollout.slo_ns,
+                is_answered=is_answered,
+                is_rejected=is_rejected,
+                is_candidate=self._is_candidate,
+            )
+
+
+class VersionRollout:
+    """Rollout of one model: its state, and what was compared. Use it only in the event loop."""
+
+    def __init__(self, model: str, config: VersionRolloutConfig, directory: CurrentCatalog, random: Random) -> None:
+        self.model = model
+        self.config = config
+        self._directory = directory
+        self._random = random
+        self._stable, self._candidate = str(config.stable), str(config.candidate or "")
+        self.state = "waiting" if config.candidate else "pinned"
+        """State, one of `ROLLOUT_STATES`."""
+        self.verdict = ""
+        """Reason for the latest change of state, or for none yet."""
+        self.since_ns = time.monotonic_ns()
+        """Beginning of the state, in ns of the monotonic clock."""
+        self.requests = RequestComparison(model, config.tolerance)
+        self.responses = ResponseComparison(config.numeric_tolerance, config.min_agreement, config.max_slowdown)
+        self._seen: Catalog | None = None
+        self._ready: tuple[bool, bool] = False, False
+        """Whether the stable version is ready on some Triton, and the candidate on all that have the model."""
+
+    @property
+    def slo_ns(self) -> int:
+        """SLO of the model."""
+        model = self._directory.catalog.models.get(self.model)
+        return NO_SLO_NS if model is None or model.slo_ns is None else model.slo_ns
+
+    def choose(self, key: str, *, is_compared: bool) -> ChosenVersion | None:
+        """Return the version for a request that names none; None: any. `key`: see `rollouts.versions.NAME.sticky`.
+
+        `is_compared`: whether the outcome is reported; otherwise the request gets no version that is on trial.
+        """
+        has_stable, has_candidate = self._readiness()
+        if self.state == "promoted" and has_candidate:
+            return ChosenVersion(self._candidate, None, is_candidate=True)
+        if not has_stable:
+            return None
+        if self.state != "canary" or not is_compared or not has_candidate:
+            return ChosenVersion(self._stable, None, is_candidate=False)
+        drawn = zlib.crc32(f"{self.model}/{key}".encode()) / (1 << 32) if key else self._random.random()
+        is_candidate = drawn < (self.config.canary or 0.0)
+        chosen = ChosenVersion(self._candidate if is_candidate else self._stable, self, is_candidate=is_candidate)
+        self.requests.began(time.monotonic_ns(), is_candidate=is_candidate)
+        return chosen
+
+    def copies(self) -> bool:
+        """Return whether to copy the next request."""
+        return self.state == "shadow" and self._readiness()[1] and self._random.random() < (self.config.shadow or 0.0)
+
+    def order(self) -> tuple[str, str]:
+        """Return both versions in random order: what runs second may find caches warm."""
+        pair = self._stable, self._candidate
+        return pair if self._random.random() < 0.5 else pair[::-1]
+
+    def compare(self, took: Mapping[str, tuple[bytes | str, int]]) -> None:
+        """Record what the versions answered to one copy: a response or an error, and the ns that it took."""
+        self.responses.add(took[self._stable], took[self._candidate])
+
+    def look(self, now_ns: int) -> None:
+        """Advance to the next state if the comparison has a verdict, or if the time for one is over."""
+        if self.state == "waiting":
+            has_stable, has_candidate = self._readiness()
+            if has_stable and has_candidate:
+                self._enter(self._next_state("waiting"), "both versions are ready", now_ns)
+            elif has_stable:
+                self.verdict = f"version {self._candidate} is not ready on every Triton that has the model"
+            else:
+                self.verdict = f"version {self._stable} is not ready on any Triton"
+        elif self.state in ("shadow", "canary"):
+            compared = self.responses if self.state == "shadow" else self.requests
+            verdict, words = compared.verdict(now_ns)
+            if verdict is Verdict.WORSE:
+                self._enter("undone", words, now_ns)
+            elif verdict is Verdict.AS_GOOD:
+                self._enter(self._next_state(self.state), words, now_ns)
+            elif now_ns - self.since_ns > self.config.timeout_s * 1e9:
+                words = f"no verdict within {self.config.timeout_s:g} s (timeout_s): {words}"
+                self._enter("undone", words, now_ns)
+            else:
+                self.verdict = words
+
+    def fail_early(self, now_ns: int) -> None:
+        """Undo a canary whose errors leave no doubt, without waiting for blocks of time to settle."""
+        if self.state == "canary" and (words := self.requests.why_hopeless()):
+            self._enter("undone", words, now_ns)
+
+    def describe(self) -> str:
+        """Describe the rollout in one sentence."""
+        stable, candidate = f"version {self._stable}", f"version {self._candidate}"
+        words = {
+            "waiting": f"{stable} serves, {candidate} waits",
+            "shadow": f"{stable} serves, {candidate} gets copies of {_percent(self.config.shadow)} of the requests",
+            "canary": f"{candidate} gets {_percent(self.config.canary)} of the requests, {stable} the others",
+            "promoted": f"{candidate} is promoted",
+            "undone": f"{candidate} is undone, {stable} serves",
+            "pinned": f"{stable} serves",
+        }[self.state]
+        words = f"{self.model}: {words}"
+        return f"{words}: {self.verdict}." if self.verdict else f"{words}."
+
+    def document(self) -> dict[str, Any]:
+        """Return the rollout as JSON for GET /rollouts."""
+        return {
+            "model": self.model,
+            "stable": self._stable,
+            "candidate": self._candidate or None,
+            "state": self.state,
+            "why": self.verdict,
+            "shadow": self.responses.document(),
+            "canary": self.requests.document(),
+        }
+
+    def _next_state(self, state: str) -> str:
+        stages = [
+            name
+            for name, share in (("shadow", self.config.shadow), ("canary", self.config.canary))
+            if share is not None
+        ]
+        rest = stages if state == "waiting" else stages[stages.index(state) + 1 :]
+        return rest[0] if rest else "promoted"
+
+    def _enter(self, state: str, why: str, now_ns: int) -> None:
+        self.state, self.verdict, self.since_ns = state, why, now_ns
+        self.requests = RequestComparison(self.model, self.config.tolerance, now_ns)
+        level = logging.WARNING if state == "undone" else logging.INFO
+        fields = {"model": self.model, "stable": self._stable, "candidate": self._candidate, "state": state}
+        log.log(level, "version rollout", extra={**fields, "why": why})
+
+    def _readiness(self) -> tuple[bool, bool]:
+        catalog = self._directory.catalog
+        if catalog is not self._seen:
+            versions = [
+                each.versions
+                for backend in catalog.hosts.get(self.model, ())
+                for each in catalog.loaded.get(backend, ())
+                if each.config.name == self.model
+            ]
+            has_stable = any(self._stable in each for each in versions)
+            self._ready = has_stable, bool(versions) and all(self._candidate in each for each in versions)
+            self._seen = catalog
+        return self._ready
+
+
+class VersionRollouts(Collector):
+    """Rollouts of all models that the configuration names. Use it only in the event loop, except `collect`."""
+
+    def __init__(
+        self, config: ServeConfig, directory: CurrentCatalog, tenant_of: Callable[[str], Tenant | None]
+    ) -> None:
+        """Create the rollouts. `tenant_of`: returns the tenant of a client, None without tenants."""
+        self._directory = directory
+        self._tenant_of = tenant_of
+        self._random = Random(config.seed)
+        self._copies: dict[str, set[asyncio.Task[None]]] = {}
+        self.of_model: dict[str, VersionRollout] = {}
+        """Rollouts by model; empty: no model has one."""
+        self.follow(config)
+
+    def follow(self, config: ServeConfig) -> None:
+        """Begin the rollouts that have changed, and end those that are gone; the others go on."""
+        self.of_model = {
+            model: self.of_model[model]
+            if model in self.of_model and self.of_model[model].config == wanted
+            else VersionRollout(model, wanted, self._directory, self._random)
+            for model, wanted in config.rollouts.versions.items()
+        }
+
+    def route(self, message: bytes, call: RpcCall) -> tuple[bytes, RpcCall]:
+        """Name a version in a ModelInferRequest that names none, and have its outcome compared."""
+        rollout = self.of_model.get(first_string(message))
+        if rollout is None or with_model_version(message, "") is message:
+            return message, call
+        chosen = rollout.choose(self._key(rollout, call.owner), is_compared=True)
+        if chosen is None:
+            return message, call
+        self._copy(rollout, message)
+        return with_model_version(message, chosen.version), ComparedCall(call, chosen)
+
+    def route_in_stream(self, message: bytes) -> bytes:
+        """Name a version in a request of a stream, whose outcome is not compared: never one on trial."""
+        rollout = self.of_model.get(first_string(message))
+        chosen = rollout.choose("", is_compared=False) if rollout else None
+        return with_model_version(message, chosen.version) if chosen else message
+
+    def choose(self, model: str, owner: str, *, is_compared: bool) -> ChosenVersion | None:
+        """Return the version of an HTTP inference that names none; None: any.
+
+        `owner`: client; `is_compared`: see `VersionRollout.choose`.
+        """
+        rollout = self.of_model.get(model)
+        return rollout.choose(self._key(rollout, owner), is_compared=is_compared) if rollout else None
+
+    def copy(self, message: bytes) -> None:
+        """Send copies of a request to both versions if its model's rollout wants that."""
+        if rollout := self.of_model.get(first_string(message)):
+            self._copy(rollout, message)
+
+    async def run(self) -> None:
+        """Run forever: look for verdicts."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            for rollout in list(self.of_model.values()):
+                try:
+                    now_ns = time.monotonic_ns()
+                    rollout.fail_early(now_ns)
+                    rollout.look(now_ns)
+                except Exception as error:  # requests do not depend on it
+                    faults.report("the rollout of a version", error)
+
+    async def close(self) -> None:
+        """Cancel copies in flight."""
+        tasks = [task for of_model in self._copies.values() for task in of_model]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def document(self) -> list[dict[str, Any]]:
+        """Return all rollouts as JSON for GET /rollouts."""
+        return [rollout.document() for rollout in self.of_model.values()]
+
+    def sentences(self) -> list[str]:
+        """Return a sentence for each rollout."""
+        return [rollout.describe() for rollout in self.of_model.values()]
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield states and comparisons as Prometheus metrics."""
+        states = GaugeMetricFamily(
+            "tidegate_version_rollout_state",
+            "1 for the state of the rollout of a model's new version, 0 for all others.",
+            labels=["model", "version", "state"],
+        )
+        gain = GaugeMetricFamily(
+            "tidegate_version_rollout_gain",
+            "Attainment, or fraction of requests without error, of the new version minus that of the stable one: the "
+            "bounds of the 95 % interval.",
+            labels=["model", "comparison", "bound"],
+        )
+        ratio = GaugeMetricFamily(
+            "tidegate_version_rollout_copies_ratio",
+            "Fraction of copied requests that both versions answer alike (agreement), and latency of the new version "
+            "as a multiple of the stable one's (slowdown): the bounds of the 95 % interval.",
+            labels=["model", "comparison", "bound"],
+        )
+        for rollout in list(self.of_model.values()):
+            candidate = str(rollout.config.candidate or "")
+            for state in ROLLOUT_STATES:
+                states.add_metric([rollout.model, candidate, state], rollout.state == state)
+            for metric, intervals in ((gain, rollout.requests.intervals()), (ratio, rollout.responses.intervals())):
+                for comparison, interval in intervals.items():
+                    for bound, value in zip(("low", "high"), interval or (), strict=False):
+                        metric.add_metric([rollout.model, comparison, bound], value)
+        yield from (states, gain, ratio)
+
+    def _key(self, rollout: VersionRollout, owner: str) -> str:
+        if not rollout.config.sticky:
+            return ""
+        tenant = self._tenant_of(owner)
+        return tenant.name if tenant else owner
+
+    def _copy(self, rollout: VersionRollout, message: bytes) -> None:
+        if not rollout.copies():
+            return
+        in_flight = self._copies.setdefault(rollout.model, set())
+        request = PassedThrough.of(message)
+        living = [each for each in self._directory.catalog.takers(rollout.model, request.header) if each.alive]
+        is_private = bool(request.regions or request.sequence) or request.header is None
+        if len(in_flight) >= MAX_COPIES_IN_FLIGHT or not living or is_private:
+            rollout.responses.left_out += 1
+            return
+        backend = min(living, key=lambda each: each.in_flight)
+        task = asyncio.create_task(self._compare(rollout, backend, message))
+        in_flight.add(task)
+        task.add_done_callback(in_flight.discard)
+
+    async def _compare(self, rollout: VersionRollout, backend: Backend, message: bytes) -> None:
+        """Ask both versions on the same Triton, one after the other, and compare what they answer."""
+        took: dict[str, tuple[bytes | str, int]] = {}
+        for version in rollout.order():
+            began_ns = time.monotonic_ns()
+            answer: bytes | str
+            try:
+                asked = with_other_model_version(message, version)
+                answer = await backend.ask(INFER_METHOD, asked, timeout_s=COPY_TIMEOUT_S)
+            except CallFailed as error:
+                answer = str(error)
+            took[version] = answer, time.monotonic_ns() - began_ns
+        if backend.alive:  # what a lost Triton says is no fault of a version
+            await asyncio.to_thread(rollout.compare, took)
+
+
+def _percent(share: float | None) -> str:
+    return f"{100 * (share or 0):g} %"
+
+
+class ComparedCall(RpcCall):
+    """gRPC call of a client whose outcome counts for the version that its request was given."""
+
+    __slots__ = ("_call", "_chosen")
+
+    def __init__(self, call: RpcCall, chosen: ChosenVersion) -> None:
+        super().__init__(call.method, call.metadata)
+        self.owner = call.owner
+        self._call = call
+        self._chosen = chosen
+
+    def add_disconnect_callback(self, then: Callable[[], None]) -> None:
+        """Call `then` once the client is gone."""
+        self._call.add_disconnect_callback(then)
+
+    def peer(self) -> str:
+        """Address of the client, as gRPC writes it."""
+        return self._call.peer()
+
+    def remaining_s(self) -> float | None:
+        """Return the seconds until the client's deadline."""
+        return self._call.remaining_s()
+
+    def receive(self, then: Callable[[bytes | None], None], within_s: float | None = None) -> None:
+        """Call `then` with the next message."""
+        self._call.receive(then, within_s)
+
+    def release(self, size: int) -> None:
+        """Release `size` received bytes."""
+        self._call.release(size)
+
+    def answer(self, message: bytes) -> None:
+        """End the call with its response."""
+        self._chosen.ended(is_answered=True)
+        self._call.answer(message)
+
+    def send(self, message: bytes, then: Callable[[object], None]) -> None:
+        """Send one message of a stream."""
+        self._call.send(message, then)
+
+    def end(self, code: grpc.StatusCode = grpc.StatusCode.OK, details: str = "", reason: str = "") -> None:
+        """End the call without a response. `reason`: that of Tidegate, if it rejected the request."""
+        self._chosen.ended(is_answered=False, is_rejected=bool(reason))
+        self._call.end(code, details, reason)

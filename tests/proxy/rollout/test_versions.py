@@ -1,0 +1,272 @@
+"""A new version of a model gets copies of requests, then some of them, at a real Triton, and is promoted or undone."""
+
+import json
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from tests.conftest import eventually
+from tests.proxy.fixtures.here import ProxyHere
+from tidegate_proxy.commands.running import tell_tally
+from tidegate_proxy.configuration.config_file import ConfigError, read_config
+from tidegate_proxy.rollout import comparison, versions
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
+
+Make = Callable[..., Any]
+LISTEN = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
+GOOD, EQUAL, FAILING, WRONG, SLOW = 1, 2, 3, 4, 5
+MODEL = """
+import time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.version = int(args["model_version"])
+
+    def execute(self, requests):
+        if self.version == 5:
+            time.sleep(0.02)
+        if self.version == 3:
+            raise ValueError("this version is broken")
+        return [
+            pb_utils.InferenceResponse([
+                pb_utils.Tensor("Y", pb_utils.get_input_tensor_by_name(request, "X").as_numpy() + (self.version == 4))
+            ])
+            for request in requests
+        ]
+"""
+CONFIG = """
+backend: "python"
+max_batch_size: 4
+version_policy { all {} }
+input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] }
+output { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }
+instance_group { count: 1 kind: KIND_CPU }
+parameters { key: "tidegate_scheduling" value { string_value: "batched" } }
+"""
+
+
+@pytest.fixture(scope="module")
+def five_versions(start_triton: Make, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
+    """A Triton with a model in five versions: two that are equal, and three that are worse."""
+    repository = tmp_path_factory.mktemp("versions")
+    for version in range(1, 6):
+        folder = repository / "model" / str(version)
+        folder.mkdir(parents=True)
+        (folder / "model.py").write_text(MODEL)
+    (repository / "model" / "config.pbtxt").write_text(CONFIG)
+    triton: EmbeddedTriton = start_triton([repository])
+    return triton
+
+
+@pytest.fixture
+def roll_out(
+    serve_here: Make, five_versions: EmbeddedTriton, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., ProxyHere]:
+    """`roll_out(candidate, ...)`: a Tidegate with a rollout beside version 1, which compares in short blocks."""
+    monkeypatch.setattr(versions, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(comparison, "BLOCK_NS", 20_000_000)
+    monkeypatch.setattr(comparison, "BURN_IN_NS", 0)
+    monkeypatch.setattr(comparison, "SETTLING_BLOCKS", 100)  # an answer on a busy machine takes its time,
+    monkeypatch.setattr(comparison, "MAX_BLOCKS", 100_000)  # and so do all of them
+
+    def start(candidate: int | None, **settings: Any) -> ProxyHere:
+        rollout = {"stable": GOOD, "candidate": candidate, **settings}
+        triton = {"grpc": five_versions.grpc_address, "http": five_versions.http_address}
+        proxy: ProxyHere = serve_here(
+            [five_versions],
+            tritons=[triton],
+            listen=LISTEN,
+            models={"model": {"slo_ms": 60_000}},
+            rollouts={"versions": {"model": rollout}},
+        )
+        return proxy
+
+    return start
+
+
+def _request(value: float = 1.0, version: str = "") -> bytes:
+    message = service_pb2.ModelInferRequest(model_name="model", model_version=version)
+    message.inputs.add(name="X", datatype="FP32", shape=[1, 3])
+    message.raw_input_contents.append(np.full((1, 3), value, np.float32).tobytes())
+    return bytes(message.SerializeToString())
+
+
+def _document(proxy: ProxyHere) -> dict[str, Any]:
+    with urllib.request.urlopen(f"http://{proxy.serving.metrics_address}/rollouts") as answer:
+        (rollout,) = json.load(answer)
+    return dict(rollout)
+
+
+def _version(call: Make, proxy: ProxyHere, named: str = "") -> str:
+    """The version that answers a request, or the status of its failure."""
+    code, answer, *_ = call(proxy, "ModelInfer", _request(version=named))
+    if code is not grpc.StatusCode.OK:
+        return str(code.name)
+    return str(service_pb2.ModelInferResponse.FromString(answer).model_version)
+
+
+def _send_until(call: Make, proxy: ProxyHere, state: str) -> Counter[str]:
+    """Send requests until the rollout is in a state; the versions that answered."""
+    answered = Counter[str]()
+    for _ in range(200):
+        answered.update(_version(call, proxy) for _ in range(50))
+        if _document(proxy)["state"] == state:
+            return answered
+    raise AssertionError(_document(proxy))
+
+
+def test_an_equal_version_is_compared_in_shadow_and_as_canary_and_promoted(
+    roll_out: Callable[..., ProxyHere], call: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proxy = roll_out(EQUAL, shadow="100%", canary="50%", max_slowdown=1000)
+    in_shadow = _send_until(call, proxy, "canary")
+    as_canary = _send_until(call, proxy, "promoted")
+    # The requests of the latest fifty may have come after the change of state.
+    assert in_shadow["1"] >= sum(in_shadow.values()) - 50
+    assert as_canary["1"] > 50
+    assert as_canary["2"] > 50
+    assert set(in_shadow + as_canary) == {"1", "2"}
+    found = _document(proxy)
+    assert found["shadow"]["copies"] == found["shadow"]["alike"] >= 200
+    assert found["shadow"]["agreement"][0] >= 0.99
+    assert {_version(call, proxy) for _ in range(20)} == {"2"}
+    assert [_version(call, proxy, named) for named in ("1", "2", "4")] == ["1", "2", "4"]
+    with urllib.request.urlopen(f"http://{proxy.serving.metrics_address}/metrics") as page:
+        metrics = page.read().decode()
+    assert 'tidegate_version_rollout_state{model="model",state="promoted",version="2"} 1.0' in metrics
+    assert 'tidegate_version_rollout_copies_ratio{bound="low",comparison="agreement",model="model"} 0.99' in metrics
+    tell_tally(proxy.serving)
+    assert "version rollout: model: version 2 is promoted: attainment " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("candidate", "stage", "why"),
+    [
+        (FAILING, {"canary": "50%"}, "requests of the new version failed, and 0 of "),
+        (FAILING, {"shadow": "100%"}, "this version is broken"),
+        (WRONG, {"shadow": "100%"}, "output 'Y': 3 of 3 elements, by up to 0.5 of its largest magnitude"),
+        (SLOW, {"shadow": "100%"}, "times that of the stable version"),
+    ],
+)
+def test_a_version_that_fails_errs_or_is_slow_is_undone(
+    candidate: int, stage: dict[str, str], why: str, roll_out: Callable[..., ProxyHere], call: Make
+) -> None:
+    proxy = roll_out(candidate, **stage)
+    answered = _send_until(call, proxy, "undone")
+    assert why in _document(proxy)["why"]
+    if "shadow" in stage:  # no client sees it
+        assert set(answered) == {"1"}
+    assert {_version(call, proxy) for _ in range(20)} == {"1"}
+    assert proxy.serving.trial.versions.sentences()[0].startswith(
+        f"model: version {candidate} is undone, version 1 serves: "
+    )
+
+
+def test_without_a_candidate_requests_get_the_stable_version(roll_out: Callable[..., ProxyHere], call: Make) -> None:
+    proxy = roll_out(None)
+    assert {_version(call, proxy) for _ in range(5)} == {"1"}
+    assert _document(proxy)["state"] == "pinned"
+
+
+def test_a_candidate_that_is_not_ready_gets_nothing(roll_out: Callable[..., ProxyHere], call: Make) -> None:
+    proxy = roll_out(9, canary="50%")
+    assert {_version(call, proxy) for _ in range(20)} == {"1"}
+    assert _document(proxy)["state"] == "waiting"
+    assert _document(proxy)["why"] in ("", "version 9 is not ready on every Triton that has the model")
+
+
+def test_a_stable_version_that_is_gone_leaves_the_choice_to_triton(
+    roll_out: Callable[..., ProxyHere], call: Make
+) -> None:
+    assert _version(call, roll_out(9, stable=8, canary="50%")) == str(SLOW)
+
+
+def test_versions_are_drawn_by_client_where_that_is_wished(roll_out: Callable[..., ProxyHere], call: Make) -> None:
+    proxy = roll_out(EQUAL, canary="50%", sticky=True)
+    eventually(lambda: _document(proxy)["state"] == "canary", "both versions to be ready")
+    assert len({_version(call, proxy) for _ in range(30)}) == 1
+
+
+def test_requests_over_http_are_given_versions_and_compared(roll_out: Callable[..., ProxyHere]) -> None:
+    proxy = roll_out(FAILING, canary="50%")
+    eventually(lambda: _document(proxy)["state"] == "canary", "both versions to be ready")
+    body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}).encode()
+
+    def infer(path: str = "") -> str:
+        url = f"http://{proxy.serving.http_address}/v2/models/model{path}/infer"
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, body)) as answer:
+                return str(json.load(answer)["model_version"])
+        except urllib.error.HTTPError as error:
+            return "failed" if b"broken" in error.read() else "other"
+
+    found = Counter[str]()
+    while _document(proxy)["state"] == "canary":
+        found[infer()] += 1
+    assert set(found) == {"1", "failed"}
+    assert {infer() for _ in range(20)} == {"1"}
+    assert infer("/versions/2") == "2"
+
+
+def test_streams_get_no_version_on_trial(roll_out: Callable[..., ProxyHere], open_stream: Make) -> None:
+    proxy = roll_out(FAILING, canary="99%")
+    eventually(lambda: _document(proxy)["state"] == "canary", "both versions to be ready")
+    asked = [service_pb2.ModelInferRequest.FromString(_request()) for _ in range(10)]
+    answers = list(open_stream(proxy, asked))
+    assert {answer.infer_response.model_version for answer in answers} == {"1"}
+
+
+def test_another_candidate_begins_anew_and_an_unchanged_rollout_goes_on(
+    roll_out: Callable[..., ProxyHere], call: Make
+) -> None:
+    proxy = roll_out(FAILING, canary="50%")
+    _send_until(call, proxy, "undone")
+
+    def follow(candidate: int, **others: object) -> None:
+        rollout = proxy.serving.config.rollouts.versions["model"].model_copy(update={"candidate": candidate})
+        rollouts = proxy.serving.config.rollouts.model_copy(update={"versions": {"model": rollout}})
+        wanted = proxy.serving.config.model_copy(update={"rollouts": rollouts, **others})
+        proxy.run(proxy.serving.reconfigure(wanted))
+
+    follow(FAILING, drain_timeout_s=1.0)
+    assert _document(proxy)["state"] == "undone"
+    follow(EQUAL)
+    assert _document(proxy)["state"] in ("waiting", "canary")
+    _send_until(call, proxy, "promoted")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"stable": 1, "candidate": 1, "canary": 0.1}, "candidate: version 1 is the stable one: name another version"),
+        ({"stable": 1, "candidate": 2}, "candidate: nothing says how it is compared: set shadow, canary or both"),
+        ({"stable": 1, "canary": "5%"}, "candidate: name the version that shadow and canary are for"),
+        ({"stable": 1, "candidate": 2, "canary": "500%"}, "canary: must be a share of at most 1"),
+        ({"stable": 0}, "stable: must be at least 1"),
+    ],
+)
+def test_what_makes_no_rollout_is_refused_in_words(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        read_config(flags={"tritons": ["localhost:8001"], "rollouts": {"versions": {"m": given}}})
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ({"canary": "5%"}, "rollouts.versions.m: with canary no version is chosen"),
+        ({"shadow": True}, "rollouts.versions.m: with shadow no version is chosen"),
+        ({"models": {"m": {"load": "on-demand"}}, "tritons": [{"grpc": "a:1", "model_memory": "1GB"}]}, "on demand"),
+    ],
+)
+def test_a_rollout_beside_what_chooses_otherwise_is_refused(section: dict[str, Any], says: str) -> None:
+    rollouts = {"versions": {"m": {"stable": 1}}}
+    with pytest.raises(ConfigError, match=says):
+        read_config(flags={"tritons": ["localhost:8001"], "rollouts": rollouts, **section})
