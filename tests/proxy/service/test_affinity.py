@@ -57,8 +57,8 @@ def test_sequences_are_spread_evenly() -> None:
     ],
 )
 def test_the_id_of_a_sequence_in_json(document: object, sequence: str) -> None:
-    assert sequence_in_json(json.dumps(document).encode()) == sequence
-    assert sequence_in_json(json.dumps(document, indent=1).encode()) == sequence
+    assert sequence_in_json(json.dumps(document).encode()).id == sequence
+    assert sequence_in_json(json.dumps(document, indent=1).encode()).id == sequence
 
 
 def test_a_sequence_that_has_begun_stays_whatever_tritons_join_or_drain() -> None:

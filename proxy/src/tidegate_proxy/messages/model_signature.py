@@ -103,6 +103,16 @@ def signature_of(config: model_config_pb2.ModelConfig) -> ModelSignature:
     )
 
 
+def concurrency_of(config: model_config_pb2.ModelConfig) -> int:
+    """Return how many requests, or sequences, a model runs at once on one Triton, by its config."""
+    each = 1
+    if config.sequence_batching.HasField("oldest"):
+        each = int(config.sequence_batching.oldest.max_candidate_sequences)
+    elif config.HasField("sequence_batching"):
+        each = int(config.max_batch_size)
+    return instances_of(config) * max(1, each)
+
+
 def instances_of(config: model_config_pb2.ModelConfig) -> int:
     """Return the number of batches of a model that its Triton runs at once."""
     groups = [int(group.count) * max(1, len(group.gpus)) for group in config.instance_group if not group.passive]

@@ -606,6 +606,8 @@ class PassedThrough:
     """Rows by its shapes; 1 for a model without a batch dimension."""
     sequence: str = ""
     """Id of its sequence, or ""."""
+    starts_sequence: bool = False
+    """Whether it is the first one of its sequence."""
     ends_sequence: bool = False
     """Whether it is the last one of its sequence."""
     regions: tuple[str, ...] = ()
@@ -641,6 +643,7 @@ class PassedThrough:
             header.model_version,
             min(max(1, header.inputs[0].shape[0]), MAX_ROWS) if header.inputs and header.inputs[0].shape else 1,
             str(sequence or ""),
+            bool(sequence) and header.parameters["sequence_start"].bool_param,
             bool(sequence) and header.parameters["sequence_end"].bool_param,
             tuple(
                 tensor.parameters[REGION_PARAMETER].string_param
@@ -701,7 +704,7 @@ class PendingRequest(ABC):
     """Request of a client that waits for its response."""
 
     __slots__ = (
-        "arrival_ns", "batch_id", "due_ns", "ended_ns", "envelope", "leave_graph", "owner", "refusal", "request_id",
+        "arrival_ns", "batch_id", "due_ns", "ended_ns", "envelope", "leave_instead", "owner", "refusal", "request_id",
         "runs_apart", "span", "started_ns", "until_ns",
     )  # fmt: skip
     protocol: ClassVar[Protocol] = "grpc"
@@ -729,8 +732,8 @@ class PendingRequest(ABC):
         """Whether it shares batches with some requests only, after poison requests of its sender, or suspected ones."""
         self.span: Any = None
         """OpenTelemetry span of its trace; None: not traced."""
-        self.leave_graph: Callable[[], bool] | None = None
-        """Ends the stages that run for it (`runs_as_graph`); None: it is scheduled as one request."""
+        self.leave_instead: Callable[[], bool] | None = None
+        """Handles a client that left (`leaves_by`); None: it is scheduled as one request."""
 
     @property
     def metadata(self) -> Metadata:
@@ -742,9 +745,9 @@ class PendingRequest(ABC):
         """Metadata to forward to a Triton over gRPC."""
         return self.metadata
 
-    def runs_as_graph(self, leave: Callable[[], bool]) -> None:
-        """Record that stages run for it: `leave` ends them if its client leaves, and returns whether it waited."""
-        self.leave_graph = leave
+    def leaves_by(self, leave: Callable[[], bool]) -> None:
+        """Have `leave` handle a client that left, and return whether it waited: others run for it in the engine."""
+        self.leave_instead = leave
 
     @abstractmethod
     def resolve(self, outcome: Outcome) -> None:

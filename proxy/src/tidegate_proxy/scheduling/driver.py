@@ -223,8 +223,8 @@ class Driver:
 
     def leave(self, client: PendingRequest) -> bool:
         """Handle a client that left; return whether it waited. Work that no client waits for is cancelled."""
-        if client.leave_graph is not None:
-            return client.leave_graph()
+        if client.leave_instead is not None:
+            return client.leave_instead()
         if self.clients.remove(client.request_id) is None:
             return False
         self._engine.take_in(RequestCancelled(time.monotonic_ns(), client.request_id))

@@ -5,7 +5,7 @@ client is connected to sends the request, in a stream or over HTTP, and reports 
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 import grpc
@@ -24,10 +24,10 @@ HOLDER_LEFT: Final = "its stream was given up"
 class Slot:
     """Slot of a Triton that a request occupies; after its end every call is without effect."""
 
-    __slots__ = ("_on_cancel", "_response_ns", "_slots", "backend", "run")
+    __slots__ = ("_on_cancel", "_response_ns", "backend", "occupied", "run")
 
     def __init__(self, slots: "OccupiedSlots", run: StageRun) -> None:
-        self._slots = slots
+        self.occupied = slots
         self.run = run
         self.backend = run.backend
         self._on_cancel: Callable[[], None] | None = None
@@ -36,7 +36,22 @@ class Slot:
     @property
     def is_held(self) -> bool:
         """Whether the request still occupies the slot."""
-        return self.run in self._slots.running
+        return self.run in self.occupied.running
+
+    @property
+    def shares_stream(self) -> Hashable | None:
+        """Key of the requests that share a stream to the Triton, in order; None: each has its own."""
+        return None
+
+    @property
+    def has_responded(self) -> bool:
+        """Whether the request had a response."""
+        return self._response_ns > 0
+
+    def begin_turn(self) -> None:
+        """Begin a request of the sequence that has the slot, while no other runs: no gap is counted from before it."""
+        if self._response_ns:
+            self._response_ns = time.monotonic_ns()
 
     def call_on_cancel(self, end: Callable[[], None]) -> None:
         """Have `end` called when the slot is lost with its Triton, or its client has left, to end the holder's call."""
@@ -47,24 +62,24 @@ class Slot:
         if not self.is_held:
             return
         if self._response_ns:
-            self._response_ns = self._slots.respond_again(self.run, self._response_ns)
+            self._response_ns = self.occupied.respond_again(self.run, self._response_ns)
         else:
-            self._response_ns = self._slots.respond_first(self.run)
+            self._response_ns = self.occupied.respond_first(self.run)
 
     def finished(self) -> None:
         """Free the slot after the last response."""
         if self.is_held:
-            self._slots.finish(self.run)
+            self.occupied.finish(self.run)
 
     def failed(self, code: grpc.StatusCode, details: str) -> None:
         """Report that the call to the Triton failed; the request fails, or gets another slot."""
         if self.is_held:
-            self._slots.fail(self.run, code, details)
+            self.occupied.fail(self.run, code, details)
 
     def give_up(self) -> None:
         """Free the slot of a request that no client waits for any more."""
         if self.is_held:
-            self._slots.abandon(self.run, HOLDER_LEFT)
+            self.occupied.abandon(self.run, HOLDER_LEFT)
 
     def cancel(self) -> None:
         """Have the holder end its call."""

@@ -1,11 +1,14 @@
 """The requests of a client's stream to models with slots: each waits for a slot, and has a stream of its own there.
 
-So each response is known to be of its request whatever ids clients choose, and the end of that stream is the last one.
+Requests of one sequence with one response each share one while they are in flight, which keeps their order. So each
+response is known to be of its request whatever ids clients choose, and the end of a stream is the last one.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Hashable
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -59,7 +62,9 @@ class SlotStreams:
         self._settled = settled
         self._has_room = has_room
         self._waiters: set[SlotWaiter] = set()
-        self._relays: set[StreamRelay] = set()
+        self._streams: set[_SlotStream] = set()
+        self._shared: dict[Hashable | None, _SlotStream] = {}
+        """Streams that further requests of a sequence may join, by what these have in common."""
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -84,13 +89,21 @@ class SlotStreams:
         sent: list[Slot] = []
 
         def granted(slot: Slot) -> None:
-            relay = StreamRelay(self._taken if not sent else _is_taken, slot.backend, request.model)
+            following = self._shared.get(slot.shares_stream)
+            if following is None or slot.shares_stream is None:
+                following = _SlotStream(StreamRelay(self._taken, slot.backend, request.model), slot)
+            following.requests.append(_SlotStreamRequest(waiter, slot, passing))
+            slot.call_on_cancel(following.relay.end)
+            following.relay.put((envelope.message, request, passing))
             sent.append(slot)
-            slot.call_on_cancel(relay.end)
-            relay.put((envelope.message, request, passing))
-            relay.put(None)
-            self._relays.add(relay)
-            self._spawn(self._call, self._run(waiter, slot, relay, passing))
+            if len(following.requests) > 1:
+                return
+            if slot.shares_stream is None:
+                following.relay.put(None)
+            else:
+                self._shared[slot.shares_stream] = following
+            self._streams.add(following)
+            self._spawn(self._call, self._run(following))
 
         def failed(failure: RequestFailed) -> None:
             self._waiters.discard(waiter)
@@ -104,63 +117,105 @@ class SlotStreams:
 
         waiter = SlotWaiter(envelope, self._call.metadata, self._call.owner, granted, failed)
         self._waiters.add(waiter)
-        inference.handle(waiter, arrival_ns, self._call.remaining_s())
+        inference.wait_for_slot(waiter, request, arrival_ns, self._call.remaining_s())
 
     def make_room(self) -> None:
         """Record that a response was read."""
-        for relay in self._relays:
-            relay.make_room()
+        for stream in self._streams:
+            stream.relay.make_room()
 
     def leave(self) -> None:
         """Give all requests up: their client is gone."""
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             self._driver.leave(waiter)
-        for relay in list(self._relays):
-            relay.end()
+        for stream in tuple(self._streams):
+            stream.relay.end()
 
     def _taken(self, size: int) -> None:
         self._call.release(size)
         self._settled()
 
-    async def _run(
-        self, waiter: SlotWaiter, slot: Slot, relay: StreamRelay, passing: BypassedStreamRequest | None
-    ) -> None:
-        """Pass a request on, and its responses back, until its slot's stream ends."""
-        call = self._call
+    async def _run(self, stream: "_SlotStream") -> None:
+        """Pass requests on, and their responses back, until the stream to the Triton ends."""
+        call, relay = self._call, stream.relay
         try:
             relay.enter()
-            answers = stream_answers(self._routing, slot.backend, call.method, relay.messages(), call.metadata)
+            answers = stream_answers(self._routing, stream.slot.backend, call.method, relay.messages(), call.metadata)
             async with aclosing(answers):
                 async for answer in answers:
-                    if not slot.is_held:
-                        break
-                    slot.responded()
-                    if not self._pass_back(passing, answer):
+                    if not stream.requests or not self._pass_on(stream, answer):
                         break
                     while not self._has_room():  # which several slots may fill at once
                         await relay.wait_for_room(self._has_room)
-            if passing and passing.outcome is None and waiter in self._waiters:
-                words = f"Triton at {slot.backend.address} ended the stream early"
-                slot.failed(grpc.StatusCode.UNAVAILABLE, words)
-            elif slot.is_held:  # else the request has failed, or waits for another slot
-                self._waiters.discard(waiter)
-                slot.finished()
+            for request in tuple(stream.requests):
+                self._end(request)
         except CallFailed as failure:
-            slot.failed(failure.code, failure.details)
+            stream.fail(failure.code, failure.details)
         except Exception as error:
             faults.report("a stream in a slot", error)
-            slot.failed(grpc.StatusCode.INTERNAL, own_fault().details)
+            stream.fail(grpc.StatusCode.INTERNAL, own_fault().details)
         except asyncio.CancelledError:
-            if slot.is_held and waiter in self._waiters:
+            if any(request.slot.is_held and request.waiter in self._waiters for request in stream.requests):
                 raise
         finally:
             relay.close()
-            self._relays.discard(relay)
-            if waiter not in self._waiters:
-                slot.give_up()
+            self._streams.discard(stream)
+            if self._shared.get(stream.slot.shares_stream) is stream:
+                del self._shared[stream.slot.shares_stream]
+            for request in tuple(stream.requests):
+                if request.waiter not in self._waiters:
+                    request.slot.give_up()
         self._settled()
 
+    def _pass_on(self, stream: "_SlotStream", answer: bytes) -> bool:
+        """Give a response to the client; return False where the stream ends with it."""
+        request = stream.requests[0]
+        if not request.slot.is_held:
+            return False
+        request.slot.responded()
+        if not self._pass_back(request.passing, answer):
+            return False
+        if (key := stream.slot.shares_stream) is not None:
+            stream.requests.popleft()
+            self._waiters.discard(request.waiter)
+            request.slot.finished()
+            if not stream.requests:
+                del self._shared[key]
+                stream.relay.put(None)
+        return True
 
-def _is_taken(_size: int) -> None:
-    """The client was told before, when the request was first sent."""
+    def _end(self, request: "_SlotStreamRequest") -> None:
+        """End a request whose stream the Triton has ended."""
+        slot, passing = request.slot, request.passing
+        if passing and passing.outcome is None and request.waiter in self._waiters:
+            words = f"Triton at {slot.backend.address} ended the stream early"
+            slot.failed(grpc.StatusCode.UNAVAILABLE, words)
+        elif slot.is_held:  # else the request has failed, or waits for another slot
+            self._waiters.discard(request.waiter)
+            slot.finished()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SlotStreamRequest:
+    """Request that was sent to a Triton in a stream of slots."""
+
+    waiter: SlotWaiter
+    slot: Slot
+    passing: BypassedStreamRequest | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SlotStream:
+    """Stream to a Triton: of one request, or of requests of one sequence with one response each."""
+
+    relay: StreamRelay
+    slot: Slot
+    """That of the first request."""
+    requests: deque[_SlotStreamRequest] = field(default_factory=deque)
+    """Those without a response; of a stream that is not shared, its request."""
+
+    def fail(self, code: grpc.StatusCode, details: str) -> None:
+        """Report that the stream failed."""
+        for request in tuple(self.requests):
+            request.slot.failed(code, details)

@@ -262,7 +262,7 @@ class InferStream:
         if relay is None:
             relay = self._relays[key] = StreamRelay(self._taken, backend, model, is_alone=is_alone)
         request, passing = replace(request, header=None), None
-        if self._inference.is_scheduled(model):
+        if self._inference.is_scheduled(model) or self._inference.answers_once(model):
             passing = BypassedStreamRequest(request, self.settled)
             self._put_in_order(passing, client)
         relay.put((message, request, passing))

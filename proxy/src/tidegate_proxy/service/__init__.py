@@ -7,6 +7,7 @@ graph_runs          ensembles whose steps are scheduled as stages with one deadl
 graph_load          which ensembles are expanded into stages under `scheduling: auto`
 stream_passthrough  bypassed streams
 open_sequences      sequences that have begun, each at the Triton that keeps it
+slot_sequences      sequences of models with slots: each occupies one from its first request to its last response
 slot_inference      inferences that wait for a slot of their model
 control             every other call: answered by Tidegate, by one Triton, or for all Tritons
 fan_out             calls that concern every Triton, and how their answers are combined

@@ -172,7 +172,7 @@ class GraphRuns:
         passage = self.passages.begin(
             client.envelope.message, client.forwarded_metadata, _remaining_s(end_ns), client.owner, answered
         )
-        client.runs_as_graph(partial(_cancelled, passage))
+        client.leaves_by(partial(_cancelled, passage))
 
     def _learned(self, state: _GraphState, wanted: tuple[str, ...], answer: bytes) -> None:
         try:
@@ -236,7 +236,7 @@ class GraphRun:
 
     def begin(self) -> None:
         """Start the stages without predecessors."""
-        self._client.runs_as_graph(self.leave)
+        self._client.leaves_by(self.leave)
         try:
             self._go_on([number for number in sorted(self._left) if not self._awaited(number)])
         except Exception as error:

@@ -25,9 +25,11 @@ from tidegate_proxy.messages.slot_request import slot_request_of
 from tidegate_proxy.messages.wire import first_string
 from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.scheduling.slots import SlotWaiter
 from tidegate_proxy.service.graph_runs import GraphRuns
 from tidegate_proxy.service.on_demand import OnDemandModels
 from tidegate_proxy.service.passthrough import BypassedInferences
+from tidegate_proxy.service.slot_sequences import SlotSequences
 from tidegate_proxy.transport import Metadata
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 
@@ -60,6 +62,7 @@ class Inference:
         """Models whose requests are not scheduled where they come in streams, as they were when that was found."""
         self._headings: dict[str, HeaderCache] = {}
         """Header caches by model."""
+        self._sequences = SlotSequences(driver, directory, self.handle)
 
     def load_on_demand(self, models: OnDemandModels) -> None:
         """Load models for their first requests from now on."""
@@ -193,14 +196,36 @@ class Inference:
     def open_for_slot(
         self, message: bytes, request: PassedThrough, metadata: Metadata, protocol: Protocol = "grpc"
     ) -> InferenceRequest | None:
-        """Return a request of a model with slots in the form that the driver schedules; None for other models.
+        """Return a request of a model with slots in the form that the driver schedules; None: it is bypassed.
 
-        `message`: the serialized request, empty over HTTP; `request`: facts about it.
+        So are other models' requests, and those of sequences that Tidegate has not seen begin. `message`: the
+        serialized request, empty over HTTP; `request`: facts about it.
         """
-        signature = self._directory.catalog.slots.get(request.model)
+        catalog = self._directory.catalog
+        signature = catalog.slots.get(request.model)
         if signature is None or not self.lets_in(request.model, protocol, metadata):
             return None
+        may_be_alone = not request.sequence and request.model in catalog.ensembles
+        if request.model in catalog.sequential and not may_be_alone and not self._sequences.takes(request):
+            return None  # its Triton says what is wrong
         return slot_request_of(message, request, signature)
+
+    def wait_for_slot(
+        self, waiter: SlotWaiter, request: PassedThrough, arrival_ns: int, remaining_s: float | None
+    ) -> None:
+        """Have a request of a model with slots wait for one, or for its turn in that of its sequence.
+
+        `request`: facts about it; `remaining_s`: seconds until the client's own deadline, if it has one.
+        """
+        if not request.sequence or request.model not in self._directory.catalog.sequential:
+            self.handle(waiter, arrival_ns, remaining_s)
+            return
+        app = self._applications.of(waiter.envelope.heading, waiter.metadata)
+        tenant = self._driver.tenant_of(waiter.owner, app) if self._sequences.is_open(request) else None
+        if tenant and (rejected := why_rejected(tenant, waiter.envelope.rows, waiter.envelope.id)):
+            self._driver.refuse(waiter, arrival_ns, rejected)
+        else:
+            self._sequences.add(waiter, request, arrival_ns, remaining_s)
 
     def handle(self, client: PendingRequest, arrival_ns: int, remaining_s: float | None) -> None:
         """Process a request to its response. `remaining_s`: seconds until the client's own deadline, if it has one.

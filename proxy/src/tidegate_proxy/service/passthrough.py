@@ -8,7 +8,7 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import grpc
 from tritonclient.grpc import service_pb2
@@ -87,19 +87,40 @@ MAX_NAMED_MODELS = 5
 """Number of models that a sentence names."""
 
 
-def sequence_in_json(body: bytes) -> str:
-    """Return the sequence id of an HTTP inference, "" for none, from the beginning of its body.
+_SEQUENCE_START = re.compile(rb'"sequence_start"\s*:\s*true')
+_SEQUENCE_END = re.compile(rb'"sequence_end"\s*:\s*true')
+
+
+class SequencePosition(NamedTuple):
+    """Sequence of a request over HTTP, and its place there."""
+
+    id: str = ""
+    """Id of the sequence, "" for none."""
+    starts: bool = False
+    ends: bool = False
+
+
+def sequence_in_json(body: bytes) -> SequencePosition:
+    """Return the sequence of an HTTP inference from the beginning of its body.
 
     A quotation mark within a JSON string is escaped, so the key cannot be confused. Whether the rest is valid is left
     to Triton.
     """
     found = _SEQUENCE_ID.search(body)
     if found is None:
-        return ""
+        return NO_SEQUENCE
     text, number = found.groups()
     if text is not None:
-        return str(text.decode(errors="replace"))
-    return str(int(number) or "") if len(number) <= 20 else ""
+        sequence = str(text.decode(errors="replace"))
+    else:
+        sequence = str(int(number) or "") if len(number) <= 20 else ""
+    if not sequence:
+        return NO_SEQUENCE
+    return SequencePosition(sequence, bool(_SEQUENCE_START.search(body)), bool(_SEQUENCE_END.search(body)))
+
+
+NO_SEQUENCE: Final = SequencePosition()
+"""Position of a request that belongs to no sequence."""
 
 
 class Routing:
@@ -176,13 +197,20 @@ class Routing:
         return self._gate.why_over_limit(owner)
 
     def looks_inside(self, model: str) -> bool:
-        """Return whether the contents of an unscheduled inference of this model matter for routing."""
+        """Return whether the contents of an unscheduled inference of this model matter for routing or its slot."""
         catalog = self._directory.catalog
-        return len(catalog.hosts.get(model, ())) > 1 and (model in catalog.sequential or model in catalog.variants)
+        if len(catalog.hosts.get(model, ())) > 1:
+            return model in catalog.sequential or model in catalog.variants
+        return model in catalog.slots and model in catalog.sequential
 
-    def route_http_inference(self, model: str, sequence: str, header: service_pb2.ModelInferRequest | None) -> Backend:
-        """Choose a Triton like `route_inference`, for a request over HTTP: by its sequence id and its tensors."""
-        return self._one_of_several(model, sequence, header, "http")
+    def route_http_inference(
+        self, model: str, sequence: SequencePosition, header: service_pb2.ModelInferRequest | None
+    ) -> Backend:
+        """Choose a Triton like `route_inference`, for a request over HTTP: by its sequence and its tensors."""
+        backend = self._one_of_several(model, sequence.id, header, "http")
+        if sequence.ends:
+            self._sequences.end(model, sequence.id)
+        return backend
 
     def _one_of_several(
         self, model: str, sequence: str, header: service_pb2.ModelInferRequest | None, protocol: Protocol

@@ -52,7 +52,7 @@ class SlotInference:
             return True
         self._metadata, self._model = routing.forwarded(metadata), request.model
         self._waiter = SlotWaiter(envelope, metadata, owner, self._send, self._then)
-        inference.handle(self._waiter, time.monotonic_ns(), remaining_s)
+        inference.wait_for_slot(self._waiter, request, time.monotonic_ns(), remaining_s)
         return True
 
     def cancel(self) -> None:

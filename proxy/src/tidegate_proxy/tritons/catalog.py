@@ -14,7 +14,7 @@ from tidegate.api import Model, Network, Worker, ms_to_ns
 from tidegate.api.model import DeadlineMissAction
 from tidegate.schemas import Layout, did_you_mean
 from tidegate_proxy.configuration.config import GraphConfig, ModelConfig
-from tidegate_proxy.messages.model_signature import ModelSignature, instances_of
+from tidegate_proxy.messages.model_signature import ModelSignature, concurrency_of
 from tidegate_proxy.messages.padding import PaddedAxis
 from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.messages.slot_request import slot_signature_of
@@ -357,11 +357,6 @@ def _check_configured(catalog: Catalog, configured: Mapping[str, ModelConfig]) -
                 f"models.{name}.max_concurrency: {name} is {consent.scheduling} ({consent.why}), and its "
                 "instances limit it; leave max_concurrency out, or set scheduling: bypass"
             )
-        if configured[name].max_concurrency is not None and name in catalog.sequential:
-            raise BackendError(
-                f"models.{name}.max_concurrency: requests of {name} may belong to sequences, which keep their "
-                "instance; leave max_concurrency out"
-            )
     for what, given in (("an SLO", "slo_ms"), ("on_deadline_miss", "on_deadline_miss")):
         scheduled_names = catalog.models.keys() | catalog.graphs.keys()
         unscheduled = sorted(
@@ -636,7 +631,7 @@ def _add_workers(
         new_id += worker_id == new_id
     for name, config in slots.items():
         limit = configured[name].max_concurrency
-        for number in range(instances_of(config) if isinstance(limit, str) else limit or 0):
+        for number in range(concurrency_of(config) if isinstance(limit, str) else limit or 0):
             slot = Worker(
                 new_id,
                 f"{backend.address}/{name}/slot/{number}",

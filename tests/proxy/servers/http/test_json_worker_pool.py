@@ -19,6 +19,7 @@ from tidegate_proxy.servers.http import infer_request, infer_response
 from tidegate_proxy.servers.http.infer_request import ResponseForm
 from tidegate_proxy.servers.http.json_data import RefusedRequest
 from tidegate_proxy.servers.http.json_worker_pool import FROM_BYTES, JsonWorkerPool
+from tidegate_proxy.service.passthrough import NO_SEQUENCE, SequencePosition
 
 SIGNATURE = ModelSignature("m", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)
 NESTED = b'{"id":"a:b","inputs":[{"name":"X","datatype":"FP32","shape":[1,%d],"data":[%b]}]}'
@@ -78,12 +79,12 @@ def test_what_is_passed_on_is_looked_into_so_too(aside: JsonWorkerPool) -> None:
     small = body.replace(b",[[1]]", b"")
     for text, pools in ((small, 0), (body, 1)):
         sequence, header = asyncio.run(aside.outline(text))
-        assert sequence == "7"
+        assert sequence == SequencePosition("7")
         assert header == infer_request.outline(text, len(text))
         assert header is not None
         assert header.inputs[0].name == "X"
         assert sum(place.pool is not None for place in aside._places) == pools
-    assert asyncio.run(aside.outline(b"[" * FROM_BYTES)) == ("", None)
+    assert asyncio.run(aside.outline(b"[" * FROM_BYTES)) == (NO_SEQUENCE, None)
 
 
 @pytest.mark.parametrize(

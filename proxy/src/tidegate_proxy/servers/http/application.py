@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.messages.model_signature import ModelSignature
-from tidegate_proxy.messages.request import InferenceRequest, NotSchedulable
+from tidegate_proxy.messages.request import InferenceRequest, NotSchedulable, PassedThrough
 from tidegate_proxy.rollout.versions import VersionRollouts
 from tidegate_proxy.servers.http import compression, infer_request, infer_response, routes
 from tidegate_proxy.servers.http.compression import TooLarge
@@ -36,7 +36,7 @@ from tidegate_proxy.servers.http.screening import SHARED_MEMORY_CHANGES, Request
 from tidegate_proxy.servers.http.slots import HttpSlots
 from tidegate_proxy.service.fan_out import MODEL_CHANGES, Changing, no_change_tracking
 from tidegate_proxy.service.inference import Inference
-from tidegate_proxy.service.passthrough import Routing
+from tidegate_proxy.service.passthrough import NO_SEQUENCE, Routing, SequencePosition
 from tidegate_proxy.transport.client_bounds import ClientBounds, TooMuchInFlight
 from tidegate_proxy.tritons.backend import Backend
 
@@ -49,7 +49,7 @@ _HEAR_OUT_S: Final = 1.0
 """How long a client may go on sending a body that is refused, so that it comes to read why."""
 
 
-EnvelopeForSlot = Callable[[routes.Route, HttpExchange], InferenceRequest | None]
+EnvelopeForSlot = Callable[[PassedThrough, HttpExchange], InferenceRequest | None]
 """Returns an inference of a model with slots as the driver schedules it; None for other models."""
 
 
@@ -80,7 +80,7 @@ class HttpApplication:
         refuses_shared_memory: Callable[[], bool] = bool,
         bounds: ClientBounds | None = None,
         changing: Changing[HttpCall, Backend] = no_change_tracking,
-        envelope_for_slot: EnvelopeForSlot = lambda _route, _exchange: None,
+        envelope_for_slot: EnvelopeForSlot = lambda _request, _exchange: None,
         versions: VersionRollouts | None = None,
     ) -> None:
         self._versions = versions
@@ -278,12 +278,13 @@ class HttpApplication:
     ) -> None:
         """`is_inference`: it is counted."""
         call, model, tries = exchange.call(b"", route), route.model, 0
-        inside: tuple[str, service_pb2.ModelInferRequest | None] = ("", None)
+        inside: tuple[SequencePosition, service_pb2.ModelInferRequest | None] = (NO_SEQUENCE, None)
         if is_inference:
             inside = await self._inside(exchange, body, model)
         body = await self._screened(exchange, body, is_inference=is_inference)
-        if isinstance(body, bytes) and is_inference and (envelope := self._envelope_for_slot(route, exchange)):
-            await self._slots.forward(exchange, call, body, envelope)
+        request = PassedThrough(model, route.version, 1, *inside[0])
+        if isinstance(body, bytes) and is_inference and (envelope := self._envelope_for_slot(request, exchange)):
+            await self._slots.forward(exchange, call, body, request, envelope)
             return
         if is_inference and (rejected := self._routing.why_over_limit(exchange.owner)):
             await exchange.reply(infer_response.failure(rejected))
@@ -319,14 +320,14 @@ class HttpApplication:
 
     async def _inside(
         self, exchange: HttpExchange, body: bytes | AsyncIterator[bytes], model: str
-    ) -> tuple[str, service_pb2.ModelInferRequest | None]:
-        """The id of the sequence that an inference is of, and what it says of its tensors, where either matters."""
+    ) -> tuple[SequencePosition, service_pb2.ModelInferRequest | None]:
+        """The sequence that an inference is of, and what it says of its tensors, where either matters."""
         if isinstance(body, bytes) and self._routing.looks_inside(model):
             with suppress(NotSchedulable):  # Triton will say what is wrong with it
                 plain = await self._plain(exchange, body)
                 json_bytes = len(plain) if exchange.json_length is None else exchange.json_length
                 return await self._aside.outline(plain[:json_bytes], exchange.owner)
-        return "", None
+        return NO_SEQUENCE, None
 
     async def _plain(self, exchange: HttpExchange, content: bytes) -> bytes:
         """A body as it was before it was compressed. Raises NotSchedulable for an unknown encoding, TooLarge."""

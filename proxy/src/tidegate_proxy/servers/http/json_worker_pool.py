@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy.messages.model_signature import ModelSignature
 from tidegate_proxy.servers.http import infer_request, infer_response
 from tidegate_proxy.servers.http.infer_request import ResponseForm
-from tidegate_proxy.service.passthrough import sequence_in_json
+from tidegate_proxy.service.passthrough import SequencePosition, sequence_in_json
 
 Place = TypeVar("Place")
 
@@ -120,12 +120,16 @@ class JsonWorkerPool:
         pieces, json_bytes = await self._run(owner, len(answer), _rendered, answer, form)
         return infer_response.ResponseBody(pieces, json_bytes)
 
-    async def outline(self, text: bytes, owner: str = "") -> tuple[str, service_pb2.ModelInferRequest | None]:
-        """Return the sequence id in a request's JSON, and the description of its tensors, if known."""
+    async def outline(
+        self, text: bytes, owner: str = ""
+    ) -> tuple[SequencePosition, service_pb2.ModelInferRequest | None]:
+        """Return the sequence in a request's JSON, and the description of its tensors, if known."""
         if len(text) < FROM_BYTES:
             return sequence_in_json(text), infer_request.outline(text, len(text))
         sequence, header = await self._run(owner, len(text), _outlined, text)
-        return sequence, service_pb2.ModelInferRequest.FromString(header) if header is not None else None
+        return SequencePosition(*sequence), service_pb2.ModelInferRequest.FromString(
+            header
+        ) if header is not None else None
 
     def close(self) -> None:
         """Stop the processes."""
@@ -160,7 +164,7 @@ def _rendered(answer: bytes, form: ResponseForm) -> tuple[list[bytes], int | Non
     return [bytes(piece) for piece in body.pieces], body.json_bytes
 
 
-def _outlined(text: bytes) -> tuple[str, bytes | None]:
+def _outlined(text: bytes) -> tuple[SequencePosition, bytes | None]:
     header = infer_request.outline(text, len(text))
     return sequence_in_json(text), header.SerializeToString() if header is not None else None
 

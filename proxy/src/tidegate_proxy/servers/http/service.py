@@ -179,8 +179,7 @@ class HttpService:
                 return None
         return signature
 
-    def _envelope_for_slot(self, route: Route, exchange: HttpExchange) -> InferenceRequest | None:
-        request = PassedThrough(route.model, route.version)
+    def _envelope_for_slot(self, request: PassedThrough, exchange: HttpExchange) -> InferenceRequest | None:
         return self._inference.open_for_slot(b"", request, exchange.metadata, "http")
 
     def _note(self, model: str) -> None:

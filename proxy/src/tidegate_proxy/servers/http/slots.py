@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 
 from tidegate_proxy.base.outcome import RequestFailed
-from tidegate_proxy.messages.request import InferenceRequest
+from tidegate_proxy.messages.request import InferenceRequest, PassedThrough
 from tidegate_proxy.scheduling.slots import Slot, SlotWaiter
 from tidegate_proxy.servers.http import infer_response
 from tidegate_proxy.servers.http.exchange import HttpExchange
@@ -25,18 +25,21 @@ class HttpSlots:
         self._routing = routing
         self._forwarder = forwarder
 
-    async def forward(self, exchange: HttpExchange, call: HttpCall, body: bytes, envelope: InferenceRequest) -> None:
+    async def forward(
+        self, exchange: HttpExchange, call: HttpCall, body: bytes, request: PassedThrough, envelope: InferenceRequest
+    ) -> None:
         """Forward a call as soon as it has a slot, and its response.
 
         Args:
             exchange: the client's request.
             call: what a Triton gets.
             body: the body.
+            request: facts about it.
             envelope: the request as the driver schedules it.
         """
         slots: asyncio.Queue[Slot | RequestFailed] = asyncio.Queue()
         waiter = SlotWaiter(envelope, exchange.metadata, exchange.owner, slots.put_nowait, slots.put_nowait)
-        self._inference.handle(waiter, time.monotonic_ns(), None)
+        self._inference.wait_for_slot(waiter, request, time.monotonic_ns(), None)
         try:
             while True:
                 slot = await slots.get()
