@@ -83,7 +83,8 @@ def proxy(sums: EmbeddedTriton, gate_file: Path, serve_here: Make) -> ProxyHere:
     gate_file.unlink(missing_ok=True)
     tritons = [{"grpc": sums.grpc_address, "http": sums.http_address}]
     models = {"sums": {"max_concurrency": "instances"}, "oldest": {"max_concurrency": "instances"}}
-    return serve_here([sums], tritons=tritons, models=models, listen=LISTEN)
+    started: ProxyHere = serve_here([sums], tritons=tritons, models=models, listen=LISTEN)
+    return started
 
 
 def _step(
@@ -92,7 +93,7 @@ def _step(
     """A request of a sequence; `flags`: `s`, its first, `e`, its last."""
     message = service_pb2.ModelInferRequest(model_name=model, id=name)
     message.inputs.add(name="X", datatype="FP32", shape=[1, 1])
-    message.raw_input_contents.append(np.float32([[value]]).tobytes())
+    message.raw_input_contents.append(np.array([[value]], np.float32).tobytes())
     kind = "string_param" if isinstance(sequence, str) else "int64_param"
     setattr(message.parameters["sequence_id"], kind, sequence)
     message.parameters["sequence_start"].bool_param = "s" in flags
@@ -248,8 +249,9 @@ def test_a_sequence_ends_at_its_triton_while_that_unloads_the_model(
     begun = [open_stream(proxy, [_step(n, n, "s"), _step(n, 100), _step(n, 1, "e")]) for n in (1, 2)]
     assert [_sums([next(stream)]) for stream in begun] == [[1], [2]], "one at each Triton"
     unloading = start_call(proxy, "RepositoryModelUnload", service_pb2.RepositoryModelUnloadRequest(model_name="sums"))
-    catalog = lambda: proxy.serving._directory.catalog  # noqa: E731
-    eventually(lambda: len(catalog().hosts.get("sums", ())) < 2, "the first Triton to take no more")
+    eventually(
+        lambda: len(proxy.serving._directory.catalog.hosts.get("sums", ())) < 2, "the first Triton to take no more"
+    )
     gate_file.touch()
     assert [_sums(rest_of(stream)[0]) for stream in begun] == [[101, 102], [102, 103]]
     unloading.result()

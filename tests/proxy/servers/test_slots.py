@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable
 from http.client import IncompleteRead
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +19,7 @@ from tritonclient.grpc import service_pb2
 from tests.conftest import eventually
 from tests.proxy.fixtures.calls import request_of, rest_of
 from tests.proxy.fixtures.models import add_model
+from tidegate_proxy.commands.running import tell_tally
 from tidegate_proxy.servers import streams as streams_module
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -127,6 +129,41 @@ def test_streams_beyond_the_slots_wait_in_tidegate(
     assert sum(counts.gaps.counts) == sum(len(answers) - 1 for answers, *_ in ended)
     assert not proxy.serving.driver.running
     assert not any(host.in_flight for host in proxy.serving._directory.catalog.hosts["tokens"])
+
+
+def test_streams_are_counted_by_the_time_between_their_responses(
+    tokens: EmbeddedTriton,
+    gate_file: Path,
+    serve_here: Make,
+    streams: Make,
+    open_stream: Make,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    gate_file.unlink(missing_ok=True)
+    slots = {"max_concurrency": 1}
+    models = {"tokens": {**slots, "slo_gap_ms": 100}, "many": {**slots, "slo_gap_ms": 60_000}, "flat": slots}
+    proxy = serve_here([tokens], models=models, listen={"grpc": "127.0.0.1:0", "metrics": "127.0.0.1:0"})
+    [held] = streams(proxy, 1)
+    next(held)
+    responded_ns = time.monotonic_ns()
+    eventually(lambda: time.monotonic_ns() - responded_ns > 200_000_000, "the gap to be too long")
+    gate_file.touch()
+    ended = [
+        rest_of(stream)
+        for stream in (
+            held,
+            open_stream(proxy, [request_of("many", {"X": np.ones((1, 1), np.float32)})]),
+            open_stream(proxy, [request_of("flat", {"X": np.ones((1,), np.float32)})]),
+        )
+    ]
+    assert [code for _, code, _ in ended] == [grpc.StatusCode.OK] * 3
+    eventually(lambda: proxy.engine.tally.answered == 3, "all to be counted")
+    metrics = proxy.serving.driver.observability.metrics
+    assert metrics.gaps_on_time() == {"tokens": 0.0, "many": 1.0}, "a stream with one response has no gap"
+    with urlopen(f"http://{proxy.serving.metrics_address}/metrics", timeout=30) as page:
+        assert b'tidegate_response_gap_slo_streams_total{model="tokens",outcome="late"} 1.0' in page.read()
+    tell_tally(proxy.serving)
+    assert "many: 100.0 % of streams within slo_gap_ms; tokens: 0.0 %" in capsys.readouterr().out
 
 
 def test_under_overload_what_cannot_begin_in_time_is_rejected(
@@ -284,6 +321,7 @@ def test_a_client_that_reads_slowly_does_not_fill_the_memory(
     [
         ({"tokens": {"max_concurrency": 0}}, "max_concurrency: must be at least 1, not 0"),
         ({"tokens": {"slo_first_ms": 5}}, "slo_first_ms: only with max_concurrency"),
+        ({"tokens": {"slo_gap_ms": 5}}, "slo_gap_ms: only with max_concurrency"),
         ({"nope": {"max_concurrency": 2}}, "which no Triton has"),
     ],
 )

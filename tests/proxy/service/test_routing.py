@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from tidegate_proxy.access.passthrough_apis import PassthroughApis
-from tidegate_proxy.service.passthrough import Routing, TritonSpeeds
+from tidegate_proxy.service.passthrough import Routing, SequencePosition, TritonSpeeds
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 
 
@@ -38,7 +38,7 @@ def routing(pair: list[Triton]) -> Routing:
 
 
 def _triton(routing: Routing, model: str, sequence: str = "") -> Triton:
-    return cast("Triton", routing.route_http_inference(model, sequence, None))
+    return cast("Triton", routing.route_http_inference(model, SequencePosition(sequence), None))
 
 
 def test_requests_of_two_models_in_turn_go_to_both_tritons(routing: Routing) -> None:

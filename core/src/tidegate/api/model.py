@@ -49,6 +49,8 @@ class Model(msgspec.Struct, frozen=True):
     streams: bool = False
     """Whether requests have many responses: deadlines and profiles concern the first, the worker is busy until the
     last."""
+    slo_gap_ns: int | None = None
+    """Longest mean time between the responses of a stream that counts as on time, in ns; None: all count."""
 
     @property
     def merges(self) -> bool:

@@ -28,6 +28,8 @@ def tell_tally(proxy: "Proxy") -> None:
 
     bypassed = bypassed_in_words(proxy.driver.observability.metrics.bypassed)
     summary = f"{proxy.engine.tally}; bypassed the scheduler: {bypassed or '0'}"
+    for model, fraction in sorted(proxy.driver.observability.metrics.gaps_on_time().items()):
+        summary += f"; {model}: {100 * fraction:.1f} % of streams within slo_gap_ms"
     console = Console(soft_wrap=True, highlight=False)
     console.print(f"[dim]requests: {escape(summary)}[/]")
     for sentence in proxy.trial.versions.sentences():

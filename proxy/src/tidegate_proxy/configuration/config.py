@@ -183,6 +183,13 @@ class ModelConfig(ConfigSection):
         lt=1e12,
         description="SLO of the first response (time to first token) in milliseconds, with max_concurrency",
     )
+    slo_gap_ms: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1e12,
+        description="SLO of the mean time between responses (inter-token latency) of a stream in milliseconds, with "
+        "max_concurrency; streams are counted by it",
+    )
     priority_levels: int | None = Field(
         default=None,
         ge=0,
@@ -218,6 +225,8 @@ class ModelConfig(ConfigSection):
             )
         if self.slo_first_ms is not None and self.max_concurrency is None:
             raise ValueError("slo_first_ms: only with max_concurrency, for streams; else set slo_ms")
+        if self.slo_gap_ms is not None and self.max_concurrency is None:
+            raise ValueError("slo_gap_ms: only with max_concurrency, for streams; leave it out")
         if self.slo_first_ms is not None and self.slo_ms is not None:
             raise ValueError("slo_first_ms: with max_concurrency it replaces slo_ms: leave one of the two out")
         if self.max_concurrency is not None and self.scheduling not in (None, "bypass"):

@@ -304,6 +304,11 @@ def _about_requests(snapshot: MetricsSnapshot) -> Iterable[Metric]:
         "Time between the responses to a request in a slot (inter-token latency).",
         labels=("model",),
     )
+    streams = CounterMetricFamily(
+        "tidegate_response_gap_slo_streams",
+        "Streams in slots that ended, by whether the mean time between their responses met slo_gap_ms: on_time, late.",
+        labels=("model", "outcome"),
+    )
     slo = GaugeMetricFamily(
         "tidegate_slo_seconds",
         "Latency objective (SLO) of a model, from a request's arrival to its answer.",
@@ -345,6 +350,9 @@ def _about_requests(snapshot: MetricsSnapshot) -> Iterable[Metric]:
         answered.add_metric((name,), *_buckets(counts.answered))
         if any(counts.gaps.counts):
             gaps.add_metric((name,), *_buckets(counts.gaps))
+        if counts.slo_gap_ns is not None:
+            streams.add_metric((name, "on_time"), counts.gaps_on_time)
+            streams.add_metric((name, "late"), counts.gaps_late)
         if counts.slo_ns is not None:
             slo.add_metric((name,), counts.slo_ns * _PER_NS)
         slack.add_metric((name,), *_buckets(counts.slack))
@@ -364,6 +372,7 @@ def _about_requests(snapshot: MetricsSnapshot) -> Iterable[Metric]:
         refused,
         queued,
         gaps,
+        streams,
         slack,
         planned,
         taken,

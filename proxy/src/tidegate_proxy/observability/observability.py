@@ -265,6 +265,10 @@ class ModelCounts:
     """Number of answered requests and the sum of their latencies in ns, by shape."""
     gaps: DurationHistogram = field(default_factory=lambda: DurationHistogram(LATENCY_BOUNDS_NS))
     """Time between responses of streams."""
+    slo_gap_ns: int | None = None
+    gaps_on_time: int = 0
+    """Number of streams whose mean time between responses met the SLO."""
+    gaps_late: int = 0
 
     def answered_of(self, shape: str, requests: int, sum_ns: int) -> None:
         """Count answered requests of one shape, with the sum of their latencies."""
@@ -357,7 +361,7 @@ class Metrics(OutcomeListener):
 
     def __init__(self, setup: Setup, reducer: Reducer, layout_gpus: float | None = None) -> None:
         """Create empty metrics. `reducer`: the engine's own. `layout_gpus`: GPUs of the first layout."""
-        self._models = {model.name: ModelCounts(model.slo_ns) for model in setup.models}
+        self._models = {model.name: ModelCounts(model.slo_ns, slo_gap_ns=model.slo_gap_ns) for model in setup.models}
         self._workers = {worker.id: WorkerCounts(worker.name) for worker in setup.workers}
         self._reducer = reducer
         reducer.add_listener(self)
@@ -431,6 +435,14 @@ class Metrics(OutcomeListener):
         return {
             name: (counts.on_time, counts.on_time + counts.late + counts.failed + counts.dropped.total())
             for name, counts in self._models.items()
+        }
+
+    def gaps_on_time(self) -> dict[str, float]:
+        """Return, by model, the fraction of streams whose mean time between responses met their SLO, if any ended."""
+        return {
+            name: counts.gaps_on_time / (counts.gaps_on_time + counts.gaps_late)
+            for name, counts in self._models.items()
+            if counts.gaps_on_time + counts.gaps_late
         }
 
     @property
@@ -507,6 +519,14 @@ class Metrics(OutcomeListener):
     def responded(self, model: str, gap_ns: int) -> None:
         """Count a further response of a stream, with the time since the one before it in ns."""
         self._of(model).gaps.add(gap_ns)
+
+    @isolated
+    def stream_ended(self, model: str, gap_ns: int) -> None:
+        """Count a stream by the mean time between its responses in ns, if its model has an SLO for that."""
+        counts = self._of(model)
+        if counts.slo_gap_ns is not None:
+            counts.gaps_late += gap_ns > counts.slo_gap_ns
+            counts.gaps_on_time += gap_ns <= counts.slo_gap_ns
 
     @isolated
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
@@ -603,7 +623,8 @@ class Metrics(OutcomeListener):
 
     def _change_plan(self, event: TopologyChanged) -> None:
         for model in event.models:
-            self._models.setdefault(model.name, ModelCounts()).slo_ns = model.slo_ns
+            counts = self._models.setdefault(model.name, ModelCounts())
+            counts.slo_ns, counts.slo_gap_ns = model.slo_ns, model.slo_gap_ns
         wanted = {worker.id for worker in event.workers}
         for worker_id, worker in self._workers.items():
             worker.up = worker.up and worker_id in wanted

@@ -24,14 +24,14 @@ HOLDER_LEFT: Final = "its stream was given up"
 class Slot:
     """Slot of a Triton that a request occupies; after its end every call is without effect."""
 
-    __slots__ = ("_on_cancel", "_response_ns", "backend", "occupied", "run")
+    __slots__ = ("_gap_count", "_gap_sum_ns", "_on_cancel", "_response_ns", "backend", "occupied", "run")
 
     def __init__(self, slots: "OccupiedSlots", run: StageRun) -> None:
         self.occupied = slots
         self.run = run
         self.backend = run.backend
         self._on_cancel: Callable[[], None] | None = None
-        self._response_ns = 0
+        self._response_ns = self._gap_sum_ns = self._gap_count = 0
 
     @property
     def is_held(self) -> bool:
@@ -61,15 +61,17 @@ class Slot:
         """Record a response."""
         if not self.is_held:
             return
-        if self._response_ns:
-            self._response_ns = self.occupied.respond_again(self.run, self._response_ns)
+        if before_ns := self._response_ns:
+            self._response_ns = self.occupied.respond_again(self.run, before_ns)
+            self._gap_sum_ns += self._response_ns - before_ns
+            self._gap_count += 1
         else:
             self._response_ns = self.occupied.respond_first(self.run)
 
     def finished(self) -> None:
         """Free the slot after the last response."""
         if self.is_held:
-            self.occupied.finish(self.run)
+            self.occupied.finish(self.run, self._gap_sum_ns // self._gap_count if self._gap_count else None)
 
     def failed(self, code: grpc.StatusCode, details: str) -> None:
         """Report that the call to the Triton failed; the request fails, or gets another slot."""
@@ -178,9 +180,14 @@ class OccupiedSlots:
         self._metrics.responded(run.effect.batch.model, now_ns - before_ns)
         return now_ns
 
-    def finish(self, run: StageRun) -> None:
-        """Free the slot of a request that has its last response."""
+    def finish(self, run: StageRun, gap_ns: int | None) -> None:
+        """Free the slot of a request that has its last response.
+
+        `gap_ns`: mean time between its responses, in ns; None: it had one.
+        """
         self._engine.catch_up()
+        if gap_ns is not None:
+            self._metrics.stream_ended(run.effect.batch.model, gap_ns)
         client = run.clients[0]
         ended_ns = self.running.end(run, well=True)
         client.ended_ns = client.ended_ns or ended_ns

@@ -519,7 +519,10 @@ def _add_model(catalog: Catalog, name: str, agreement: VariantAgreement, setting
         consent = catalog.consents[name]
         why = f"max_concurrency: {settings.max_concurrency} at each Triton; {consent.why}"
         catalog.consents[name] = dataclasses.replace(consent, scheduling="slots", why=why, is_requested=True)
-        catalog.models[name] = Model(name, 1, slo_ns, merge_limit=1, on_deadline_miss=late, streams=True)
+        gap_ns = None if settings.slo_gap_ms is None else ms_to_ns(settings.slo_gap_ms)
+        catalog.models[name] = Model(
+            name, 1, slo_ns, merge_limit=1, on_deadline_miss=late, streams=True, slo_gap_ns=gap_ns
+        )
         return
     signature = dataclasses.replace(signature, padding=padding) if padding else signature
     catalog.signatures[name] = catalog.partitions[name] = signature

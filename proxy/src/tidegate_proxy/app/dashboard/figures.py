@@ -4,8 +4,10 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -228,17 +230,29 @@ class RollingFigures:
         """Length of the window: full, or less shortly after the first viewer came."""
         return max(1, min(WINDOW_NS, self._now_ns - self._base_ns))
 
-    def models(self, slos_ms: Mapping[str, float | None], waiting: Mapping[str, int]) -> tuple[list[ModelRow], int]:
+    def models(
+        self,
+        slos_ms: Mapping[str, float | None],
+        waiting: Mapping[str, int],
+        gaps_on_time: Mapping[str, float] = MappingProxyType({}),
+    ) -> tuple[list[ModelRow], int]:
         """Return a row for each model that is known or was requested, the busiest ones, and how many are left out.
 
-        `slos_ms`: SLOs by model; `waiting`: queued requests by model.
+        `slos_ms`: SLOs by model; `waiting`: queued requests by model; `gaps_on_time`: fraction of streams that met the
+        SLO of the time between their responses, by model.
         """
         ticks: dict[str, list[_OfModel]] = {name: [] for name in slos_ms}
         for tick in self._ticks:
             for name, counted in tick.models.items():
                 ticks.setdefault(name, []).append(counted)
         chosen = nlargest(SHOWN_MODELS, ticks, key=lambda name: sum(each.ended.total() for each in ticks[name]))
-        rows = [self._model(name, ticks[name], slos_ms.get(name), waiting.get(name, 0)) for name in sorted(chosen)]
+        rows = [
+            msgspec.structs.replace(
+                self._model(name, ticks[name], slos_ms.get(name), waiting.get(name, 0)),
+                gaps_on_time=gaps_on_time.get(name),
+            )
+            for name in sorted(chosen)
+        ]
         return rows, len(ticks) - len(rows)
 
     def _model(self, name: str, ticks: Sequence[_OfModel], slo_ms: float | None, waiting: int) -> ModelRow:

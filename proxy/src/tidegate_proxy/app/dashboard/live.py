@@ -114,7 +114,9 @@ class LiveView:
         figures.know(worker for worker, _ in workers)
         stages = figures.take(notes, now_ns)
         slos_ms = {model.name: _in_ms(model.slo_ns) for model in catalog.models.values()}
-        models, more_models = figures.models(slos_ms, reducer.waiting())
+        models, more_models = figures.models(
+            slos_ms, reducer.waiting(), self._driver.observability.metrics.gaps_on_time()
+        )
         worker_rows, more_workers = figures.workers(workers, reducer.sent)
         new = islice(reversed(moments.latest), min(moments.count - self._seen, MAX_AT_A_TICK))
         names = {worker.id: worker.name for worker, _ in workers}

@@ -28,6 +28,8 @@ class ModelRow(msgspec.Struct, frozen=True):
     mean_rows: float | None
     sizes: dict[int, int]
     """Number of batches by rows."""
+    gaps_on_time: float | None = None
+    """Fraction of the streams since the start whose mean time between responses met its SLO."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True):

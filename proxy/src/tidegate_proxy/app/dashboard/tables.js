@@ -83,7 +83,10 @@ function showModels(snapshot) {
     return row
   }))
   const more = snapshot.more_models ? `; ${snapshot.more_models} more are not shown` : ""
+  const streams = snapshot.models.filter((model) => model.gaps_on_time !== null)
+    .map((model) => `${model.name} ${percent(model.gaps_on_time)}`).join(", ")
   by("models-note").textContent = `Of the last ${digits(snapshot.window_s, 0)} s${more}. ▲ marks a p99 above the SLO.`
+    + (streams && ` Streams within slo_gap_ms since the start: ${streams}.`)
   showTiles(snapshot)
   let rate = 0, good = 0, counted = 0
   for (const model of snapshot.models) {
