@@ -40,7 +40,7 @@ TARGETS = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.g
 
 def _exported() -> dict[str, set[str]]:
     """Every series' name on a page of Tidegate, with its labels."""
-    setup = Setup((Model("m", 4, slo_ns=20_000_000),), (Worker(0, "w", ("m",)),), ())
+    setup = Setup((Model("m", 4, slo_ns=20_000_000, slo_gap_ns=1),), (Worker(0, "w", ("m",)),), ())
     faults.report("a test", ValueError("of no meaning"))
     bounds = ClientBounds()
     bounds.count("http", "max_connections")

@@ -213,7 +213,7 @@ class _SlotStream:
     slot: Slot
     """That of the first request."""
     requests: deque[_SlotStreamRequest] = field(default_factory=deque)
-    """Those without a response; of a stream that is not shared, its request."""
+    """The requests without a response; of a stream that is not shared, its request."""
 
     def fail(self, code: grpc.StatusCode, details: str) -> None:
         """Report that the stream failed."""

@@ -53,7 +53,7 @@ class SlotSequences:
         self._directory = directory
         self._admit = admit
         self._open: dict[tuple[str, str], _SlotSequence] = {}
-        """By model and id."""
+        """The sequences by model and id."""
 
     def is_open(self, request: PassedThrough) -> bool:
         """Return whether a request continues a sequence that has a slot or waits for one."""
