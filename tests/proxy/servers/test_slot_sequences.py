@@ -12,7 +12,10 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
+from tests.proxy.fixtures.calls import rest_of
 from tests.proxy.fixtures.here import ProxyHere
+from tests.proxy.fixtures.models import add_model
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -59,7 +62,7 @@ def gate_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("gate") / "open"
 
 
-def _add(add_model: Make, repository: Path, gate_file: Path) -> None:
+def _add(repository: Path, gate_file: Path) -> None:
     oldest = "oldest { max_candidate_sequences: 3 }"
     for name, strategy, ids in (("sums", "direct {}", "UINT64"), ("oldest", oldest, "STRING")):
         config = f"max_batch_size: 1 {CONTROLS % (strategy, IDLE_US, ids)}"
@@ -67,12 +70,10 @@ def _add(add_model: Make, repository: Path, gate_file: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def sums(
-    start_triton: Make, add_model: Make, gate_file: Path, tmp_path_factory: pytest.TempPathFactory
-) -> EmbeddedTriton:
+def sums(start_triton: Make, gate_file: Path, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
     """A Triton with a model of one sequence at a time, and one of three."""
     repository = tmp_path_factory.mktemp("models")
-    _add(add_model, repository, gate_file)
+    _add(repository, gate_file)
     server: EmbeddedTriton = start_triton([repository])
     return server
 
@@ -127,7 +128,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_streams_are_answered_as_by_triton(
-    name: str, sums: EmbeddedTriton, proxy: ProxyHere, open_stream: Make, rest_of: Make, eventually: Make
+    name: str, sums: EmbeddedTriton, proxy: ProxyHere, open_stream: Make
 ) -> None:
     expected, answered = (rest_of(open_stream(server, CASES[name])) for server in (sums, proxy))
     assert answered == expected
@@ -141,7 +142,7 @@ def test_calls_are_answered_as_by_triton(name: str, sums: EmbeddedTriton, proxy:
     assert [call(proxy, "ModelInfer", message) for message in CASES[name]] == expected
 
 
-def test_http_is_answered_as_by_triton(sums: EmbeddedTriton, proxy: ProxyHere, eventually: Make) -> None:
+def test_http_is_answered_as_by_triton(sums: EmbeddedTriton, proxy: ProxyHere) -> None:
     def post(address: str, value: float, **parameters: object) -> tuple[int, Any]:
         tensor = {"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [value]}
         body = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
@@ -164,7 +165,7 @@ def test_http_is_answered_as_by_triton(sums: EmbeddedTriton, proxy: ProxyHere, e
 
 
 def test_sequences_beyond_the_slots_wait_and_are_rejected(
-    sums: EmbeddedTriton, gate_file: Path, serve_here: Make, open_stream: Make, rest_of: Make, eventually: Make
+    sums: EmbeddedTriton, gate_file: Path, serve_here: Make, open_stream: Make
 ) -> None:
     """At Triton the others would wait for ever; here for their deadline, or not at all."""
     gate_file.unlink(missing_ok=True)
@@ -191,7 +192,6 @@ def test_a_sequence_that_pauses_for_too_long_frees_its_slot(
     proxy: ProxyHere,
     call: Make,
     start_call: Make,
-    eventually: Make,
 ) -> None:
     assert call(proxy, "ModelInfer", _step(1, 1, "s"))[0] is OK
     waiting = start_call(proxy, "ModelInfer", _step(2, 5, "se"))
@@ -207,8 +207,6 @@ def test_clients_that_leave(
     gate_file: Path,
     open_stream: Make,
     start_call: Make,
-    rest_of: Make,
-    eventually: Make,
 ) -> None:
     running = open_stream(proxy, [_step(1, 1, "s"), _step(1, 100)])
     assert _sums([next(running)]) == [1]
@@ -228,14 +226,11 @@ def test_clients_that_leave(
 def test_a_sequence_ends_at_its_triton_while_that_unloads_the_model(
     sums: EmbeddedTriton,
     start_triton: Make,
-    add_model: Make,
     gate_file: Path,
     serve_here: Make,
     open_stream: Make,
     start_call: Make,
     call: Make,
-    rest_of: Make,
-    eventually: Make,
     tmp_path: Path,
 ) -> None:
     gate_file.unlink(missing_ok=True)
@@ -243,7 +238,7 @@ def test_a_sequence_ends_at_its_triton_while_that_unloads_the_model(
     for number in range(2):
         repository = tmp_path / str(number)
         repository.mkdir()
-        _add(add_model, repository, gate_file)
+        _add(repository, gate_file)
         tritons.append(start_triton([repository], options=["--model-control-mode=explicit", "--load-model=sums"]))
     proxy = serve_here(tritons, models={"sums": {"max_concurrency": "instances"}})
     begun = [open_stream(proxy, [_step(n, n, "s"), _step(n, 100), _step(n, 1, "e")]) for n in (1, 2)]
@@ -262,18 +257,15 @@ def test_a_sequence_ends_at_its_triton_while_that_unloads_the_model(
 def test_a_lost_triton_fails_its_sequences(
     sums: EmbeddedTriton,
     start_triton: Make,
-    add_model: Make,
     gate_file: Path,
     serve_here: Make,
     open_stream: Make,
     call: Make,
-    rest_of: Make,
-    eventually: Make,
     tmp_path: Path,
 ) -> None:
     """Their state is lost; the same ids may begin again, elsewhere."""
     gate_file.unlink(missing_ok=True)
-    _add(add_model, tmp_path, gate_file)
+    _add(tmp_path, gate_file)
     other = start_triton([tmp_path])
     proxy = serve_here([sums, other], models={"sums": {"max_concurrency": "instances"}})
     begun = [open_stream(proxy, [_step(n, n, "s"), _step(n, 100), _step(n, 1, "e")]) for n in (1, 2)]
