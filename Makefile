@@ -41,7 +41,7 @@ test-shards: .venv/installed  ## The same tests with two shards behind two front
 test-training: .venv-training/installed  ## The tests of `tidegate train-inss`, which skip elsewhere: with torch, in .venv-training (2 minutes)
 	OMP_NUM_THREADS=1 .venv-training/bin/pytest tests/plugins/inss/training tests/plugins/inss/learned
 
-test-machines: .venv-machines/installed  ## The tests on real clusters of Dask and Ray, which skip elsewhere, in .venv-machines (5 minutes)
+test-machines: .venv-machines/installed  ## The tests on real clusters of Ray, which skip elsewhere, in .venv-machines (5 minutes)
 	.venv-machines/bin/pytest tests/core/sim/test_clusters.py tests/machines
 
 # Without the embedded Triton, which has no wheel for them, and with numpy 2. Looked for as pythonX.Y, then among pyenv's.
@@ -111,5 +111,5 @@ clean:  ## Remove .venv and every cache
 
 .venv-machines/installed: .venv/installed core/pyproject.toml
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-machines
-	$(BIN)/uv pip install --quiet --python .venv-machines/bin/python -c constraints.txt hypothesis pytest pytest-timeout pytest-xdist -e ./core[sim,dask,ray] -e ./proxy[embedded] -e ./plugins/baselines
+	$(BIN)/uv pip install --quiet --python .venv-machines/bin/python -c constraints.txt hypothesis pytest pytest-timeout pytest-xdist -e ./core[sim,ray] -e ./proxy[embedded] -e ./plugins/baselines
 	@touch $@

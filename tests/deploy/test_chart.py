@@ -11,8 +11,7 @@ import yaml
 
 from tests.deploy.conftest import HelmRefuses, lint, render
 from tidegate_proxy.configuration.config import AGE_JITTER, ServeConfig
-from tidegate_proxy.configuration.config_file import read_config
-from tidegate_proxy.configuration.shard_config import assignment_of
+from tidegate_proxy.configuration.config_file import assignment_of, read_config
 from tidegate_proxy.configuration.triton_sources import with_sources
 
 ROOT = Path(__file__).parents[2]

@@ -38,7 +38,7 @@ def test_the_image_has_every_extra_but_the_embedded_triton_and_clusters() -> Non
     (default,) = (line.partition("=")[2] for line in _instructions("ARG"))
     assert default in _own(core, "all")
     own = {extra for extra in core.manifest["project"]["optional-dependencies"] if extra != "all"}
-    assert {*default.split(","), "policies", "dask", "ray"} == own  # `policies` comes with `proxy`
+    assert {*default.split(","), "policies", "ray"} == own  # `policies` comes with `proxy`
     assert "tidegate[policies]" in core.manifest["project"]["optional-dependencies"]["proxy"]
 
 

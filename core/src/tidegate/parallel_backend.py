@@ -9,7 +9,6 @@ class Backend(StrEnum):
     processes = "processes"
     """Processes on this machine."""
     ray = "ray"
-    dask = "dask"
 
 
 class ParallelBackendError(Exception):

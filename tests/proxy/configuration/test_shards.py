@@ -10,8 +10,7 @@ import yaml
 from tidegate.host import Plugins
 from tidegate_proxy.app.config_check import check_offline
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.configuration.config_file import ConfigError, read_config
-from tidegate_proxy.configuration.shard_config import assignment_of, of_shard
+from tidegate_proxy.configuration.config_file import ConfigError, assignment_of, of_shard, read_config
 
 SHARDS: list[dict[str, Any]] = [{"tritons": ["a:1", "b:1"]}, {"tritons": ["c:1"]}]
 

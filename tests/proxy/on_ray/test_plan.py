@@ -10,8 +10,7 @@ import yaml
 from tests.proxy.deployed.test_deployed import run
 from tests.proxy.on_ray.deployment import layout, write_deployment
 from tidegate.schemas import Layout, Mps
-from tidegate_proxy.configuration.config_file import ConfigError, read_config
-from tidegate_proxy.configuration.shard_config import of_shard
+from tidegate_proxy.configuration.config_file import ConfigError, of_shard, read_config
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.folder import DeploymentError, read_plan
 from tidegate_proxy.on_ray.actors import own_folder

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.commands.result_flags import check_output_file
+from tidegate.commands.flags import check_output_file
 
 if TYPE_CHECKING:
     from tidegate.schemas import RequestSizes

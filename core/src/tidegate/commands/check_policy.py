@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.commands.result_flags import JsonFlag, OutputOption
+from tidegate.commands.flags import JsonFlag, OutputOption
 
 if TYPE_CHECKING:
     from rich.console import Console

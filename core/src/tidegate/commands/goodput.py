@@ -5,8 +5,15 @@ from typing import Annotated
 
 import typer
 
-from tidegate.commands.result_flags import HtmlOption, JsonFlag, OutputOption
-from tidegate.commands.scenario_flags import AddressOption, BackendOption, ChangesOption, PoliciesOption
+from tidegate.commands.flags import (
+    AddressOption,
+    BackendOption,
+    ChangesOption,
+    HtmlOption,
+    JsonFlag,
+    OutputOption,
+    PoliciesOption,
+)
 from tidegate.parallel_backend import Backend
 
 

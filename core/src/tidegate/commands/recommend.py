@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.commands.result_flags import HtmlOption, JsonFlag, OutputOption
-from tidegate.commands.scenario_flags import ChangesOption
+from tidegate.commands.flags import ChangesOption, HtmlOption, JsonFlag, OutputOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,8 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.commands.result_flags import HtmlOption, JsonFlag, OutputOption
-from tidegate.commands.scenario_flags import AddressOption, BackendOption, ChangesOption, PoliciesOption, SeedsOption
+from tidegate.commands.flags import (
+    AddressOption,
+    BackendOption,
+    ChangesOption,
+    HtmlOption,
+    JsonFlag,
+    OutputOption,
+    PoliciesOption,
+    SeedsOption,
+)
 from tidegate.parallel_backend import Backend
 
 if TYPE_CHECKING:

@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.commands.result_flags import HtmlOption, JsonFlag, OutputOption
-from tidegate.commands.scenario_flags import AddressOption, BackendOption, PoliciesOption, SeedsOption
+from tidegate.commands.flags import (
+    AddressOption,
+    BackendOption,
+    HtmlOption,
+    JsonFlag,
+    OutputOption,
+    PoliciesOption,
+    SeedsOption,
+)
 from tidegate.parallel_backend import Backend
 
 if TYPE_CHECKING:

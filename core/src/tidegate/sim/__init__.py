@@ -9,8 +9,7 @@ control           carries out the actions of a controller: workers join after a 
 graphs            requests of graphs, which become requests of their stages
 build             makes a simulation of a scenario; run: runs it once; record, result, tenant_results: what it measured
 goodput           searches the highest rate that meets the SLOs; sweep: runs a grid of changes; parallel: many runs at
-                  once, in processes or on a cluster of Dask or Ray (ray_cluster); cluster_version_check: rejects
-                  machines with other versions
+                  once, in processes or on Ray (ray_cluster, which rejects machines with other versions)
 chart_data        data of charts beyond the figures of a run
 document          the results as JSON; report, goodput_report, sweep_report: as HTML pages, made of
 verdicts          the sentences at the top; charts, gantt_charts, load_sweep: the charts; tables: the tables

@@ -1,15 +1,10 @@
-"""Parallel runs: joblib processes on this machine, or a cluster of Ray or Dask."""
+"""Parallel runs: joblib processes on this machine, or a Ray cluster."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from importlib import import_module
-from logging import CRITICAL, getLogger
-from os import cpu_count
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tidegate.parallel_backend import Backend, ParallelBackendError
-from tidegate.sim.cluster_version_check import check_versions, what_is_installed
-from tidegate.sim.ray_cluster import connect, first_line, import_ray, installed_on_nodes
+from tidegate.sim.ray_cluster import check_versions, connect, first_line, import_ray, installed_on_nodes
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -32,7 +27,7 @@ def run_parallel(
     """
     match backend:
         case Backend.processes if address is not None:
-            raise ParallelBackendError("--address is that of a cluster: choose --backend ray or --backend dask, too")
+            raise ParallelBackendError("--address is that of a cluster: choose --backend ray, too")
         case Backend.processes if jobs == 1 or len(tasks) <= 1:
             yield from map(function, tasks)
         case Backend.processes:
@@ -42,65 +37,6 @@ def run_parallel(
             yield from joblib.Parallel(n_jobs=jobs, return_as="generator", batch_size=1)(calls)
         case Backend.ray:
             yield from run_on_ray(function, tasks, jobs=jobs, address=address)
-        case Backend.dask:
-            yield from run_on_dask(function, tasks, jobs=jobs, address=address)
-
-
-TIMEOUT_S = 10
-"""Time limit in seconds for a scheduler to answer and to have a worker."""
-
-
-def run_on_dask(
-    function: Callable[[Task], Result], tasks: Sequence[Task], *, jobs: int, address: str | None
-) -> Iterator[Result]:
-    """Apply a function to every task on a Dask cluster; yield the results in the order of the tasks.
-
-    `address`: of the scheduler, `HOST:PORT` or a Dask address; None: start a cluster of `jobs` processes here. If a
-    worker dies, another one runs its task; a task that three workers died of ends the run. Raises ParallelBackendError,
-    and whatever the function raises.
-    """
-    try:
-        distributed: Any = import_module("distributed")
-    except ImportError as error:
-        raise ParallelBackendError(f'--backend dask: {error}; pip install "tidegate[dask]"') from error
-    cluster = f"Dask at {address}" if address else "Dask on this machine"
-    getLogger("distributed.client").setLevel(CRITICAL)  # what it has to say is in the errors below
-    with ExitStack() as stack:
-        client = stack.enter_context(_client(distributed, stack, cluster, jobs, address))
-        agreement = check_versions(cluster, client.run(what_is_installed()))
-        futures = client.map(function, tasks, pure=False, batch_size=None)
-        stack.callback(client.cancel, futures)
-        with agreement.explained():
-            for future in futures:
-                try:
-                    yield future.result()
-                except distributed.KilledWorker as error:
-                    why = "several workers died of one run: give them more memory, and look at their logs"
-                    raise ParallelBackendError(f"{cluster}: {why}") from error
-                except (distributed.client.FutureCancelledError, distributed.comm.CommClosedError) as error:
-                    why = "the scheduler went while runs were in flight: start it, and run again"
-                    raise ParallelBackendError(f"{cluster}: {why}") from error
-                future.release()
-
-
-def _client(distributed: Any, stack: ExitStack, cluster: str, jobs: int, address: str | None) -> Any:  # noqa: ANN401
-    """A client of a cluster that has workers."""
-    try:
-        if address is None:
-            processes = jobs if jobs > 0 else cpu_count()
-            options = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": CRITICAL}
-            return distributed.Client(stack.enter_context(distributed.LocalCluster(n_workers=processes, **options)))
-        client = distributed.Client(address, timeout=TIMEOUT_S)
-    except (OSError, ValueError) as error:
-        remedy = "start one with `dask scheduler`, or name another --address"
-        raise ParallelBackendError(f"{cluster}: no scheduler answers ({error}): {remedy}") from error
-    try:
-        client.wait_for_workers(1, timeout=TIMEOUT_S)
-    except TimeoutError as error:
-        client.close()
-        remedy = f"start one with `dask worker {address} --nthreads 1`"
-        raise ParallelBackendError(f"{cluster}: the scheduler has no worker: {remedy}") from error
-    return client
 
 
 def run_on_ray(

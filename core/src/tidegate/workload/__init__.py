@@ -6,7 +6,7 @@ requests       draws the requests of a scenario from a seed; the distribution of
 arrivals       arrival processes; traces: recorded arrivals
 from_profiles  a scenario with measured profiles
 graphs         graphs of models (ensembles) with one SLO
-distributions  distributions of rows and the like; streams: one random stream for each purpose
+distributions  distributions of rows and the like; one random stream for each purpose
 tenants        whose each request is, how urgent it is, and what rate limits reject
 rate_limit     token buckets of tenants, of the proxy as well
 profiles       the forms in which a scenario gives the latency of a batch
@@ -15,11 +15,11 @@ simulated      its section `simulation`: how simulated workers differ from what 
 """
 
 from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, RateStep, Uniform, VaryingRate
+from tidegate.workload.distributions import stream
 from tidegate.workload.layout import layout_of
 from tidegate.workload.requests import RequestSequence, draw_requests, mean_rate_rps, sizes_of
 from tidegate.workload.scenario import PolicyChoice, Scenario
 from tidegate.workload.scenario_file import ScenarioError, read_scenario
-from tidegate.workload.streams import stream
 from tidegate.workload.traces import Trace, TraceError, TraceFormat, read_trace
 
 __all__ = [

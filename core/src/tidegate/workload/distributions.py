@@ -1,4 +1,4 @@
-"""Distributions of rows of a request, and of its additional latency."""
+"""Distributions of rows of a request, and of its additional latency; independent random streams from one seed."""
 
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
@@ -198,3 +198,8 @@ def lognormal_parameters(mean: float, cv: float) -> tuple[float, float]:
     """
     variance = log(1 + cv * cv)
     return log(mean) - variance / 2, sqrt(variance)
+
+
+def stream(seed: int, *names: str | int) -> Random:
+    """Return the generator of one purpose, e.g. `stream(1, "rows", "resnet50")`; the same in every process."""
+    return Random("/".join(map(str, (seed, *names))))  # text is hashed by SHA-512, not by `hash`

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from tidegate.api import NEVER_NS, Request, ms_to_ns
 from tidegate.workload.arrivals import NS_PER_S
-from tidegate.workload.distributions import Constant, Draw, choosing_from
+from tidegate.workload.distributions import Constant, Draw, choosing_from, stream
 from tidegate.workload.scenario import ModelSpec, ProcessSpec, Scenario, TraceSpec
-from tidegate.workload.streams import stream
 from tidegate.workload.tenants import Tenancy, draw_tenancy
 from tidegate.workload.traces import Trace, TraceError, TraceFormat, read_trace
 

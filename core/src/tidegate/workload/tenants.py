@@ -9,10 +9,9 @@ import msgspec
 from pydantic import Field, model_validator
 
 from tidegate.api import Request
-from tidegate.workload.distributions import choosing_from
+from tidegate.workload.distributions import choosing_from, stream
 from tidegate.workload.rate_limit import RateLimit
 from tidegate.workload.section import Name, Positive, ScenarioSection
-from tidegate.workload.streams import stream
 
 RATE_LIMITED = "rate_limited"
 """Drop reason of a request above the rate limit of its tenant."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from tidegate.commands.result_flags import check_output_file
+from tidegate.commands.flags import check_output_file
 
 if TYPE_CHECKING:
     from rich.table import Table

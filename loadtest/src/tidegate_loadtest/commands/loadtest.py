@@ -7,9 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.commands.result_flags import HtmlOption, JsonFlag, OutputOption
-from tidegate.commands.scenario_flags import PoliciesOption, SeedsOption
-from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
+from tidegate.commands.flags import (
+    HtmlOption,
+    JsonFlag,
+    OutputOption,
+    PoliciesOption,
+    SeedsOption,
+    TlsCaFlag,
+    TlsCertFlag,
+    TlsFlag,
+    TlsKeyFlag,
+    TlsServerNameFlag,
+    tls_of,
+)
 from tidegate_loadtest.commands.sending_flags import (
     ChannelsOption,
     InputsOption,

@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.commands.result_flags import check_output_file
-from tidegate.commands.tls_flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
+from tidegate.commands.flags import (
+    TlsCaFlag,
+    TlsCertFlag,
+    TlsFlag,
+    TlsKeyFlag,
+    TlsServerNameFlag,
+    check_output_file,
+    tls_of,
+)
 from tidegate.schemas import DEFAULT_DEVICE_CLASS
 
 if TYPE_CHECKING:

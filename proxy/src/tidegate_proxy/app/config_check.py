@@ -19,7 +19,7 @@ from tidegate.schemas import (
 )
 from tidegate_proxy.access.gate import Authenticator, CredentialFileError, RestrictionError, Restrictions, headers_of
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.configuration.shard_config import assignment_of
+from tidegate_proxy.configuration.config_file import assignment_of
 from tidegate_proxy.frontends.address import secret_in
 from tidegate_proxy.observability.tracing import TracingError, require_exporter
 from tidegate_proxy.transport.tls import TlsError, channel_context, server_context

@@ -16,9 +16,9 @@ from tidegate_proxy.app.tritons import Tritons
 from tidegate_proxy.app.tuning.policy_tuning import PolicyTuning
 from tidegate_proxy.configuration.addresses import host_of
 from tidegate_proxy.configuration.config import AGE_JITTER, TOLD_S, PolicyChoice, ServeConfig
+from tidegate_proxy.configuration.config_file import assignment_of
 from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.configuration.settings import SettingsHolder, settings_of
-from tidegate_proxy.configuration.shard_config import assignment_of
 from tidegate_proxy.rollout.mode import RolloutMode
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.servers.grpc import GrpcService

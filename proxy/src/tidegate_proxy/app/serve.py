@@ -32,8 +32,8 @@ from tidegate_proxy.app.proxy import Proxy
 from tidegate_proxy.app.tritons import Tritons, backend_of
 from tidegate_proxy.app.tuning.policy_tuning import PolicyTuning
 from tidegate_proxy.configuration.config import ServeConfig, within_descriptors
+from tidegate_proxy.configuration.config_file import assignment_of
 from tidegate_proxy.configuration.settings import SettingsHolder, settings_of
-from tidegate_proxy.configuration.shard_config import assignment_of
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.tritons import RunningTritons
 from tidegate_proxy.frontends.shard import GrpcOfFrontends, HttpOfFrontends, Shard, ShardServices

@@ -37,7 +37,7 @@ def serve_by_role(settings: "ServeConfig", read_again: ReadAgain, role: str, num
 
     Raises OSError if ports cannot be bound, CredentialFileError, DocumentError.
     """
-    from tidegate_proxy.configuration.shard_config import assignment_of
+    from tidegate_proxy.configuration.config_file import assignment_of
 
     if role == "all" and not settings.shards:
         return _serve_before_one_shard(settings, read_again)
@@ -140,7 +140,7 @@ def _run_shard(settings: "ServeConfig", read_again: ReadAgain, shard: "Shard", k
     """`kept`: what is in force, where this one is started in the place of another; None: nobody does so here."""
     import uvloop
 
-    from tidegate_proxy.configuration.shard_config import of_shard
+    from tidegate_proxy.configuration.config_file import of_shard
     from tidegate_proxy.observability.logs import add_log_fields
 
     shards, number = len(settings.shards), shard.number

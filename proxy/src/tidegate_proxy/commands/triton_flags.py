@@ -1,4 +1,4 @@
-"""Options for Tritons and model repositories; `tidegate.commands.tls_flags` has the TLS options of connections."""
+"""Options for Tritons and model repositories; `tidegate.commands.flags` has the TLS options of connections."""
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec

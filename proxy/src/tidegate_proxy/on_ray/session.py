@@ -8,8 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from tidegate.parallel_backend import ParallelBackendError
-from tidegate.sim.cluster_version_check import check_versions
-from tidegate.sim.ray_cluster import connect, import_ray, installed_on_nodes
+from tidegate.sim.ray_cluster import check_versions, connect, import_ray, installed_on_nodes
 from tidegate_proxy.deployed.background import Tell
 from tidegate_proxy.deployed.folder import DeploymentError
 from tidegate_proxy.deployed.state import RunningPart, RunningState, held, remove_state, write_state

@@ -24,6 +24,7 @@ from tidegate_proxy.app.dashboard.snapshot import (
     DashboardSnapshot,
     DecisionRow,
     ModelRow,
+    PageHello,
     RolloutRow,
     RolloutSection,
     RolloutSide,
@@ -31,7 +32,6 @@ from tidegate_proxy.app.dashboard.snapshot import (
     StageBar,
     WorkerRow,
 )
-from tidegate_proxy.app.dashboard.source import PageHello
 from tidegate_proxy.app.dashboard.viewers import Viewers
 from tidegate_proxy.app.dashboard.what_if import WhatIf
 from tidegate_proxy.servers.http.exchange import HttpExchange

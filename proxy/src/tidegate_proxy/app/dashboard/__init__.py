@@ -3,7 +3,6 @@
 routes        the HTTP routes: BEGIN HERE
               the page in one file: page.html, page.css and the scripts tables.js, rollout.js (shadow and canary),
                 charts.js (curves over time, with uplot/), drawing.js (lanes of workers), timeline.js, page.js
-  source        source of the data: a process or a recorded run
   viewers       the viewers; nothing is collected while there are none
   live          shows a running Tidegate, shadow mode, a canary, and models that are bypassed because that is better
 tick_buffer   what happened since the last tick; event_buffer: every event of the last minute

@@ -19,13 +19,13 @@ from tidegate_proxy.app.dashboard.history import History, HistoryRing
 from tidegate_proxy.app.dashboard.latency_explanation import LatencyExplanation
 from tidegate_proxy.app.dashboard.snapshot import (
     DashboardSnapshot,
+    PageHello,
     RolloutRow,
     RolloutSection,
     RolloutSide,
     TenantRow,
     cut,
 )
-from tidegate_proxy.app.dashboard.source import PageHello
 from tidegate_proxy.app.dashboard.tick_buffer import TickBuffer
 from tidegate_proxy.app.dashboard.timeline_builder import build_timeline, build_timeline_steps
 from tidegate_proxy.app.dashboard.what_if import what_if

@@ -20,8 +20,7 @@ from tidegate_proxy.app.dashboard.history import History, HistoryReader
 from tidegate_proxy.app.dashboard.latency_explanation import LatencyExplanation, explain
 from tidegate_proxy.app.dashboard.log_file import LogFile
 from tidegate_proxy.app.dashboard.request_facts import RequestFacts, names_of
-from tidegate_proxy.app.dashboard.snapshot import DashboardSnapshot, StageBar
-from tidegate_proxy.app.dashboard.source import PageHello
+from tidegate_proxy.app.dashboard.snapshot import DashboardSnapshot, PageHello, StageBar
 from tidegate_proxy.app.dashboard.tick_buffer import TickBuffer
 from tidegate_proxy.app.dashboard.timeline_builder import LEAD_NS
 from tidegate_proxy.app.dashboard.what_if import what_if

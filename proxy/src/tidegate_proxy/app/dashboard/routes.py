@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from tidegate_proxy.app.dashboard.latency_explanation import LatencyExplanation
-from tidegate_proxy.app.dashboard.source import PageHello
+from tidegate_proxy.app.dashboard.snapshot import PageHello
 from tidegate_proxy.app.dashboard.viewers import TooMany, Viewers
 from tidegate_proxy.servers.http.exchange import HttpExchange
 from tidegate_proxy.servers.http.infer_response import error

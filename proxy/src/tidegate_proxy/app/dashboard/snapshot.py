@@ -1,6 +1,6 @@
 """Messages to the page at each tick, as JSON. Times are milliseconds from the source's beginning."""
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -203,3 +203,16 @@ class DashboardSnapshot(msgspec.Struct, frozen=True):
 def cut(name: str) -> str:
     """Shorten a name to the length limit, in its middle."""
     return shortened(name, MAX_NAME)
+
+
+class PageHello(msgspec.Struct, frozen=True):
+    """First message to the page."""
+
+    kind: Literal["live", "recording"]
+    policy: str
+    version: str
+    """Tidegate's version."""
+    name: str = ""
+    """File name of the event log."""
+    length_ms: float = 0.0
+    """Duration of the recorded run."""

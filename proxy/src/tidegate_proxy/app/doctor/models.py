@@ -17,7 +17,7 @@ from tidegate.schemas import Layout, ProfileFile, read_document
 from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, RowsVerdict, ServedModel
 from tidegate_proxy.configuration.addresses import port_of
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
-from tidegate_proxy.configuration.shard_config import of_shard
+from tidegate_proxy.configuration.config_file import of_shard
 from tidegate_proxy.tritons.backend import Backend
 from tidegate_proxy.tritons.batching_mode import (
     GRAPH_MODES,
