@@ -111,5 +111,5 @@ clean:  ## Remove .venv and every cache
 
 .venv-machines/installed: .venv/installed core/pyproject.toml
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-machines
-	$(BIN)/uv pip install --quiet --python .venv-machines/bin/python -c constraints.txt hypothesis pytest pytest-timeout pytest-xdist -e ./core[sim,ray] -e ./proxy[embedded] -e ./plugins/baselines
+	$(BIN)/uv pip install --quiet --python .venv-machines/bin/python -c constraints.txt hypothesis onnxruntime pytest pytest-timeout pytest-xdist -e ./core[sim,ray] -e ./proxy[embedded] -e ./plugins/baselines
 	@touch $@
