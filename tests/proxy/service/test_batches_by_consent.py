@@ -133,10 +133,11 @@ def serve_policy(serve_here: Make, triton: EmbeddedTriton, policy: str, **option
         ("unbatched", {}, "unbatched"),
         ("unbatched", {"slo_ms": 60_000}, "unbatched"),
         ("batched", {}, "bypass"),
-        ("batched", {"slo_ms": 60_000}, "unbatched"),
+        ("batched", {"slo_ms": 60_000}, "bypass"),
+        ("batched", {"slo_ms": 60_000, "max_concurrency": 4}, "slots"),
         ("batched", {"scheduling": "unbatched"}, "unbatched"),
     ],
-    ids=["unbatched", "unbatched-slo", "batched", "batched-slo", "batched-alone"],
+    ids=["unbatched", "unbatched-slo", "batched", "batched-slo", "batched-slots", "batched-alone"],
 )
 def test_no_answer_is_wrong(
     model: str, said: dict[str, Any], batch: str, policy: str, normalizing: EmbeddedTriton, serve_here: Make

@@ -59,8 +59,11 @@ def test_where_the_request_is_the_unit_triton_batches_unless_somebody_says_so(te
     assert consents(text).scheduling == "bypass"
     assert why in consents(text).why
     with_slo = consents(text, has_slo=True)
-    assert (with_slo.scheduling, with_slo.merge_limit) == ("unbatched", 1)
-    assert "may be slower than without Tidegate; say scheduling: batched" in with_slo.warning
+    assert with_slo.scheduling == "bypass", "one by one it would be slower than in Triton"
+    assert with_slo.is_left_to_triton
+    assert "its SLO has no effect" in with_slo.warning
+    assert why in with_slo.warning
+    assert consents(text, "unbatched", has_slo=True) == BatchingDecision("unbatched", "the configuration says so", 1)
     assert consents(text, "batched") == BatchingDecision("batched", "the configuration says so")
 
 

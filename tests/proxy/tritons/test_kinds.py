@@ -193,7 +193,7 @@ def unlike(
         parameter = " ".join(
             f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in given
         )
-        config = f'backend: "python" dynamic_batching {{}} {BODY} {ON_CPU.replace("2", "1")} {parameter}'
+        config = f'backend: "python" {BODY} {ON_CPU.replace("2", "1")} {parameter}'
         (version.parent / "config.pbtxt").write_text(config)
         (version / "model.py").write_text(model_source("emulated_gpu").read_text())
         tritons.append(start_triton([version.parents[1]]))

@@ -16,7 +16,7 @@ from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_triton_models import model_source
 
 BODY = """
-backend: "python" max_batch_size: 8 dynamic_batching { } instance_group { count: 1 kind: KIND_CPU }
+backend: "python" max_batch_size: 8 instance_group { count: 1 kind: KIND_CPU }
 input { name: "X" data_type: TYPE_FP32 dims: [ 3 ] } output { name: "Y" data_type: TYPE_FP32 dims: [ 3 ] }
 """
 TAKES_MS = 8

@@ -59,6 +59,8 @@ class BatchingDecision:
     """Warning for the operator: a setting that cannot be applied, a queue delay that every batch pays."""
     is_requested: bool = False
     """Whether the operator asked for the bypass."""
+    is_left_to_triton: bool = False
+    """Whether it bypasses only because its Triton's batcher is faster than requests one by one: an SLO is no error."""
 
 
 def consent_of(
@@ -196,29 +198,33 @@ def _by_config(config: model_config_pb2.ModelConfig, *, has_slo: bool) -> Batchi
 
 def _scheduled(config: model_config_pb2.ModelConfig) -> BatchingDecision:
     """With dynamic_batching, and an SLO, which says that a policy is to decide."""
-    if reason := next(_by_request(config), None):
+    if left := _left_whole(config):
         warning = (
-            f"its SLO has it scheduled one request at a time ({reason}), though its Triton batches: under load that "
-            "may be slower than without Tidegate; say scheduling: batched if its rows are independent, else bypass, "
-            "and no SLO"
+            f"its SLO has no effect, and its Triton batches it as without Tidegate ({left.why}); max_concurrency has "
+            "it queued and dropped by the SLO, and batched by its Triton"
         )
-        why = f"{reason}; scheduling: batched says that they may be merged"
-        return BatchingDecision("unbatched", why, 1, warning)
+        return replace(left, warning=warning)
     return BatchingDecision("batched", "dynamic_batching, and an SLO")
 
 
 def _left_to_triton(config: model_config_pb2.ModelConfig) -> BatchingDecision | None:
     """With dynamic_batching of a sort that only Triton's batcher does; None: of no such sort."""
-    if reason := next(_by_request(config), None):
-        return BatchingDecision(
-            "bypass", f"{reason}: its Triton batches them; scheduling: batched or unbatched has them scheduled"
-        )
+    if left := _left_whole(config):
+        return left
     if asked := asked_of_tritons_batcher(config):
         return BatchingDecision(
             "bypass",
             f"dynamic_batching asks for {', '.join(asked)}, which Triton's batcher keeps: an SLO for this model, or "
             "scheduling: batched, has Tidegate schedule it in its own way",
         )
+    return None
+
+
+def _left_whole(config: model_config_pb2.ModelConfig) -> BatchingDecision | None:
+    """With dynamic_batching of requests that must not become one: one by one they would be slower than in Triton."""
+    if reason := next(_by_request(config), None):
+        why = f"{reason}: its Triton batches them; scheduling: batched or unbatched has them scheduled"
+        return BatchingDecision("bypass", why, is_left_to_triton=True)
     return None
 
 

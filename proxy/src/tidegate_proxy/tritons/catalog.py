@@ -358,10 +358,9 @@ def _check_configured(catalog: Catalog, configured: Mapping[str, ModelConfig]) -
                 "instances limit it; leave max_concurrency out, or set scheduling: bypass"
             )
     for what, given in (("an SLO", "slo_ms"), ("on_deadline_miss", "on_deadline_miss")):
-        scheduled_names = catalog.models.keys() | catalog.graphs.keys()
-        unscheduled = sorted(
-            name for name in configured if getattr(configured[name], given) and name not in scheduled_names
-        )
+        expected = {name for name, consent in catalog.consents.items() if consent.is_left_to_triton}
+        expected.update(catalog.models, catalog.graphs)
+        unscheduled = sorted(name for name in configured if getattr(configured[name], given) and name not in expected)
         if not unscheduled:
             continue
         scheduled = did_you_mean(unscheduled[0], catalog.models, "these models are")
@@ -518,7 +517,8 @@ def _add_model(catalog: Catalog, name: str, agreement: VariantAgreement, setting
         catalog.slots[name] = with_priorities(slot_signature_of(config), settings)
         consent = catalog.consents[name]
         why = f"max_concurrency: {settings.max_concurrency} at each Triton; {consent.why}"
-        catalog.consents[name] = dataclasses.replace(consent, scheduling="slots", why=why, is_requested=True)
+        warning = "" if consent.is_left_to_triton else consent.warning
+        catalog.consents[name] = BatchingDecision("slots", why, consent.merge_limit, warning, is_requested=True)
         gap_ns = None if settings.slo_gap_ms is None else ms_to_ns(settings.slo_gap_ms)
         catalog.models[name] = Model(
             name, 1, slo_ns, merge_limit=1, on_deadline_miss=late, streams=True, slo_gap_ns=gap_ns

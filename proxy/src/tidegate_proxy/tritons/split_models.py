@@ -137,6 +137,8 @@ def _config_of(
 def _consent_of(config: model_config_pb2.ModelConfig, backend: Backend, settings: ModelConfig) -> BatchingDecision:
     """Whether batches may run through a partition: its layout is a plan of what is scheduled, as an SLO is."""
     consent = consent_of(config, settings.scheduling, has_slo=True)
+    if consent.is_left_to_triton:
+        return BatchingDecision("unbatched", consent.why, 1)
     if consent.scheduling == "bypass":
         raise BackendError(f"partition {config.name!r} at {backend.address} cannot be batched: {consent.why}")
     return consent

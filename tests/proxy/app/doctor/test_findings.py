@@ -132,6 +132,11 @@ def test_slos_of_models_that_are_not_scheduled() -> None:
         ("error", "models.told.on_deadline_miss"),
     ]
     assert "max_batch_size is 0" in findings[0].what
+    python = config_of("told", 'max_batch_size: 8 backend: "python" dynamic_batching { }')
+    (finding, _) = unreachable_slos(facts_of(python, config=told))
+    assert (finding.severity, finding.where) == ("warning", "models.told.slo_ms"), "serve starts all the same"
+    assert "its Triton batches them" in finding.what
+    assert "models.told.max_concurrency" in finding.remedy
     delayed = config_of("told", "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 5000 }")
     for rollout, severity, what in (
         ({"shadow": True}, "advice", "shadow mode judges the model by this SLO"),

@@ -99,8 +99,16 @@ def unreachable_slos(facts: DoctorFacts) -> Iterator[Finding]:
             continue
         why = f"its requests are not scheduled ({service.consent.why})"
         remedy = "take it out, or see to it that they can be scheduled"
+        if service.consent.is_left_to_triton:
+            remedy = (
+                f"set models.{service.name}.max_concurrency, scheduling: batched if its rows are independent, or take "
+                "it out"
+            )
         for where in fields:
-            yield Finding("error", _SLO_IGNORED, where, f"{why}, so that `serve` does not start", remedy)
+            if service.consent.is_left_to_triton:
+                yield Finding("warning", _SLO_IGNORED, where, f"it has no effect: {why}", remedy)
+            else:
+                yield Finding("error", _SLO_IGNORED, where, f"{why}, so that `serve` does not start", remedy)
         for parameter in parameters:
             what = f"{parameter} of its config.pbtxt is not read: {why}"
             yield Finding("warning", _SLO_IGNORED, f"model {service.name}", what, remedy)
