@@ -32,6 +32,7 @@ class _Triton:
         self.address = address
         self.apis = PassthroughApis()
         self.alive = True
+        self.is_closed = False
         self.device_class = ""
         self.serialize_models: bool | None = None
         self.turns = SerializationController()
@@ -138,6 +139,20 @@ def test_a_worker_is_a_lane_of_a_triton() -> None:
     ]
     assert [catalog.backend_of[worker.id].address for worker in catalog.workers] == ["a:1"] * 5 + ["b:1"] * 3
     assert [backend.address for backend in catalog.hosts["wide"]] == ["a:1", "b:1"]
+
+
+def test_tritons_that_have_left_are_forgotten_when_they_are_closed_and_their_ids_stay_theirs() -> None:
+    """Tritons come and go for months: each leaves once what runs there has ended."""
+    first, *others = (_Triton(f"{number}:1", m="max_batch_size: 4") for number in range(4))
+    catalog = _discover(first)
+    for number, triton in enumerate(others, 1):
+        catalog = _again(_again(catalog, first, triton), first)
+        assert [*catalog.backend_of] == [0, number], "it drains"
+        triton.is_closed = True
+        catalog = _again(catalog, first)
+        assert [*catalog.backend_of] == [0]
+    rejoined = _again(catalog, first, _Triton("1:1", m="max_batch_size: 4"))
+    assert [worker.id for worker in rejoined.workers] == [0, 4]
 
 
 OTHER = 'max_batch_size: 4 input { name: "MORE" data_type: TYPE_FP32 dims: [ 1 ] }'

@@ -142,6 +142,8 @@ class Backend:
         self.metrics = metrics
         self.channel = Channel(address, tls, keepalive_s)
         """Channel for calls with callbacks; pass metadata through `opened`."""
+        self.is_closed = False
+        """Whether its channel is closed for good."""
         self.alive = True
         """Whether it is live: False from a call that fails to reach it until a probe succeeds."""
         self.heard_ns = 0
@@ -403,6 +405,7 @@ class Backend:
 
     async def close(self) -> None:
         """Close the channel; calls in flight end with CANCELLED."""
+        self.is_closed = True
         for probe in self._health.values():
             probe.cancel()
         await self.channel.close()

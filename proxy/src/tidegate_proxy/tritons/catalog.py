@@ -73,7 +73,9 @@ class Catalog:
     """Tritons of scheduled models that restrict inference: clients with their keys are scheduled, others bypassed."""
     workers: list[Worker] = field(default_factory=list)
     backend_of: dict[int, Backend] = field(default_factory=dict)
-    """Triton of each worker, by worker id; former workers included."""
+    """Triton of each worker, by worker id; former workers included, until their Triton is closed."""
+    next_worker_id: int = 0
+    """Id of the next new worker: no id is used twice."""
     hosts: dict[str, list[Backend]] = field(default_factory=dict)
     """Tritons on which a model, scheduled or not, is loaded."""
     loaded: dict[Backend, list[LoadedModel]] = field(default_factory=dict)
@@ -245,7 +247,8 @@ async def discover(
     catalog = Catalog()
     known = _known_workers(before)
     if before:
-        catalog.backend_of.update(before.backend_of)
+        catalog.next_worker_id = before.next_worker_id
+        catalog.backend_of.update((number, each) for number, each in before.backend_of.items() if not each.is_closed)
     answers = await _ask(backends, before, returning, suspects)
     loaded_before = before.loaded if before else {}
     loaded = {backend: answers.get(backend, loaded_before.get(backend, [])) for backend in backends}
@@ -291,7 +294,11 @@ def catalog_for_shadow(
             if config.HasField("dynamic_batching") and not is_chosen:
                 wanted[config.name] = settings.model_copy(update={"scheduling": "batched"})
     judged = Catalog(
-        backend_of=dict(catalog.backend_of), loaded=catalog.loaded, gpus=catalog.gpus, places=catalog.places
+        backend_of=dict(catalog.backend_of),
+        next_worker_id=catalog.next_worker_id,
+        loaded=catalog.loaded,
+        gpus=catalog.gpus,
+        places=catalog.places,
     )
     backends = [*catalog.loaded]
     _add_models(judged, backends, wanted, backends, _known_workers(catalog), unbatched or {})
@@ -323,7 +330,12 @@ def catalog_for_layout(
 
     `ids`: ids of the layout's workers, by name. Raises BackendError for a layout that the Tritons do not have.
     """
-    catalog = Catalog(backend_of=dict(before.backend_of), loaded=_latest_last(loaded, before.loaded), gpus=before.gpus)
+    catalog = Catalog(
+        backend_of=dict(before.backend_of),
+        next_worker_id=max(before.next_worker_id, max(ids.values(), default=-1) + 1),
+        loaded=_latest_last(loaded, before.loaded),
+        gpus=before.gpus,
+    )
     known = {(worker.name, worker.hosts, worker.device_class): ids[worker.name] for worker in layout.contract()[1]}
     _follow(catalog, layout, configured, known)
     _keep_signatures(catalog, before)
@@ -620,23 +632,21 @@ def _add_workers(
     }
     slots = {name: configs.pop(name) for name in sorted(catalog.slots) if name in configs}
     place = catalog.places[backend]
-    new_id = max(catalog.backend_of, default=-1) + 1
     for execution_slot in execution_slots_of(
         configs, serialize_models=backend.serialize_models, turns=backend.turns.group if backend.turns else frozenset()
     ):
         name = f"{backend.address}/{execution_slot.name}"
-        worker = Worker(new_id, name, execution_slot.models, place.device_class, place.device, place.slice)
+        worker = Worker(
+            catalog.next_worker_id, name, execution_slot.models, place.device_class, place.device, place.slice
+        )
         if execution_slot.takes_turns:
             worker = replace(worker, device_class=worker.device_class + SERIALIZED_SUFFIX)
-        worker_id = known.get((name, execution_slot.models, worker.device_class), new_id)
-        catalog.workers.append(replace(worker, id=worker_id))
-        catalog.backend_of[worker_id] = backend
-        new_id += worker_id == new_id
+        _add_worker(catalog, worker, backend, known)
     for name, config in slots.items():
         limit = configured[name].max_concurrency
         for number in range(concurrency_of(config) if isinstance(limit, str) else limit or 0):
             slot = Worker(
-                new_id,
+                catalog.next_worker_id,
                 f"{backend.address}/{name}/slot/{number}",
                 (name,),
                 place.device_class,
@@ -644,21 +654,27 @@ def _add_workers(
                 place.slice,
                 server=backend.address,
             )
-            worker_id = known.get((slot.name, slot.hosts, slot.device_class), new_id)
-            catalog.workers.append(replace(slot, id=worker_id))
-            catalog.backend_of[worker_id] = backend
-            new_id += worker_id == new_id
+            _add_worker(catalog, slot, backend, known)
+
+
+def _add_worker(catalog: Catalog, worker: Worker, backend: Backend, known: Mapping[WorkerKey, int]) -> None:
+    """Add a worker, with the id that it had before if it is `known`."""
+    worker_id = known.get((worker.name, worker.hosts, worker.device_class), worker.id)
+    catalog.workers.append(replace(worker, id=worker_id))
+    catalog.backend_of[worker_id] = backend
+    catalog.next_worker_id += worker_id == catalog.next_worker_id
 
 
 def _follow(
     catalog: Catalog, layout: Layout, configured: Mapping[str, ModelConfig], known: Mapping[WorkerKey, int]
 ) -> None:
-    found = find_layout(layout, catalog.loaded, configured, known, max(catalog.backend_of, default=-1) + 1)
+    found = find_layout(layout, catalog.loaded, configured, known, catalog.next_worker_id)
     catalog.layout = layout
     catalog.partitions = dict(found.partitions)
     for worker, backend in found.workers:
         catalog.workers.append(worker)
         catalog.backend_of[worker.id] = backend
+        catalog.next_worker_id = max(catalog.next_worker_id, worker.id + 1)
     for name, split in found.models.items():
         catalog.models[name] = split.model
         catalog.consents[name] = split.consent
