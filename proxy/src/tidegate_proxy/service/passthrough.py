@@ -367,7 +367,7 @@ class BypassedInference:
         try:
             backend = self._routing.route_inference(self._message, self._request)
         except RequestFailed as failure:
-            self.end(failure)
+            self._refuse(failure)
             return
         limit_s = None
         if self._until_ns is not None:
@@ -394,6 +394,12 @@ class BypassedInference:
         self._passages.over(self)
         self._then(outcome)
         self._routing.passed_through(self._request, self._sent_ns, ok=isinstance(outcome, bytes))
+
+    def _refuse(self, failure: RequestFailed) -> None:
+        """Refuse what no Triton may get, or what only Tidegate runs: as at Triton, no execution of the model failed."""
+        self._is_over = True
+        self._passages.over(self)
+        self._then(failure)
 
     def _over(self, answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
         """The call to a Triton has ended."""
