@@ -1,5 +1,6 @@
 """Models that are loaded for their first requests, on a real Triton with room for two of three."""
 
+import asyncio
 import http.client
 import json
 import os
@@ -244,6 +245,62 @@ def test_a_load_ends_when_its_triton_hangs(
     eventually(lambda: ask(proxy, "second")[0] is OK, "it to be back, and to load")
     assert ask(proxy, "third")[0] is OK
     assert len(_loaded(proxy)) <= 2, "the load that was cut off counts, too"
+
+
+@pytest.mark.slow
+def test_a_load_that_goes_on_at_its_triton_after_it_was_cut_off_is_waited_for(
+    add_model: Make,
+    start_triton: Make,
+    serve_here: Make,
+    start_call: Make,
+    request_of: Make,
+    outcome: Make,
+    eventually: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """What is being loaded takes memory: nothing is loaded beside it before it can be evicted."""
+    held = tmp_path / "held"
+    held.touch()
+    for name in ("slow", "other"):
+        source = add_model(tmp_path / "models", name, "max_batch_size: 4") / "model.py"
+        if name == "slow":
+            wait = f"    def initialize(self, args):\n        while Path({str(held)!r}).exists():\n"
+            wait += "            time.sleep(0.01)\n"
+            head = "import time\nfrom pathlib import Path\n"
+            source.write_text(head + source.read_text().replace("    def initialize(self, args):\n", wait, 1))
+    triton = start_triton([tmp_path / "models"], options=EXPLICIT)
+    models = {name: {"load": "on-demand", "memory": "10MiB"} for name in ("slow", "other")}
+    proxy = serve_here([], tritons=[{"grpc": triton.grpc_address, "model_memory": "15MiB"}], models=models)
+    backend = proxy.serving._discovery.backends[0]
+    is_loading, looks = Backend.is_loading, list[bool]()
+
+    async def look(self: Backend, name: str) -> bool:
+        looks.append(await is_loading(self, name))
+        return looks[-1]
+
+    def loads() -> bool:
+        return bool(asyncio.run_coroutine_threadsafe(is_loading(backend, "slow"), proxy.loop).result(60))
+
+    monkeypatch.setattr(Backend, "is_loading", look)
+    first = start_call(proxy, "ModelInfer", request_of("slow", {"X": ROW}), timeout=120)
+    eventually(loads, "the load to begin")
+    os.kill(triton.pid, signal.SIGSTOP)
+    try:
+        eventually(lambda: not backend.alive, "the Triton to be given up")
+        assert outcome(first)[0] is UNAVAILABLE
+    finally:
+        os.kill(triton.pid, signal.SIGCONT)
+    eventually(lambda: backend.alive, "the Triton to be back")
+    assert loads(), "it goes on where it was cut off"
+    second = start_call(proxy, "ModelInfer", request_of("other", {"X": ROW}), timeout=120)
+    eventually(lambda: len(looks) > 2, "Tidegate to see it go on")
+    assert looks == [True] * len(looks)
+    assert _loaded(proxy) == set()
+    held.unlink()
+    assert outcome(second)[0] is OK
+    assert _loaded(proxy) == {"other"}, "what was loaded after all has been evicted"
+    assert proxy.serving._on_demand.evictions == {"slow": 1}
 
 
 @pytest.mark.slow
