@@ -87,6 +87,29 @@ def test_discovered_tritons_need_no_list_and_the_least_of_rights() -> None:
         render({"triton": {"discovery": True}, "shards": {"enabled": True}})
 
 
+def test_scaled_tritons_are_left_to_tidegate_which_may_scale_this_stateful_set_alone() -> None:
+    documents = render({"triton": {"discovery": True, "scaling": {"min_replicas": 2, "max_replicas": 8}}})
+    _hangs_together(documents)
+    (source,) = _config(documents).discovery
+    assert source.kubernetes
+    assert source.kubernetes.scaling
+    assert (
+        source.kubernetes.scaling.statefulset == _one(documents, "StatefulSet", "tidegate-triton")["metadata"]["name"]
+    )
+    assert (source.kubernetes.scaling.min_replicas, source.kubernetes.scaling.max_replicas) == (2, 8)
+    assert "replicas" not in _one(documents, "StatefulSet", "tidegate-triton")["spec"]
+    assert _one(documents, "Role")["rules"][1:] == [
+        {
+            "apiGroups": ["apps"],
+            "resources": ["statefulsets/scale"],
+            "resourceNames": ["tidegate-triton"],
+            "verbs": ["get", "patch"],
+        }
+    ]
+    with pytest.raises(HelmRefuses, match=r"triton\.scaling: Tidegate scales Tritons that it discovers"):
+        render({"triton": {"scaling": {"max_replicas": 8}}})
+
+
 def _one(documents: Documents, kind: str, name: str = "tidegate") -> dict[str, Any]:
     (found,) = (d for d in documents if d["kind"] == kind and d["metadata"]["name"] == name)
     return found

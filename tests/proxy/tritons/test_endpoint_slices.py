@@ -3,117 +3,19 @@
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import trustme
-from aiohttp import web
 
+from tests.proxy.fixtures.api_server import NAMESPACE, NOT_READY, READY, TERMINATING, TOKEN, serving_api
 from tidegate_proxy.configuration.triton_sources import SourceError, TritonSource
-from tidegate_proxy.tritons import endpoint_slices
+from tidegate_proxy.tritons import endpoint_slices, kubernetes_api
 from tidegate_proxy.tritons.sources import list_tritons, watch_tritons
 
-NAMESPACE, TOKEN = "inference", "a-token"
 ZONE = "topology.kubernetes.io/zone"
-
-
-class SimulatedApiServer:
-    """API server with EndpointSlices of the service `triton`, pods, and a version for each change."""
-
-    def __init__(self) -> None:
-        self.slices: dict[str, dict[str, Any]] = {}
-        self.labels: dict[str, dict[str, str]] = {}
-        """Labels of the pods, by name."""
-        self.token: str | None = None
-        """Token that it requires, if any."""
-        self.refuses: dict[str, int] = {}
-        """HTTP status of what it refuses, by the end of the path."""
-        self.watches = 0
-        self._events: list[dict[str, Any]] = []
-        self._news = asyncio.Condition()
-        self._ends = False
-
-    async def put(self, name: str, endpoints: dict[str, Any], address_type: str = "IPv4") -> None:
-        """Create or replace a slice. `endpoints`: address -> fields beside it."""
-        slice_ = {
-            "apiVersion": "discovery.k8s.io/v1",
-            "kind": "EndpointSlice",
-            "metadata": {"name": name, "labels": {"kubernetes.io/service-name": "triton"}},
-            "addressType": address_type,
-            "endpoints": [{"addresses": [address], **fields} for address, fields in endpoints.items()],
-            "ports": [{"name": "grpc", "port": 8001, "protocol": "TCP"}],
-        }
-        kubernetes_validate.validate(slice_, kubernetes_validate.latest_version(), strict=True)
-        event = "MODIFIED" if name in self.slices else "ADDED"
-        self.slices[name] = slice_
-        await self._tell({"type": event, "object": slice_})
-
-    async def delete(self, name: str) -> None:
-        """Delete a slice."""
-        await self._tell({"type": "DELETED", "object": self.slices.pop(name)})
-
-    async def expire(self) -> None:
-        """End the watches, as when a version is too old."""
-        await self._tell({"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}})
-
-    async def _tell(self, event: dict[str, Any]) -> None:
-        async with self._news:
-            self._events.append(event)
-            self._news.notify_all()
-
-    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request."""
-        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
-            return web.json_response({"message": "Unauthorized"}, status=401)
-        for end, status in self.refuses.items():
-            if request.path.endswith(end):
-                return web.json_response({"message": "no"}, status=status)
-        if request.path.startswith(f"/api/v1/namespaces/{NAMESPACE}/pods/"):
-            name = request.path.rpartition("/")[2]
-            return web.json_response({"kind": "Pod", "metadata": {"name": name, "labels": self.labels[name]}})
-        assert request.path == f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
-        assert request.query["labelSelector"] == "kubernetes.io/service-name=triton"
-        if "watch" not in request.query:
-            metadata = {"resourceVersion": str(len(self._events))}
-            return web.json_response({"metadata": metadata, "items": list(self.slices.values())})
-        response = web.StreamResponse()
-        await response.prepare(request)
-        self.watches += 1
-        seen = int(request.query["resourceVersion"])
-        while not self._ends:
-            async with self._news:
-                while not self._ends and len(self._events) == seen:
-                    await self._news.wait()
-                events, seen = self._events[seen:], len(self._events)
-            for event in events:
-                line = json.dumps(event).encode() + b"\n"
-                await response.write(line[:7])
-                await response.write(line[7:])
-        return response
-
-    async def close(self) -> None:
-        """End all watches."""
-        async with self._news:
-            self._ends = True
-            self._news.notify_all()
-
-
-@asynccontextmanager
-async def _serving(**options: Any) -> AsyncIterator[tuple[SimulatedApiServer, int]]:
-    server = SimulatedApiServer()
-    runner = web.ServerRunner(web.Server(server.answer), shutdown_timeout=1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0, **options)
-    await site.start()
-    try:
-        yield server, runner.addresses[0][1]
-    finally:
-        await server.close()
-        await runner.cleanup()
 
 
 def _source(port: int | None, **fields: Any) -> TritonSource:
@@ -135,15 +37,11 @@ def _hosts(answer: Any) -> list[str]:
     return [triton.grpc for triton in answer]
 
 
-READY, NOT_READY = {"conditions": {"ready": True}}, {"conditions": {"ready": False}}
-TERMINATING = {"conditions": {"ready": True, "terminating": True}}
-
-
 def test_ready_pods_are_followed_through_changes_and_ends_of_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint_slices, "MIN_RETRY_DELAY_S", 0.01)
 
     async def test() -> None:
-        async with _serving() as (server, port):
+        async with serving_api() as (server, port):
             await server.put("a", {"10.0.0.1": READY, "10.0.0.2": NOT_READY, "10.0.0.3": {}})
             answers = watch_tritons(_source(port))
             assert _hosts(await anext(answers)) == ["10.0.0.1:8001", "10.0.0.3:8001"]
@@ -167,7 +65,7 @@ def test_ready_pods_are_followed_through_changes_and_ends_of_watches(monkeypatch
 
 def test_a_pod_with_two_addresses_counts_once_and_ipv6_hosts_have_brackets() -> None:
     async def test() -> None:
-        async with _serving() as (server, port):
+        async with serving_api() as (server, port):
             await server.put("six", {"fd00::1": READY}, "IPv6")
             assert _hosts(await list_tritons(_source(port))) == ["[fd00::1]:8001"]
             await server.put("four", {"10.0.0.1": READY}, "IPv4")
@@ -178,7 +76,7 @@ def test_a_pod_with_two_addresses_counts_once_and_ipv6_hosts_have_brackets() -> 
 
 def test_labels_become_device_classes() -> None:
     async def test() -> None:
-        async with _serving() as (server, port):
+        async with serving_api() as (server, port):
             pods = {
                 f"10.0.0.{number}": {
                     "zone": "west",
@@ -205,7 +103,7 @@ def test_what_goes_wrong_is_said_with_its_remedy(monkeypatch: pytest.MonkeyPatch
     async def test() -> None:
         with pytest.raises(SourceError, match=r"kubernetes service triton: Tidegate runs in no pod .*; set its `api`"):
             await list_tritons(_source(None))
-        async with _serving() as (server, port):
+        async with serving_api() as (server, port):
             server.refuses = {"/endpointslices": 403}
             with pytest.raises(SourceError, match=r"answers 403 .*list and watch endpointslices.discovery.k8s.io"):
                 await list_tritons(_source(port))
@@ -230,10 +128,10 @@ def test_in_a_pod_the_service_account_opens_the_api_server(tmp_path: Path, monke
     authority.cert_pem.write_to_path(tmp_path / "ca.crt")
     (tmp_path / "namespace").write_text(NAMESPACE)
     (tmp_path / "token").write_text("old")
-    monkeypatch.setattr(endpoint_slices, "SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setattr(kubernetes_api, "SERVICE_ACCOUNT", tmp_path)
 
     async def test() -> None:
-        async with _serving(ssl_context=tls) as (server, port):
+        async with serving_api(ssl_context=tls) as (server, port):
             monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
             monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(port))
             await server.put("a", {"10.0.0.1": READY})

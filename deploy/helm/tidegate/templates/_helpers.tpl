@@ -24,7 +24,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "tidegate.config" -}}
 {{- $tritons := .Values.tritons -}}
 {{- if eq (include "tidegate.discovers" .) "true" -}}
-{{- $tritons = dict "kubernetes" (dict "service" (printf "%s-triton" (include "tidegate.fullname" .)) "namespace" .Release.Namespace) -}}
+{{- $name := printf "%s-triton" (include "tidegate.fullname" .) -}}
+{{- $service := dict "service" $name "namespace" .Release.Namespace -}}
+{{- with .Values.triton.scaling -}}
+{{- $_ := set $service "scaling" (merge (dict "statefulset" $name) .) -}}
+{{- end -}}
+{{- $tritons = dict "kubernetes" $service -}}
 {{- else if and (not $tritons) .Values.triton.enabled -}}
 {{- $name := printf "%s-triton" (include "tidegate.fullname" .) -}}
 {{- range $number := until (int (include "tidegate.tritons" .)) -}}
@@ -71,6 +76,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- fail "triton.discovery: each shard has a list of its own Tritons: leave shards.enabled or triton.discovery out" -}}
 {{- end -}}
 true
+{{- else if .Values.triton.scaling -}}
+{{- fail "triton.scaling: Tidegate scales Tritons that it discovers: set triton.discovery, or leave triton.scaling empty" -}}
 {{- end -}}
 {{- end -}}
 

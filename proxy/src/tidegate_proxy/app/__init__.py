@@ -4,6 +4,7 @@ serve            creates the parts in the order of their dependencies: BEGIN HER
 proxy            the assembled proxy: it listens, applies a changed configuration, shuts down
 tritons          the Tritons that take part, and their health checks
 discovered_tritons  Tritons that join and leave as sources list them
+triton_scaling   sets the replicas of Tritons in Kubernetes by their load
 model_ownership  the models of this process, where several shards divide them
 config_check     `tidegate check`
 metrics_page     the metrics page, rendered for one reader at a time, and the documents served beside it

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from tidegate_proxy.access.gate import RestrictionError
@@ -46,6 +46,8 @@ class DiscoveredTritons:
         self._listed: dict[int, TritonList] = {}
         """The last list of each source, by its place among them."""
         self._watches: list[asyncio.Task[None]] = []
+        self._withheld: frozenset[str] = frozenset()
+        """gRPC addresses of listed Tritons that are about to be removed: they leave before their lists say so."""
         self._changed = asyncio.Event()
         self._complaints: dict[str, str] = {}
         """The last complaint about each source, and each Triton that does not join."""
@@ -72,6 +74,18 @@ class DiscoveredTritons:
             task.cancel()
         self._complaints.clear()
         self._watches = [asyncio.create_task(self._watch(*each)) for each in enumerate(self._sources)]
+
+    def listed(self, source: TritonSource) -> TritonList:
+        """Return the last list of a source."""
+        return self._listed.get(self._sources.index(source), ()) if source in self._sources else ()
+
+    def withhold(self, addresses: Collection[str]) -> None:
+        """Have these Tritons, by gRPC address, leave as if they were not listed, until they are listed again.
+
+        Those that were withheld before and are not among them join again.
+        """
+        self._withheld = frozenset(addresses)
+        self._changed.set()
 
     async def run(self) -> None:
         """Run forever: let Tritons join and leave as their sources list them."""
@@ -115,7 +129,9 @@ class DiscoveredTritons:
 
     async def _take_up(self) -> bool:
         """Let Tritons join and leave; whether they are as listed then."""
-        wanted = unique([*self._static, *(each for found in self._listed.values() for each in found)])
+        listed = [each for found in self._listed.values() for each in found]
+        self._withheld &= {each.grpc for each in listed}
+        wanted = unique([*self._static, *(each for each in listed if each.grpc not in self._withheld)])
         known = {each.grpc for each in (*wanted, *self._tritons.config.tritons)} | {
             each.label for each in self._sources
         }

@@ -12,6 +12,7 @@ from tidegate_proxy.app.actuation.actuator import Actuator
 from tidegate_proxy.app.discovered_tritons import DiscoveredTritons
 from tidegate_proxy.app.metrics_page import MetricsPage
 from tidegate_proxy.app.model_ownership import ModelOwnership
+from tidegate_proxy.app.triton_scaling import TritonScaling
 from tidegate_proxy.app.tritons import Tritons
 from tidegate_proxy.app.tuning.policy_tuning import PolicyTuning
 from tidegate_proxy.configuration.addresses import host_of
@@ -59,6 +60,7 @@ class Proxy:
         claims: ModelOwnership | None,
         tuning: PolicyTuning,
         discovered: DiscoveredTritons,
+        scaling: TritonScaling,
         reconfiguring: asyncio.Lock,
         on_demand: OnDemandModels,
     ) -> None:
@@ -68,6 +70,7 @@ class Proxy:
         held while the configuration or the Tritons change.
         """
         self._discovered = discovered
+        self._scaling = scaling
         self._on_demand = on_demand
         self._reconfiguring = reconfiguring
         self.trial = trial
@@ -162,6 +165,7 @@ class Proxy:
         async with self._reconfiguring:
             await self._apply(self._discovered.with_discovered(config))
             self._discovered.follow(config)
+            self._scaling.follow(config)
 
     async def _apply(self, config: ServeConfig) -> None:
         """Apply a configuration with all its Tritons; for what it raises see `reconfigure`."""

@@ -29,6 +29,7 @@ from tidegate_proxy.app.doctor.triton_queries import executions, not_ready, why_
 from tidegate_proxy.app.metrics_page import MetricsPage
 from tidegate_proxy.app.model_ownership import ModelOwnership, ServedModels, load_missing, planned_for
 from tidegate_proxy.app.proxy import Proxy
+from tidegate_proxy.app.triton_scaling import TritonScaling
 from tidegate_proxy.app.tritons import Tritons, backend_of
 from tidegate_proxy.app.tuning.policy_tuning import PolicyTuning
 from tidegate_proxy.configuration.config import ServeConfig, within_descriptors
@@ -176,6 +177,8 @@ async def serving(  # noqa: PLR0915 - the list of all parts
         reconfiguring = asyncio.Lock()
         discovered = DiscoveredTritons(read, tritons, reconfiguring)
         stack.push_async_callback(discovered.close)
+        scaling = TritonScaling(read, discovered, tritons, observability.metrics)
+        stack.push_async_callback(scaling.close)
         actuator = _actuator(config, controller, engine, tritons, processes) if controller else None
         tuning = PolicyTuning(driver, plugins, config.policy)
         stack.push_async_callback(tuning.close)
@@ -196,6 +199,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             claims,
             tuning,
             discovered,
+            scaling,
             reconfiguring,
             on_demand,
         )

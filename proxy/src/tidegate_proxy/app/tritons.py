@@ -41,6 +41,8 @@ class Tritons:
         self._discovery = discovery
         self._watches: dict[Backend, asyncio.Task[None]] = {}
         self._retiring: set[asyncio.Task[None]] = set()
+        self._leaving: set[Backend] = set()
+        """Tritons that have left, until their connections are closed."""
         for backend in discovery.backends:
             self._watch(backend)
 
@@ -79,6 +81,16 @@ class Tritons:
         """Return whether any of these Tritons, which take part, is live."""
         addresses = {triton.grpc for triton in tritons}
         return any(backend.alive and backend.address in addresses for backend in self._discovery.backends)
+
+    def is_idle(self, addresses: Collection[str]) -> bool:
+        """Return whether no Triton at these gRPC addresses takes part, nor has requests in flight."""
+        if any(triton.grpc in addresses for triton in self.config.tritons):
+            return False
+        leaving = [backend for backend in self._leaving if backend.address in addresses]
+        return not any(
+            backend.in_flight or backend.open_calls or any(run.backend is backend for run in self._driver.running)
+            for backend in leaving
+        )
 
     async def change(self, config: ServeConfig, layout: Layout | None, suspects: Collection[str] | None = None) -> None:
         """Apply another configuration: its new Tritons join, removed ones are released once they ended.
@@ -177,7 +189,10 @@ class Tritons:
             try:
                 await asyncio.sleep(self.config.drain_timeout_s)  # what runs there is finished
             finally:
+                self._leaving.discard(backend)
                 await backend.close()
+
+        self._leaving.add(backend)
 
         task = asyncio.create_task(retire())
         self._retiring.add(task)

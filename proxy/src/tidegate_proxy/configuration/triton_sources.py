@@ -15,6 +15,33 @@ class SourceError(Exception):
     """Error: a source of Tritons cannot be read; the message names it, the cause and the remedy."""
 
 
+class ScalingConfig(ConfigSection):
+    """StatefulSet whose number of replicas Tidegate changes: its pods are the Tritons of the service."""
+
+    statefulset: Name = Field(description="Name of the StatefulSet, in the namespace of the service")
+    min_replicas: int = Field(default=1, ge=1, description="Least number of replicas")
+    max_replicas: int = Field(ge=1, description="Largest number of replicas")
+    target_utilization: float = Field(
+        default=0.75, gt=0, le=1, description="Busy fraction of the workers that the number of replicas is chosen for"
+    )
+    interval_s: Seconds = Field(default=15.0, description="Interval at which the load is looked at")
+    stabilization_window_s: Seconds = Field(
+        default=600.0, description="Time of which the largest number counts before replicas are removed"
+    )
+    drain_timeout_s: Seconds = Field(
+        default=30.0, description="Time for requests on Tritons that are to be removed to end"
+    )
+    dry_run: bool = Field(
+        default=False, description="Log what would be done; the API server checks it, and changes nothing"
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.max_replicas < self.min_replicas:
+            raise ValueError(f"max_replicas: {self.max_replicas} is less than min_replicas, {self.min_replicas}")
+        return self
+
+
 class KubernetesService(ConfigSection):
     """Service of Kubernetes whose ready pods are Tritons."""
 
@@ -24,6 +51,9 @@ class KubernetesService(ConfigSection):
         default=None,
         description="Label of a pod whose value is the device class of its Triton; `topology.kubernetes.io/zone` and "
         "`kubernetes.io/hostname` are those of its node. Default: none",
+    )
+    scaling: ScalingConfig | None = Field(
+        default=None, description="Scaling of the Tritons by their load; default: none"
     )
     api: str | None = Field(
         default=None,

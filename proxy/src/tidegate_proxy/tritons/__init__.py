@@ -3,6 +3,7 @@
 backend             one Triton: its addresses, channel and health
 sources             lists of Tritons that come and go: DNS names, files, services of Kubernetes
 endpoint_slices     the EndpointSlices of a service of Kubernetes
+kubernetes_api      requests to the API server of Kubernetes
 catalog             the models and workers of all Tritons, as one immutable value
 variants            models whose configurations differ between Tritons
 batching_mode       whether a model is batched, unbatched or bypassed; reloads it without Triton's queue delay

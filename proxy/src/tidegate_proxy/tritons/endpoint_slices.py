@@ -2,31 +2,26 @@
 
 import asyncio
 import json
-import os
-import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
-from http import HTTPStatus
-from pathlib import Path
 from typing import Any, Final, Self
 
 import aiohttp
 
 from tidegate_proxy.configuration.triton_sources import KubernetesService, SourceError, TritonSource
 from tidegate_proxy.configuration.tritons import TritonAddress
+from tidegate_proxy.tritons.kubernetes_api import ANSWER_TIMEOUT_S, KubernetesApi
 
-SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Folder with the credentials of a pod: `token`, `ca.crt` and `namespace`."""
 SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
 """Label of an EndpointSlice with the name of its service."""
 NODE_LABELS: Final = {"topology.kubernetes.io/zone": "zone", "kubernetes.io/hostname": "nodeName"}
 """Labels of a node that an endpoint has as a field."""
-ANSWER_TIMEOUT_S: Final = 10.0
 WATCH_TIMEOUT_S: Final = 60
 """Length of a watch in seconds; then the slices are listed and watched again, so that no missed event lasts."""
 MIN_RETRY_DELAY_S: Final = 1.0
 MAX_RETRY_DELAY_S: Final = 30.0
 """Longest delay in seconds before the API server is asked again; it doubles with each failure."""
+LIST_SLICES: Final = "list and watch endpointslices.discovery.k8s.io"
+GET_PODS: Final = "get pods"
 MAX_EVENT_BYTES: Final = 16 << 20
 """Largest event of a watch: a slice has at most 1000 endpoints."""
 
@@ -38,23 +33,29 @@ class EndpointSlices:
         """Create the reader. `source`: settings of the Tritons; `service`: its entry `kubernetes`."""
         self._source = source
         self._service = service
-        self._session: aiohttp.ClientSession
+        self._api = KubernetesApi(source.label, service)
         self._slices: dict[str, Mapping[str, Any]] = {}
         """The slices by name, as the API server has them."""
         self._device_classes: dict[str, str | None] = {}
         """Device class of each pod that was asked for, by its uid."""
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S))
+        await self._api.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._session.close()
+        await self._api.__aexit__()
 
     async def list_tritons(self) -> tuple[TritonAddress, ...]:
         """Return the Tritons of all ready pods. Raises SourceError."""
         await self._list()
         return await self._tritons()
+
+    async def list_pods(self) -> dict[str, str]:
+        """Return the gRPC address of each ready pod by its name. Raises SourceError."""
+        await self._list()
+        pods = [(host, endpoint.get("targetRef") or {}) for host, endpoint in self._ready_endpoints()]
+        return {pod["name"]: self._source.address(host).grpc for host, pod in pods if pod.get("kind") == "Pod"}
 
     async def watch(self) -> AsyncGenerator[tuple[TritonAddress, ...] | SourceError]:
         """Yield the Tritons of all ready pods, or why they are unknown, now and after each change. Never ends."""
@@ -74,7 +75,7 @@ class EndpointSlices:
 
     async def _list(self) -> str:
         """Read all slices; the version of the list, from which it can be watched."""
-        async with self._get(f"{self._slices_path}", {"labelSelector": self._selector}) as response:
+        async with self._api.get(self._slices_path, {"labelSelector": self._selector}, LIST_SLICES) as response:
             document = await response.json(content_type=None)
         self._slices = {each["metadata"]["name"]: each for each in document.get("items") or ()}
         return str(document["metadata"]["resourceVersion"])
@@ -87,7 +88,7 @@ class EndpointSlices:
             "timeoutSeconds": str(WATCH_TIMEOUT_S),
         }
         limit = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_TIMEOUT_S, sock_read=WATCH_TIMEOUT_S + 5)
-        async with self._get(self._slices_path, query, limit) as response:
+        async with self._api.get(self._slices_path, query, LIST_SLICES, limit) as response:
             line = bytearray()
             async for chunk in response.content.iter_any():
                 line += chunk
@@ -151,44 +152,12 @@ class EndpointSlices:
         if uid in known:
             device_class = known[uid]
         else:
-            path = f"/api/v1/namespaces/{self._namespace}/pods/{pod['name']}"
-            async with self._get(path, {}) as response:
+            path = f"/api/v1/namespaces/{self._api.namespace}/pods/{pod['name']}"
+            async with self._api.get(path, {}, GET_PODS) as response:
                 document = await response.json(content_type=None)
             device_class = (document["metadata"].get("labels") or {}).get(label)
         self._device_classes[uid] = device_class
         return device_class
-
-    @asynccontextmanager
-    async def _get(
-        self, path: str, query: Mapping[str, str], limit: aiohttp.ClientTimeout | None = None
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Ask the API server, and turn what goes wrong, also while the block reads its answer, into a SourceError."""
-        try:
-            base, headers, tls = self._access()
-            async with self._session.get(
-                base + path, params=query, headers=headers, ssl=tls, timeout=limit or self._session.timeout
-            ) as response:
-                if response.status != HTTPStatus.OK:
-                    raise SourceError(self._refusal(path, response.status))
-                yield response
-        except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError) as error:
-            why = str(error) or f"no answer in {ANSWER_TIMEOUT_S:g} s"
-            raise SourceError(f"{self._source.label}: the API server cannot be asked: {why}") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SourceError(f"{self._source.label}: the API server's answer makes no sense: {error!r}") from error
-
-    def _refusal(self, path: str, status: int) -> str:
-        resource = "pods" if "/pods/" in path else "endpointslices.discovery.k8s.io"
-        verbs = "get" if resource == "pods" else "list and watch"
-        remedy = {
-            HTTPStatus.UNAUTHORIZED: "mount the token of a service account into Tidegate's pod",
-            HTTPStatus.FORBIDDEN: f"let Tidegate's service account {verbs} {resource} there (a Role and a RoleBinding)",
-            HTTPStatus.NOT_FOUND: "check service, namespace and api",
-        }
-        words = (
-            remedy.get(HTTPStatus(status), "it is asked again") if status in list(HTTPStatus) else "it is asked again"
-        )
-        return f"{self._source.label}: the API server answers {status} to {path}; {words}"
 
     @property
     def _selector(self) -> str:
@@ -196,26 +165,4 @@ class EndpointSlices:
 
     @property
     def _slices_path(self) -> str:
-        return f"/apis/discovery.k8s.io/v1/namespaces/{self._namespace}/endpointslices"
-
-    @property
-    def _namespace(self) -> str:
-        if self._service.namespace:
-            return self._service.namespace
-        try:
-            return (SERVICE_ACCOUNT / "namespace").read_text().strip()
-        except OSError as error:
-            raise SourceError(f"{self._source.label}: its namespace is not known outside a pod; give it") from error
-
-    def _access(self) -> tuple[str, dict[str, str], ssl.SSLContext | bool]:
-        """The API server's URL, and headers and TLS to ask it with. The token changes from time to time."""
-        if self._service.api:
-            return self._service.api, {}, True
-        host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-        if not host:
-            remedy = "set its `api`, such as that of `kubectl proxy`"
-            raise SourceError(f"{self._source.label}: Tidegate runs in no pod (no KUBERNETES_SERVICE_HOST); {remedy}")
-        host = f"[{host}]" if ":" in host else host
-        token = (SERVICE_ACCOUNT / "token").read_text().strip()
-        tls = ssl.create_default_context(cafile=SERVICE_ACCOUNT / "ca.crt")
-        return f"https://{host}:{port}", {"Authorization": f"Bearer {token}"}, tls
+        return f"/apis/discovery.k8s.io/v1/namespaces/{self._api.namespace}/endpointslices"

@@ -1,0 +1,229 @@
+"""Replicas of a StatefulSet follow the load, at a simulated API server whose objects fit Kubernetes' schema."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from tests.conftest import eventually
+from tests.proxy.fixtures.api_server import NAMESPACE, SimulatedApiServer, serving_api
+from tests.proxy.fixtures.calls import request_of
+from tests.proxy.fixtures.fake_answers import echo
+from tidegate_proxy.app.triton_scaling import ReplicaDemand
+from tidegate_proxy.configuration.config_file import ConfigError, read_config
+from tidegate_proxy.configuration.triton_sources import ScalingConfig
+
+Make = Callable[..., Any]
+ROW = np.ones((1, 3), np.float32)
+CALLERS = 4
+
+
+class SimulatedCluster:
+    """API server and a StatefulSet `triton`, in a thread: its pods are fake Tritons, each at an address of its own.
+
+    A pod that goes ends at once, as one whose grace period is over: its EndpointSlice says so afterwards.
+    """
+
+    def __init__(self, start_fake: Make) -> None:
+        self._start_fake = start_fake
+        self.pods: list[Any] = [start_fake(echo, address="127.0.0.10:0")]
+        self.port = int(self.pods[0].address.rpartition(":")[2])
+        self.api_port = 0
+        self.server: SimulatedApiServer
+        self._started, self._stop = threading.Event(), False
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._thread.start()
+        assert self._started.wait(60)
+
+    def close(self) -> None:
+        """End it."""
+        self._stop = True
+        self._thread.join()
+
+    async def _run(self) -> None:
+        async with serving_api() as (self.server, self.api_port):
+            await self._tell()
+            self._started.set()
+            while not self._stop:
+                while len(self.pods) < self.server.replicas:
+                    self.pods.append(self._start_fake(echo, address=f"127.0.0.{10 + len(self.pods)}:{self.port}"))
+                    await self._tell()
+                while len(self.pods) > self.server.replicas:
+                    self.pods.pop().stop()
+                    await self._tell()
+                await asyncio.sleep(0.01)
+
+    async def _tell(self) -> None:
+        endpoints = {
+            f"127.0.0.{10 + ordinal}": {
+                "conditions": {"ready": True},
+                "targetRef": {"kind": "Pod", "name": f"triton-{ordinal}", "namespace": NAMESPACE},
+            }
+            for ordinal in range(len(self.pods))
+        }
+        await self.server.put("triton-abc", endpoints)
+
+
+@pytest.fixture
+def cluster(start_fake: Make) -> Iterator[SimulatedCluster]:
+    """A cluster with one Triton."""
+    simulated = SimulatedCluster(start_fake)
+    yield simulated
+    simulated.close()
+
+
+def _config(cluster: SimulatedCluster, least: int, most: int, **scaling: object) -> Any:
+    service = {
+        "service": "triton",
+        "namespace": NAMESPACE,
+        "api": f"http://127.0.0.1:{cluster.api_port}",
+        "scaling": {
+            "statefulset": "triton",
+            "min_replicas": least,
+            "max_replicas": most,
+            "interval_s": 0.05,
+            **scaling,
+        },
+    }
+    document = {
+        "tritons": {"kubernetes": service, "port": cluster.port},
+        "policy": "fifs",
+        "listen": "127.0.0.1:0",
+        "batch_verification": {"fraction": 0},
+        "drain_timeout_s": 5.0,
+    }
+    return read_config(flags=document)
+
+
+@pytest.fixture
+def load() -> Iterator[Make]:
+    """`load(proxy)`: callers in threads, one request of each in flight at a time; how they ended, by status."""
+    stop = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def start(proxy: Any) -> Counter[str]:
+        outcomes: Counter[str] = Counter()
+        message = request_of("echo", {"X": ROW}).SerializeToString()
+
+        def call() -> None:
+            with grpc.insecure_channel(proxy.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+                infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+                while not stop.is_set():
+                    try:
+                        answer = service_pb2.ModelInferResponse.FromString(infer(message, timeout=60))
+                        outcomes["right" if answer.raw_output_contents[0] == ROW.tobytes() else "wrong"] += 1
+                    except grpc.RpcError as error:
+                        outcomes[f"{error.code()}: {error.details()}"] += 1
+
+        threads.extend(threading.Thread(target=call) for _ in range(CALLERS))
+        for thread in threads:
+            thread.start()
+        return outcomes
+
+    yield start
+    stop.set()
+    for thread in threads:
+        thread.join()
+
+
+def _in_use(proxy: Any) -> int:
+    return len(proxy.serving.config.tritons)
+
+
+def test_from_two_to_six_and_back_under_load_nothing_is_lost_and_nothing_is_tried_again(
+    cluster: SimulatedCluster, start_proxy_here: Make, load: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy = start_proxy_here(_config(cluster, 2, 2))
+    eventually(lambda: _in_use(proxy) == 2, "two Tritons")
+    outcomes = load(proxy)
+    for number in (6, 2):
+        so_far = outcomes.total()
+        eventually(lambda seen=so_far: outcomes.total() > seen + 100, "requests to be answered")
+        proxy.run(proxy.serving.reconfigure(_config(cluster, number, number)))
+        eventually(lambda wanted=number: _in_use(proxy) == wanted == len(cluster.pods), f"{number} Tritons")
+        so_far = outcomes.total()
+        eventually(lambda seen=so_far: outcomes.total() > seen + 100, "requests to be answered")
+    assert set(outcomes) == {"right"}, outcomes
+    assert "triton lost" not in caplog.text
+    assert cluster.server.replicas == 2
+
+
+def test_a_dry_run_asks_the_api_server_and_changes_nothing(
+    cluster: SimulatedCluster, start_proxy_here: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy = start_proxy_here(_config(cluster, 3, 3, dry_run=True))
+    eventually(lambda: "PATCH scale?dryRun=All" in cluster.server.asked, "a dry run")
+    eventually(lambda: "scaling proposed (dry run)" in caplog.text, "a word on it")
+    assert (cluster.server.replicas, _in_use(proxy)) == (1, 1)
+    assert "PATCH scale" not in cluster.server.asked
+
+
+def test_what_the_api_server_refuses_is_said_once_and_the_tritons_that_were_to_leave_stay(
+    cluster: SimulatedCluster, start_proxy_here: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = start_proxy_here(_config(cluster, 2, 2))
+    eventually(lambda: _in_use(proxy) == 2, "two Tritons")
+    answer_scale = cluster.server._answer_scale
+    refused = threading.Event()
+
+    async def refuse_patches(request: Any) -> Any:
+        if request.method == "PATCH":
+            refused.set()
+            cluster.server.replicas_version += 1  # somebody else was faster
+        return await answer_scale(request)
+
+    monkeypatch.setattr(cluster.server, "_answer_scale", refuse_patches)
+    proxy.run(proxy.serving.reconfigure(_config(cluster, 1, 1)))
+    assert refused.wait(60)
+    words = "the API server answers 409 to "
+    eventually(lambda: words in caplog.text, "a word on it")
+    assert "something else has just changed it" in caplog.text
+    monkeypatch.undo()
+    eventually(lambda: _in_use(proxy) == 1 == len(cluster.pods), "one Triton")
+    assert caplog.text.count(words) == 1
+
+
+@pytest.mark.parametrize(
+    ("replicas", "ready", "busy", "advised", "wanted"),
+    [
+        (4, 4, 0.75, 0, 4),
+        (4, 4, 0.8, 0, 4),  # within 10 % of the target
+        (4, 4, 0.9, 0, 5),
+        (4, 4, 1.0, 0, 6),
+        (4, 4, 1.0, 9, 8),  # at most
+        (4, 4, 0.2, 3, 7),  # the policy's advice counts, if it asks for more
+        (4, 4, 0.2, 0, 2),
+        (4, 4, 0.0, 0, 2),  # at least
+        (4, 3, 0.1, 0, 4),  # one is starting
+        (1, 1, 0.0, 0, 2),
+        (9, 9, 0.0, 0, 2),
+    ],
+)
+def test_the_number_follows_utilization_and_advice_within_its_bounds(
+    replicas: int, ready: int, busy: float, advised: int, wanted: int
+) -> None:
+    demand = ReplicaDemand(ScalingConfig(statefulset="triton", min_replicas=2, max_replicas=8))
+    demand.replicas(0.0, 2, 2, 0.0, 0)
+    assert demand.replicas(1000.0, replicas, ready, busy, advised) == wanted
+
+
+def test_fewer_replicas_only_after_the_stabilization_window() -> None:
+    demand = ReplicaDemand(ScalingConfig(statefulset="triton", max_replicas=8, stabilization_window_s=60.0))
+    assert demand.replicas(0.0, 4, 4, 0.9, 0) == 5
+    assert [demand.replicas(at_s, 5, 5, 0.1, 0) for at_s in (15.0, 30.0, 60.0)] == [5, 5, 5]
+    assert demand.replicas(61.0, 5, 5, 0.1, 0) == 1
+    after_a_restart = ReplicaDemand(ScalingConfig(statefulset="triton", max_replicas=8, stabilization_window_s=60.0))
+    assert [after_a_restart.replicas(at_s, 5, 5, 0.1, 0) for at_s in (0.0, 60.0, 61.0)] == [5, 5, 1]
+
+
+def test_bounds_that_cannot_be_are_refused() -> None:
+    scaling = {"statefulset": "triton", "min_replicas": 4, "max_replicas": 2}
+    source = {"kubernetes": {"service": "triton", "scaling": scaling}}
+    with pytest.raises(ConfigError, match="max_replicas: 2 is less than min_replicas, 4"):
+        read_config(flags={"tritons": source})
