@@ -324,7 +324,7 @@ def _run(
 def print_figures(console: Console, found: Sequence[StreamFigures]) -> None:
     """Print a line for each run."""
     table = Table(title=f"first response within {SLO_FIRST_MS:g} ms")
-    for name in ("Tritons", "load", "way", "streams", "in time", "goodput /s", "first p50, p99 ms", "gap p99 ms"):
+    for name in ("Tritons", "load", "way", "streams", "on time", "goodput /s", "first p50, p99 ms", "gap p99 ms"):
         table.add_column(name, justify="left" if name == "way" else "right")
     for row in found:
         first = f"{row.first_p50_ms:,.0f}, {row.first_p99_ms:,.0f}"

@@ -73,8 +73,8 @@ def scenario_of(case: str, seconds: float, seed: int) -> Scenario:
 
 
 async def send(address: str, scenario: Scenario, seed: int) -> tuple[Counter[str], Counter[str], Counter[str]]:
-    """Send the requests of a case; return by tenant how many were sent, in time, and over the rate limit."""
-    sent, in_time, limited = Counter[str](), Counter[str](), Counter[str]()
+    """Send the requests of a case; return by tenant how many were sent, on time, and over the rate limit."""
+    sent, on_time, limited = Counter[str](), Counter[str](), Counter[str]()
     named = CASES[scenario.name]
     drawn = draw_requests(scenario.model_copy(update={"tenants": []}), seed)
     rng, calls = random.Random(seed), []
@@ -92,7 +92,7 @@ async def send(address: str, scenario: Scenario, seed: int) -> tuple[Counter[str
             except grpc.aio.AioRpcError as error:
                 limited[tenant] += error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             else:
-                in_time[tenant] += time.monotonic() - began_s <= SLO_MS / 1000
+                on_time[tenant] += time.monotonic() - began_s <= SLO_MS / 1000
 
         start_s = time.monotonic()
         for request in drawn:
@@ -104,7 +104,7 @@ async def send(address: str, scenario: Scenario, seed: int) -> tuple[Counter[str
                 asyncio.create_task(call(request.model, tenant["name"], rng.randrange(tenant.get("clients", 1))))
             )
         await asyncio.gather(*calls)
-    return sent, in_time, limited
+    return sent, on_time, limited
 
 
 def worker_seconds(metrics: str) -> dict[str, float]:
@@ -129,7 +129,7 @@ def run(case: str, triton: str, seconds: float, seed: int, work: Path) -> list[d
     file = work / "tidegate.json"
     file.write_text(json.dumps(config))
     with proxy_process(work, "--config", str(file)) as proxy:
-        sent, in_time, limited = asyncio.run(send(proxy.grpc, scenario, seed))
+        sent, on_time, limited = asyncio.run(send(proxy.grpc, scenario, seed))
         busy = worker_seconds(proxy.metrics)
     simulated = {each.tenant: each for each in simulate(RunSpec(scenario, PolicyChoice(name="symphony"), seed)).tenants}
     rows = []
@@ -141,7 +141,7 @@ def run(case: str, triton: str, seconds: float, seed: int, work: Path) -> list[d
                 "tenant": name,
                 "sent": count,
                 "admitted": count - limited[name],
-                "in_time": in_time[name] / max(1, count - limited[name]),
+                "on_time": on_time[name] / max(1, count - limited[name]),
                 "worker_fraction": busy.get(name, 0.0) / (WORKER_COUNT * seconds),
                 "simulated_in_time": sim.attainment if sim else None,
                 "simulated_worker_fraction": sim.worker_fraction if sim else None,

@@ -96,6 +96,6 @@ def _closing(compared: Comparison) -> str:
 
     best = max(own, key=attainment)
     return (
-        f"symphony answers {attainment(symphony):.1%} in time, the best of Triton's own ({best.name}) "
+        f"symphony answers {attainment(symphony):.1%} on time, the best of Triton's own ({best.name}) "
         f"{attainment(best):.1%}: {contrast_of(compared, symphony, best, ATTAINMENT_FIGURE)}"
     )

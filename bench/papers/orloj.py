@@ -47,7 +47,7 @@ READINGS: Final = tuple(
     PolicyChoice(name="orloj", options={"batch_selection": choice}, label=choice)
     for choice in ("alike", "worth", "earliest", "latest")
 )
-TOLD: Final = PolicyChoice(name="orloj", label="told")
+KNOWN: Final = PolicyChoice(name="orloj", label="distributions known")
 LEARNED: Final = PolicyChoice(name="orloj", label="learned")
 LEARNED_OF: Final = ("two-modal", "eight-modal", "bart-cnn", "rdinet-cifar")
 DELAY_RATES: Final = (
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     slo,
                     options.load,
                     requests=options.requests,
-                    told=policy.title != LEARNED.title,
+                    known=policy.title != LEARNED.title,
                     by_shape=policy.title.endswith("by shape"),
                 ),
                 policy,
@@ -183,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     show: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "tables": lambda: _tables(console, run(cases, COMPARED)),
         "readings": lambda: _rates(console, "Readings of Algorithm 1", run(READINGS_OF, READINGS)),
-        "learning": lambda: _rates(console, "Distributions", run(LEARNED_OF, [TOLD, LEARNED])),
+        "learning": lambda: _rates(console, "Distributions", run(LEARNED_OF, [KNOWN, LEARNED])),
         "shapes": lambda: _rates(console, "One queue, or one for each application", run(SHAPES_OF, BY_SHAPE)),
         "delay_rate": lambda: _rates(console, "b, per ms", run(["three-modal", "rdinet-cifar"], DELAY_RATES)),
         "insertion": lambda: _insertions(console),

@@ -80,7 +80,7 @@ class Workload:
     scale: float = SCALE
     requests: int = 5000
     """Approximate number of arrivals in the measured window."""
-    told: bool = True
+    known: bool = True
     """Whether policies get the latency distributions; else the engine learns them from nothing."""
     by_shape: bool = False
     """Whether applications also have different shapes, so that they share no batch."""
@@ -104,7 +104,7 @@ class Workload:
             # What those expect who know only the mean.
             "profile": {"alpha_ms": self.scale * mean_ms, "beta_ms": fixed_ms, "max_batch": MAX_BATCH},
             "apps": [
-                {"name": name, "known_to_policy": self.told, "time_ms": _times(each, self.scale)}
+                {"name": name, "known_to_policy": self.known, "time_ms": _times(each, self.scale)}
                 for name, each in zip(names, times, strict=True)
             ],
         }
@@ -118,7 +118,7 @@ class Workload:
                 "workers": [{"count": 1}],
                 "models": [model],
                 "arrivals": {"process": "poisson", "rate_rps": rate_rps},
-                "simulation": {"learn": policy.name == "symphony" or not self.told, "service": {"m": truth}},
+                "simulation": {"learn": policy.name == "symphony" or not self.known, "service": {"m": truth}},
             }
         )
 

@@ -74,7 +74,7 @@ def _check_operator(folder: Path, said: str) -> None:
     log = (folder / "tidegate.log").read_text()
     assert "scorer 100 ms: requests that cannot meet it are rejected" in log, "the configuration's SLO, not the model's"
     assert re.search(
-        r"^(tidegate has [\d.]+ % in time, triton [\d.]+ %|tidegate against triton: not measured)", said, re.M
+        r"^(tidegate has [\d.]+ % on time, triton [\d.]+ %|tidegate against triton: not measured)", said, re.M
     )
     counted = re.findall(r'^tidegate_requests_total\{[^}]*outcome="(\w+)"[^}]*\} ([\d.]+)$', said, re.MULTILINE)
     assert sum(float(count) for _, count in counted) >= 3 * 4 * 40 * 0.8, "three rounds of Poisson 40/s"

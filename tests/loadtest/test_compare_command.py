@@ -55,7 +55,7 @@ def test_rounds_are_interleaved_and_alike(triton: "FakeTriton", tmp_path: Path) 
     assert read["complete_rounds"] == [1, 2]
     assert read["stopped"] is None
     assert read["verdicts"] == [
-        "b has 100.0 % in time, a 100.0 %: +0.0 points in 2 rounds; chance is not ruled out, take 3 or more."
+        "b has 100.0 % on time, a 100.0 %: +0.0 points in 2 rounds; chance is not ruled out, take 3 or more."
     ]
     assert read["verdicts"][0] in done.stdout
     assert verdicts(page.read_text()) == read["verdicts"]
@@ -69,7 +69,7 @@ def test_rounds_are_interleaved_and_alike(triton: "FakeTriton", tmp_path: Path) 
 def test_targets_can_be_given_in_several_ways(triton: "FakeTriton", tmp_path: Path, form: tuple[str, ...]) -> None:
     done = compare(scenario(tmp_path), *(word.format(triton.target) for word in form), "--rounds", 1)
     assert done.exit_code == 0, done.output
-    assert "b has 100.0 % in time, a 100.0 %: +0.0 points in one round; chance is not ruled out" in done.stdout
+    assert "b has 100.0 % on time, a 100.0 %: +0.0 points in one round; chance is not ruled out" in done.stdout
 
 
 def test_inputs_come_from_files(triton: "FakeTriton", tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_requests_that_fail_are_reported(triton: "FakeTriton", tmp_path: Path) -
     done = compare(scenario(tmp_path, "failing"), *targets)
     assert done.exit_code == 0, done.output
     assert "a: 80 of 80 requests failed; first UNAVAILABLE: no worker left" in done.stdout
-    assert "b has 0.0 % in time, a 0.0 %: +0.0 points in 2 rounds; chance is not ruled out" in done.stdout
+    assert "b has 0.0 % on time, a 0.0 %: +0.0 points in 2 rounds; chance is not ruled out" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,13 @@ def test_failures_and_late_answers_miss_the_slo() -> None:
     run = result(
         [
             (0, 0, 10, "OK"),
-            (100, 100, 150, "OK"),  # exactly in time
+            (100, 100, 150, "OK"),  # exactly on time
             (200, 200, 251, "OK"),  # late
             (300, 300, 301, "UNAVAILABLE"),  # quick, but no answer
             (400, 400, 401, "UNAVAILABLE"),
             (500, 500, 900, "CLIENT_TIMEOUT"),
             (600, 600, 610, "OK"),
-            (980, 980, 1010, "OK"),  # in time, but after the window
+            (980, 980, 1010, "OK"),  # on time, but after the window
         ],
         window_ms=1000,
     )

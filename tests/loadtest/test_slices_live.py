@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.usefixtures("start_triton"), pytest.mark.slow]  # skip
 DEVICE = {"node": "n", "id": 0, "product": "A100-80GB"}
 SLICES = {"1g.10gb": 6, "2g.20gb": 4, "4g.40gb": 0}
 """Where each begins, smallest first: so FIFS prefers the smallest, too, but for whatever comes."""
-SMALL, ON_SMALL_IN_TIME = "A100-80GB/1g.10gb-0", 3
+SMALL, LARGEST_ON_SMALL = "A100-80GB/1g.10gb-0", 3
 """A worker, and the most rows that it answers within the SLA."""
 LAYOUT: dict[str, Any] = {
     "kind": "layout",
@@ -77,8 +77,8 @@ def test_queries_of_all_sizes_on_slices(policy: str, tmp_path: Path) -> None:
     assert rows_on_small(simulated), "the smallest slice works"
     if policy == "elsa":
         for result in (simulated, live):
-            assert max(rows_on_small(result), default=0) <= ON_SMALL_IN_TIME, "no query goes where it is late"
+            assert max(rows_on_small(result), default=0) <= LARGEST_ON_SMALL, "no query goes where it is late"
         assert other.attainment == 1
     else:
-        assert max(rows_on_small(simulated)) > ON_SMALL_IN_TIME, "the first idle slice takes whatever comes"
+        assert max(rows_on_small(simulated)) > LARGEST_ON_SMALL, "the first idle slice takes whatever comes"
         assert other.late, "and some of it is late there"

@@ -37,14 +37,14 @@ class Way:
     """A planner and the factor on the rates given to it."""
 
     planner: str
-    told: float = 1.0
+    rate_factor: float = 1.0
     """Factor on the rates given to the planner."""
     policy: str = "symphony"
 
     @property
     def title(self) -> str:
         """Title in tables."""
-        return self.planner if self.told == 1 else f"{self.planner}, told {self.told:g}"
+        return self.planner if self.rate_factor == 1 else f"{self.planner}, rates x {self.rate_factor:g}"
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class Outcome:
 NOTHING = Outcome(1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0)
 
 
-def problem_for(load: Load, told: float = 1.0) -> ShareProblem:
-    """Return the planner's problem for a load; `told`: factor on its rates."""
+def problem_for(load: Load, rate_factor: float = 1.0) -> ShareProblem:
+    """Return the planner's problem for a load; `rate_factor`: factor on its rates."""
     base = measured(load.folder)
     return problem_of(
-        load.names, base, _rates(load.folder, load.names, load.gpus, load.seed), load.gpus, load.scale * told
+        load.names, base, _rates(load.folder, load.names, load.gpus, load.seed), load.gpus, load.scale * rate_factor
     )
 
 
@@ -90,7 +90,7 @@ def _truth(folder: Path, names: tuple[str, ...]) -> InterferenceModel:
 
 def plan(load: Load, way: Way) -> tuple[SharePlan, float]:
     """Return the plan and its CPU time in seconds. Raises PlanningError."""
-    problem = problem_for(load, way.told)
+    problem = problem_for(load, way.rate_factor)
     name = way.planner
     if name.endswith(WITHOUT_INTERFERENCE) and name not in _plugins().planners:
         name = name.removesuffix(WITHOUT_INTERFERENCE)

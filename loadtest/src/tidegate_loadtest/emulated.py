@@ -224,8 +224,8 @@ def write_profiles(path: Path, scenario: Scenario, seed: int) -> Path:
         ]
         alpha_ms, beta_ms = fit_line(points)
         model, shape = profile.partition, format_shape(shape_of_request(profile.partition, profile.shape))
-        told = ModelProfile(model=model, shape=shape, alpha_ms=alpha_ms, beta_ms=beta_ms, points=points)
-        write_profile(path, told)
+        emulated = ModelProfile(model=model, shape=shape, alpha_ms=alpha_ms, beta_ms=beta_ms, points=points)
+        write_profile(path, emulated)
     return path
 
 

@@ -46,7 +46,7 @@ class Summary:
     offered_rps: float
     """Requests scheduled per second of the window, as drawn, which may differ from the requested rate."""
     completed: int
-    """Number of answered requests, in time or late."""
+    """Number of answered requests, on time or late."""
     failed: Mapping[str, int]
     """Number of requests without an answer, by status."""
     attainment: float

@@ -34,7 +34,7 @@ def judge(
     gantt_s: float = 0.0,
     load: float = 1.0,
 ) -> figures.RunResult:
-    """Return the rows of a run. A request is in time by the client's clock, from its scheduled arrival.
+    """Return the rows of a run. A request is on time by the client's clock, from its scheduled arrival.
 
     Batches come from the proxy's event log; without one, from the server's statistics, which have their sizes but not
     the worker of each. A request that the client abandoned is `stranded`. `load`: factor on the scenario's rate.

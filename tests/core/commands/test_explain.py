@@ -28,7 +28,7 @@ def test_a_timeline_for_machines(log: Path) -> None:
     assert code == 0
     document = json.loads(output)
     assert (document["policy"], document["request"]["id"]) == ("symphony", 0)
-    assert document["outcome"] in {"in time", "late", "dropped", "failed", "cancelled"}
+    assert document["outcome"] in {"on time", "late", "dropped", "failed", "cancelled"}
     assert document["steps"][0]["at_ms"] == 0
     assert document["steps"][0]["what"] == "arrived"
     assert all(step["text"] for step in document["steps"])

@@ -120,7 +120,7 @@ def test_the_cheapest_of_what_could_be_bought(tmp_path: Path) -> None:
     (assessed,) = answer["assessed"]
     assert answer["cost"] == assessed["least_cost"] >= 2
     (dearer,) = (each for each in answer["unfit"] if each["names"] == ["1xquick"])
-    assert "99 % of every model in time" in dearer["why"] or "can be had for" in dearer["why"]
+    assert "99 % of every model on time" in dearer["why"] or "can be had for" in dearer["why"]
 
 
 @pytest.mark.slow

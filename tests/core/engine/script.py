@@ -38,7 +38,7 @@ class Script(Policy):
 
     def __init__(self, *answers: Commands, setup: Setup = SETUP) -> None:
         super().__init__(setup, PolicyOptions())
-        self.told: list[AnyEvent] = []
+        self.received: list[AnyEvent] = []
         self.told_ready: list[WorkerReady | WorkerDelayed] = []
         self.answers = deque(answers)
 
@@ -46,7 +46,7 @@ class Script(Policy):
         if isinstance(event, WorkerReady | WorkerDelayed):
             self.told_ready.append(event)
             return ()
-        self.told.append(event)
+        self.received.append(event)
         return self.answers.popleft() if self.answers else ()
 
     on_request_arrived = on_request_cancelled = on_stage_finished = on_batch_failed = handle

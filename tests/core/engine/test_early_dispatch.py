@@ -210,7 +210,7 @@ class Overlapping(Script):
         if isinstance(event, WorkerReady | WorkerDelayed):
             self.told_ready.append(event)
         else:
-            self.told.append(event)
+            self.received.append(event)
         return self.answers.popleft() if isinstance(event, WorkerReady) and self.answers else ()
 
 
@@ -384,7 +384,7 @@ def test_a_stage_that_was_on_its_way_runs_from_the_end_of_the_one_before() -> No
     engine.handle(finished(42_000, 3, sent_ns=30_000))
     assert script.told_ready == []
     engine.handle(finished(51_000, 4, sent_ns=39_000))
-    assert script.told[-1] == StageFinished(51_000, 4, 0, 0, 42_000, 51_000)
+    assert script.received[-1] == StageFinished(51_000, 4, 0, 0, 42_000, 51_000)
     assert script.told_ready == [WorkerReady(51_000, 0, 51_000)]
 
 
@@ -394,7 +394,7 @@ def test_the_one_before_may_fail_and_the_one_behind_runs_on() -> None:
     assert engine.in_flight == 1
     assert script.told_ready == []
     engine.handle(finished(51_000, 4, sent_ns=39_000))
-    assert script.told[-1] == StageFinished(51_000, 4, 0, 0, 41_000, 51_000)
+    assert script.received[-1] == StageFinished(51_000, 4, 0, 0, 41_000, 51_000)
 
 
 def test_what_follows_a_stage_that_runs_sooner_than_planned_is_behind_it_nevertheless() -> None:
@@ -411,7 +411,7 @@ def test_what_follows_a_stage_that_runs_sooner_than_planned_is_behind_it_neverth
     assert script.told_ready[1:] == [WorkerReady(49_900, 0, 50_000)]
     engine.handle(finished(50_000, 4, sent_ns=39_000))
     engine.handle(finished(60_000, 5, sent_ns=49_900))
-    assert script.told[-1] == StageFinished(60_000, 5, 0, 0, 50_000, 60_000)
+    assert script.received[-1] == StageFinished(60_000, 5, 0, 0, 50_000, 60_000)
     assert engine.in_flight == 0
 
 
@@ -423,7 +423,7 @@ def test_a_stage_that_fails_on_its_way_leaves_its_place_to_another() -> None:
     assert script.told_ready == [WorkerReady(39_500, 0, 40_000)]
     engine.handle(finished(40_000, 3, sent_ns=30_000))
     engine.handle(finished(50_000, 5, sent_ns=39_500))
-    assert script.told[-1] == StageFinished(50_000, 5, 0, 0, 40_000, 50_000)
+    assert script.received[-1] == StageFinished(50_000, 5, 0, 0, 40_000, 50_000)
 
 
 def test_one_behind_that_ends_first_teaches_nothing_and_leaves_the_other_running() -> None:
@@ -431,7 +431,7 @@ def test_one_behind_that_ends_first_teaches_nothing_and_leaves_the_other_running
     engine.handle(finished(39_900, 4, sent_ns=39_000))
     assert script.told_ready == [WorkerReady(39_900, 0, 40_000)]
     engine.handle(finished(43_000, 3, sent_ns=30_000))
-    assert script.told[-1] == StageFinished(43_000, 3, 0, 0, 30_000, 43_000)
+    assert script.received[-1] == StageFinished(43_000, 3, 0, 0, 30_000, 43_000)
     assert engine.in_flight == 0
 
 
@@ -441,7 +441,7 @@ def test_a_lost_worker_gives_back_what_ran_and_what_was_on_its_way() -> None:
     assert engine.in_flight == 0
     assert engine.queued == 2
     assert script.told_ready == []
-    assert [type(event) for event in script.told if isinstance(event, WorkerLost | BatchFailed)] == [
+    assert [type(event) for event in script.received if isinstance(event, WorkerLost | BatchFailed)] == [
         WorkerLost,
         BatchFailed,
         BatchFailed,

@@ -133,7 +133,7 @@ def test_a_request_that_can_never_run_fails_at_once(request_: RequestArrived, wh
     policy = Script()
     engine = engine_of(policy)
     assert engine.handle(request_) == [Fail(0, why)]
-    assert policy.told == []
+    assert policy.received == []
     assert (engine.tally.accepted, engine.tally.failed) == (1, 1)
 
 
@@ -152,7 +152,7 @@ def test_cancelling_a_queued_request_tells_the_policy() -> None:
     engine = engine_of(policy)
     engine.handle(arrived(0))
     assert engine.handle(RequestCancelled(5, 0)) == []
-    assert policy.told[-1] == RequestCancelled(5, 0)
+    assert policy.received[-1] == RequestCancelled(5, 0)
     assert (engine.queued, engine.tally.cancelled) == (0, 1)
 
 
@@ -162,7 +162,7 @@ def test_a_request_cancelled_in_flight_runs_on_unanswered() -> None:
     engine.handle(arrived(0))
     engine.handle(arrived(1))
     engine.handle(RequestCancelled(5, 0))
-    assert len(policy.told) == 2, "the policy planned with its rows, which run on"
+    assert len(policy.received) == 2, "the policy planned with its rows, which run on"
     assert engine.handle(failed(10, retry=True)) == []
     assert (engine.queued, engine.tally.cancelled, engine.tally.failed) == (1, 1, 0), "only the other is tried again"
 
@@ -175,14 +175,14 @@ def test_cancelling_an_unknown_or_ended_request_is_no_news() -> None:
     engine.handle(RequestCancelled(11, 0))
     engine.handle(RequestCancelled(11, 99))
     assert engine.tally.cancelled == 0
-    assert len(policy.told) == 2
+    assert len(policy.received) == 2
 
 
 # Timers ---------------------------------------------------------------------------------------------------------------
 
 
 def fired(policy: Script) -> list[TimerFired]:
-    return [event for event in policy.told if isinstance(event, TimerFired)]
+    return [event for event in policy.received if isinstance(event, TimerFired)]
 
 
 def test_timers_fire_in_the_order_of_their_instants_then_of_their_setting() -> None:
@@ -200,7 +200,7 @@ def test_timers_fire_before_the_event_that_comes_late() -> None:
     engine = engine_of(policy)
     engine.handle(arrived(0))
     engine.handle(arrived(1, 10))
-    assert policy.told[1:] == [TimerFired(10, "t"), arrived(1, 10)]
+    assert policy.received[1:] == [TimerFired(10, "t"), arrived(1, 10)]
 
 
 def test_a_timer_set_again_moves_and_a_cancelled_one_is_forgotten() -> None:
@@ -246,7 +246,7 @@ def test_an_updated_profile_is_told_and_counts_from_then_on() -> None:
     engine = engine_of(policy)
     engine.handle(arrived(0, due_ns=1000))
     engine.handle(SLOWER)
-    assert policy.told[-1] == SLOWER
+    assert policy.received[-1] == SLOWER
     assert engine.expectations.profiles["m", "default", ""].upper_ns(1) == 50
     with pytest.raises(InvariantViolation, match="plans 10 ns, the profile says 50"):
         engine.handle(arrived(1, 6))
@@ -259,8 +259,8 @@ def test_observed_latencies_reach_the_policy() -> None:
     for number in range(9):
         engine.handle(arrived(number, 100 * number))
         engine.handle(finished(100 * number + 15, number, started_ns=100 * number))
-    (updated,) = [event for event in policy.told if isinstance(event, ProfileUpdated)]
-    assert policy.told[-2:] == [finished(815, 8, started_ns=800), updated], "told once the stage is over"
+    (updated,) = [event for event in policy.received if isinstance(event, ProfileUpdated)]
+    assert policy.received[-2:] == [finished(815, 8, started_ns=800), updated], "told once the stage is over"
     assert updated.profile.upper_ns(1) > 10
     assert engine.expectations.profiles["m", "default", ""] == updated.profile
 
@@ -370,7 +370,7 @@ def test_requests_that_are_tried_apart_share_batches_only_within_their_groups() 
         engine.handle(arrived(request_id))
     refused = BatchFailed(10, 0, 0, 0, "one is bad", apart=((0, 1), (2,)))
     assert engine.handle(refused) == [Fail(3, "one is bad")], "what is in no group has failed"
-    again = [event.request for event in policy.told if isinstance(event, RequestArrived)][4:]
+    again = [event.request for event in policy.received if isinstance(event, RequestArrived)][4:]
     assert [request.id for request in again] == [0, 1, 2]
     first, second, third = [request.merge_key for request in again]
     assert first == second != third != ""
@@ -386,5 +386,5 @@ def test_what_failed_teaches_nothing_and_answers_nobody() -> None:
     for number in range(stages):
         engine.handle(arrived(number, 100_000 * number))
         engine.handle(failed(100_000 * number + 90_000, number))
-    assert not any(isinstance(event, ProfileUpdated) for event in policy.told)
+    assert not any(isinstance(event, ProfileUpdated) for event in policy.received)
     assert (engine.tally.failed, engine.tally.answered) == (stages, 0)

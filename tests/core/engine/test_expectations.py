@@ -231,7 +231,7 @@ class OneForTwo(FirstComeFirstServed):
         return [Drop(dropped.id, "deadline_unreachable"), *super().queue_changed(now_ns, queue)]
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
-        self.told = event.profile
+        self.received = event.profile
         return super().on_profile_updated(event)
 
 
@@ -247,12 +247,12 @@ def test_a_policy_is_told_last_what_is_expected_though_the_probe_leaves_with_the
         )
         began_ns, now_ns = now_ns, now_ns + ms_to_ns(460)
         engine.handle(StageFinished(now_ns, start.batch.id, 0, 0, began_ns, now_ns))
-    slow_ns = policy.told.upper_ns(1)
+    slow_ns = policy.received.upper_ns(1)
     assert slow_ns > SLO_NS
     now_ns += PATIENCE_NS
     for number, due_in_ns in ((100, SLO_NS), (101, 3 * slow_ns)):
         engine.handle(RequestArrived(now_ns, Request(number, "m", 1, now_ns, now_ns + due_in_ns)))
     assert engine.in_flight == 1, "the probe"
     assert engine.queued == 1, "the one that was dropped for what was expected"
-    assert policy.told == engine.expectations.profiles["m", "default", ""]
-    assert policy.told.upper_ns(1) == slow_ns
+    assert policy.received == engine.expectations.profiles["m", "default", ""]
+    assert policy.received.upper_ns(1) == slow_ns

@@ -305,7 +305,7 @@ def test_clients_that_contend_anew_within_an_event_are_counted_once() -> None:
     engine.handle(failed(20, retry=True))
     engine.handle(of("b", 7, 25))  # is held: there is a full batch before it
     assert engine.queued == 5
-    policy.told.clear()
+    policy.received.clear()
     engine.handle(WorkerLost(30, 2))  # from which turns are taken anew
-    assert policy.told.count(RequestArrived(30, of("b", 7, 25).request)) == 1
+    assert policy.received.count(RequestArrived(30, of("b", 7, 25).request)) == 1
     assert engine.queued == 5

@@ -110,7 +110,7 @@ class World:
         self.engine = engine
         self.now_ns = 0
         self.waiting: set[int] = set()
-        self.told: list[int] = []
+        self.received: list[int] = []
         self.restarts: list[EngineRestarted] = []
         self.replaced = 0
         self._running: list[tuple[int, StartStage]] = []
@@ -176,7 +176,7 @@ class World:
     def _tell(self, request_id: int) -> None:
         if request_id in self.waiting:
             self.waiting.discard(request_id)
-            self.told.append(request_id)
+            self.received.append(request_id)
 
 
 def eventful(world: World) -> None:
@@ -212,7 +212,7 @@ def eventful(world: World) -> None:
 
 def assert_serves(world: World) -> None:
     """All have been told, once, and those that come now are answered."""
-    assert sorted(world.told) == list(range(44))
+    assert sorted(world.received) == list(range(44))
     assert not world.waiting
     assert world.engine.tally.ended == world.engine.tally.accepted
     for number in range(100, 104):

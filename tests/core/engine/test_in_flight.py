@@ -84,7 +84,7 @@ def test_two_stages_run_one_after_the_other() -> None:
     assert engine.tally.answered == 0
     engine.handle(finished(40, stage=1, worker=1, started_ns=20))
     assert (engine.tally.answered, engine.in_flight) == (2, 0)
-    assert [event for event in policy.told if isinstance(event, StageFinished)] == [
+    assert [event for event in policy.received if isinstance(event, StageFinished)] == [
         finished(15),
         finished(40, stage=1, worker=1, started_ns=20),
     ]
@@ -111,7 +111,7 @@ def test_losing_the_worker_of_a_later_stage_fails_the_batch_once_its_present_sta
     assert engine.handle(ClockAdvanced(10)) == []
     engine.handle(WorkerJoined(11, WORKERS[1]))  # back, but without the booking
     assert engine.handle(finished(12)) == [start(behind)]
-    assert policy.told[-3:] == [
+    assert policy.received[-3:] == [
         finished(12),
         BatchFailed(12, 0, 1, 1, "worker w1 was lost", retry=True),
         RequestArrived(12, arrived(0).request),
@@ -125,7 +125,7 @@ def test_losing_the_worker_of_a_later_stage_fails_a_batch_that_does_not_run() ->
     engine = engine_of(policy)
     engine.handle(arrived(0))
     engine.handle(WorkerLost(5, 1))
-    assert policy.told[-2:] == [
+    assert policy.received[-2:] == [
         BatchFailed(5, 0, 0, 1, "worker w1 was lost", retry=True),
         RequestArrived(5, arrived(0).request),
     ]
@@ -148,7 +148,7 @@ def test_a_request_whose_worker_failed_is_tried_again_but_not_for_ever() -> None
     engine = engine_of(policy)
     engine.handle(arrived(0))
     assert engine.handle(failed(10, retry=True)) == [start(run(0, batch=1, worker=2, at_ns=10))]
-    assert policy.told[1:] == [failed(10, retry=True), RequestArrived(10, arrived(0).request)]
+    assert policy.received[1:] == [failed(10, retry=True), RequestArrived(10, arrived(0).request)]
     assert MAX_TRIES == 2
     assert engine.handle(failed(20, 1, worker=2, retry=True)) == [Fail(0, "out of memory")]
     assert engine.tally.accepted == engine.tally.failed == 1
@@ -169,7 +169,7 @@ def test_a_lost_worker_gives_back_what_ran_and_what_was_booked() -> None:
     for request_id in range(3):
         engine.handle(arrived(request_id))
     engine.handle(WorkerLost(5, 0))
-    told = policy.told[3:]
+    told = policy.received[3:]
     assert [type(event) for event in told] == [WorkerLost, BatchFailed, RequestArrived, BatchFailed, RequestArrived]
     assert (engine.queued, engine.in_flight) == (2, 1)
     assert engine.handle(ClockAdvanced(10)) == [], "the booked start is forgotten"
@@ -183,7 +183,7 @@ def test_the_last_worker_takes_its_queue_along() -> None:
     engine.handle(arrived(0, model="n"))
     engine.handle(arrived(1))
     assert engine.handle(WorkerLost(5, 0)) == [Fail(0, NO_WORKER)]
-    assert policy.told[-2:] == [WorkerLost(5, 0), RequestCancelled(5, 0)]
+    assert policy.received[-2:] == [WorkerLost(5, 0), RequestCancelled(5, 0)]
     assert engine.handle(arrived(2, 6, model="n")) == [Fail(2, NO_WORKER)]
     engine.handle(WorkerJoined(7, WORKERS[0]))
     assert engine.handle(arrived(3, 8, model="n")) == []
@@ -199,7 +199,7 @@ def test_a_request_fails_that_is_too_wide_for_the_pipelines_that_workers_are_lef
     assert engine.handle(arrived(0, rows=2)) == engine.handle(arrived(1)) == []
     why = "2 rows; the workers that are left take 1 of 'm'"
     assert engine.handle(WorkerLost(5, 0)) == [Fail(0, why)]
-    assert policy.told[-2:] == [WorkerLost(5, 0), RequestCancelled(5, 0)]
+    assert policy.received[-2:] == [WorkerLost(5, 0), RequestCancelled(5, 0)]
     assert engine.handle(arrived(2, 6, rows=2)) == [Fail(2, why)]
     assert engine.queued == 1
 
@@ -215,7 +215,7 @@ def test_a_policy_may_drop_the_rest_of_a_queue_that_goes_with_its_worker() -> No
 def test_losing_an_unknown_worker_is_no_news() -> None:
     policy = Script()
     assert engine_of(policy).handle(WorkerLost(0, 9)) == []
-    assert policy.told == []
+    assert policy.received == []
 
 
 def test_a_worker_that_joins_again_was_lost_meanwhile() -> None:
@@ -223,7 +223,7 @@ def test_a_worker_that_joins_again_was_lost_meanwhile() -> None:
     engine = engine_of(policy)
     engine.handle(arrived(0))
     engine.handle(WorkerJoined(5, WORKERS[0]))
-    assert [type(event) for event in policy.told[1:]] == [WorkerLost, BatchFailed, RequestArrived, WorkerJoined]
+    assert [type(event) for event in policy.received[1:]] == [WorkerLost, BatchFailed, RequestArrived, WorkerJoined]
     assert (engine.queued, engine.in_flight) == (1, 0)
 
 
@@ -232,7 +232,7 @@ def test_a_worker_without_profiles_cannot_join() -> None:
     engine = engine_of(policy)
     with pytest.raises(ValueError, match="no profile of 'm' on workers of device class 'new'"):
         engine.handle(WorkerJoined(5, Worker(9, "w9", ("m",), device_class="new")))
-    assert policy.told == []
+    assert policy.received == []
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_stragglers_are_ignored(straggler: AnyEvent) -> None:
     engine.handle(arrived(0))
     engine.handle(arrived(1))
     assert engine.handle(straggler) == []
-    assert len(policy.told) == 2
+    assert len(policy.received) == 2
     assert engine.in_flight == 2
 
 
@@ -305,7 +305,7 @@ def test_a_batch_is_led_around_a_lost_worker() -> None:
     assert isinstance(started, StartStage)
     engine.handle(finished(20, stage=1, worker=2, started_ns=10))
     assert engine.tally.answered == 1
-    assert not any(isinstance(event, BatchFailed) for event in policy.told)
+    assert not any(isinstance(event, BatchFailed) for event in policy.received)
 
 
 def test_a_batch_that_is_doomed_can_be_saved_when_its_stage_is_over() -> None:
@@ -328,7 +328,7 @@ def test_a_batch_whose_next_worker_is_lost_is_not_saved_by_another_end() -> None
     engine.handle(arrived(1, 1))
     engine.handle(WorkerLost(5, 1))
     assert engine.tally.ended + engine.queued == 2
-    assert [event.batch_id for event in policy.told if isinstance(event, BatchFailed)] == [0, 1]
+    assert [event.batch_id for event in policy.received if isinstance(event, BatchFailed)] == [0, 1]
     assert engine.in_flight == 0
 
 

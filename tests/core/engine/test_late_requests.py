@@ -118,7 +118,7 @@ def test_whatever_comes_all_are_answered_and_the_books_add_up(
 
 
 def test_the_oldest_late_one_runs_first_and_those_on_time_fill_its_batch() -> None:
-    """First come, first served, as at Triton: who came last is in the last batch, in time or not."""
+    """First come, first served, as at Triton: who came last is in the last batch, on time or not."""
     arrivals: list[AnyStimulus] = [_arrived(0, 1), *(_arrived(number, 2, slo_ns=600) for number in range(1, 8))]
     run = _Run(_engine("eager"), [*arrivals, _arrived(9, 900)])
     assert run.batches == [(0,), (1, 2, 3, 4), (5, 6, 7, 9)]

@@ -58,7 +58,7 @@ class OpenLoop:
         self._requests: dict[int, tuple[str, Request]] = {}
         self._waiting: dict[int, Request] = {}
         self._running: dict[int, Sequence[int]] = {}
-        self.in_time: Counter[str] = Counter()
+        self.on_time: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
         self.worker_s: dict[str, float] = dict.fromkeys(loads, 0.0)
         self.overtaken_s = 0.0
@@ -96,7 +96,7 @@ class OpenLoop:
             )
 
     def attainment(self, name: str) -> float:
-        return self.in_time[name] / self.sent[name]
+        return self.on_time[name] / self.sent[name]
 
     def share(self, name: str) -> float:
         return self.worker_s[name] / sum(self.worker_s.values())
@@ -109,7 +109,7 @@ class OpenLoop:
                 ids = self._running.pop(event.batch_id)
                 for number in ids:
                     name, request = self._requests[number]
-                    self.in_time[name] += event.now_ns <= request.deadline_ns
+                    self.on_time[name] += event.now_ns <= request.deadline_ns
                     if event.now_ns < SECONDS * 1e9:
                         self.worker_s[name] += (event.ended_ns - event.started_ns) / len(ids) / 1e9
         for effect in effects:
@@ -141,7 +141,7 @@ def two(model: str = "a", *, high: float = 0.4, low: float = 1.1, slo_ms: float 
 
 
 @pytest.mark.parametrize("policy", few(MERGING, len(USUAL)))
-def test_11_the_high_class_is_in_time_under_overload_and_the_low_one_keeps_its_floor(policy: str) -> None:
+def test_11_the_high_class_is_on_time_under_overload_and_the_low_one_keeps_its_floor(policy: str) -> None:
     other = "a" if policy == "nexus" else "b"  # nexus gives each model workers of its own
     for loads in (two(), two(other)):
         run = OpenLoop(policy, loads)
@@ -157,7 +157,7 @@ def test_11_the_high_class_is_in_time_under_overload_and_the_low_one_keeps_its_f
 def test_a_class_that_waits_alone_has_all_workers(policy: str) -> None:
     alone = OpenLoop(policy, {"low": Load(0.8, priority=7)})
     usual = OpenLoop(policy, {"low": Load(0.8)})
-    assert alone.in_time == usual.in_time
+    assert alone.on_time == usual.on_time
     assert alone.worker_s == usual.worker_s
 
 

@@ -167,10 +167,10 @@ class Watching(FirstComeFirstServed):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup, PolicyOptions())
-        self.told: list[Profile] = []
+        self.received: list[Profile] = []
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
-        self.told.append(event.profile)
+        self.received.append(event.profile)
         return super().on_profile_updated(event)
 
 
@@ -180,9 +180,9 @@ def test_a_policy_knows_a_shape_before_its_first_request() -> None:
     policy = Watching(Setup((MODEL,), workers, (GUESS, slow)))
     engine = Engine(policy, name="watching", strict=True)
     engine.handle(RequestArrived(0, Request(0, "m", 1, 0, shape="x:9")))
-    assert policy.told == [GUESS.of_shape("x:9"), slow.of_shape("x:9")]
+    assert policy.received == [GUESS.of_shape("x:9"), slow.of_shape("x:9")]
     engine.handle(RequestArrived(0, Request(1, "m", 1, 0, shape="x:9")))
-    assert len(policy.told) == 2
+    assert len(policy.received) == 2
 
 
 @pytest.mark.parametrize("policy", PLUGINS.policies)

@@ -47,10 +47,10 @@ class Listening(FirstComeFirstServed):
 
     def __init__(self, setup: Setup, options: PolicyOptions | None = None) -> None:
         super().__init__(setup, options or PolicyOptions())
-        self.told: list[LatencyDistribution] = []
+        self.received: list[LatencyDistribution] = []
 
     def on_latency_distribution_updated(self, event: LatencyDistributionUpdated) -> Commands:
-        self.told.append(event.times)
+        self.received.append(event.times)
         return ()
 
 
@@ -77,8 +77,8 @@ def test_a_policy_is_told_what_each_application_takes_alone() -> None:
         at_ns = number * ms_to_ns(50)
         simulation.schedule([RequestArrived(at_ns, Request(number, "m", 1, at_ns, app=app_of[number]))])
     simulation.run()
-    assert {times.app for times in policy.told} == {"chat", "search"}
-    chat = next(times for times in reversed(policy.told) if times.app == "chat")
+    assert {times.app for times in policy.received} == {"chat", "search"}
+    chat = next(times for times in reversed(policy.received) if times.app == "chat")
     seen_ns = [took for number, took in took_ns.items() if app_of[number] == "chat"]
     assert chat.mean_ns == pytest.approx(fmean(seen_ns), rel=0.05)
     assert chat.share_within(ms_to_ns(10)) == pytest.approx(0.5, abs=0.1)

@@ -90,13 +90,13 @@ def test_the_engine_measures_what_it_asked_for_and_tells_its_policy() -> None:
     engine.handle(arrived(0))
     engine.handle(ClockAdvanced(13 * MS))
     engine.handle(arrived(1, 24 * MS))  # whatever comes first fires it
-    assert policy.told[2:] == [
+    assert policy.received[2:] == [
         TimerFired(20 * MS, "a"),  # as if it had been woken then
         TimerLatencyUpdated(24 * MS, 3 * MS),  # the second longest
         arrived(1, 24 * MS),
     ]
     engine.handle(ClockAdvanced(90 * MS))
-    assert policy.told[-1] == TimerFired(24 * MS, "past")
+    assert policy.received[-1] == TimerFired(24 * MS, "past")
     assert engine._state.succession.lateness.slack_ns == 3 * MS, "nobody could have woken sooner"
 
 
@@ -104,7 +104,7 @@ class Wavering(Script):
     """Sets a timer for each request, and with the one after it cancels that and gives the request up."""
 
     def handle(self, event: AnyEvent) -> Commands:
-        self.told.append(event)
+        self.received.append(event)
         if not isinstance(event, RequestArrived) or event.request.is_late:
             return ()
         number = event.request.id
@@ -139,7 +139,7 @@ def test_under_virtual_time_nothing_is_ever_late() -> None:
     simulation = Simulation(engine_of(policy))
     simulation.schedule([arrived(0)])
     simulation.run()
-    assert not any(isinstance(event, TimerLatencyUpdated) for event in policy.told)
+    assert not any(isinstance(event, TimerLatencyUpdated) for event in policy.received)
 
 
 class Sleepy(Engine):

@@ -211,7 +211,7 @@ def test_every_request_has_a_timeline_that_ends_as_it_did(spec: PolicySpec, rng:
     told = Engine(made, name=spec.name, strict=True, first_lead_ns=scenario.first_lead_ns, timelines=timelines)
     driver = Ledger(told, scenario)
     ends = Counter(
-        {"in time": "answered", "late": "answered"}.get(timeline.outcome, timeline.outcome) for timeline in timelines
+        {"on time": "answered", "late": "answered"}.get(timeline.outcome, timeline.outcome) for timeline in timelines
     )
     assert ends == driver.ended
     for timeline in timelines:
@@ -225,5 +225,5 @@ def check(timeline: RequestTimeline) -> None:
     assert whats[-1] in {"answered", "dropped", "failed", "cancelled"}
     instants = [step.at_ns for step in timeline.steps]
     assert instants == sorted(instants)
-    if timeline.outcome in ("in time", "late"):
+    if timeline.outcome in ("on time", "late"):
         assert whats.index("joined") < whats.index("sent") < whats.index("ran")

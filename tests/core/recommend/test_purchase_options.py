@@ -61,7 +61,7 @@ class Known:
             Offer("big", 2, 4),
             ["small"],
             [("big", 2)],
-            "not even 2xbig for 4 answer 99 % of every model in time; 6 will do",
+            "not even 2xbig for 4 answer 99 % of every model on time; 6 will do",
         ),
         (Offer("big", 2, 4, least=2), ["small", "big"], [("big", 2)], ""),
         (Offer("big", 2, 2), ["big"], [], "one costs 6"),

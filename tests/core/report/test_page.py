@@ -57,7 +57,7 @@ def test_models_and_contenders_have_colors_of_their_own_and_the_rest_share_one()
 
 
 def test_a_picture_stands_alone() -> None:
-    x, y = PlotAxis.over([0, 10], "requests/s"), PlotAxis.shares([0.5], "in time")
+    x, y = PlotAxis.over([0, 10], "requests/s"), PlotAxis.shares([0.5], "on time")
     plot = Plot(
         [RuleMark(0.99, ODD), LineMark([(0, 1), (10, 0.5)], "contender-0", ODD), PointMarks([(5, 0.9)], "contender-0")],
         x,

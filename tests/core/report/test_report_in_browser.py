@@ -28,7 +28,7 @@ HEAD = ["model", "policy", *(f"figure {number} of many" for number in range(12))
 
 
 def page() -> str:
-    bars = [StackedBar(f"{LONG}-{number}", [BarSegment(0.5, "on-time", "half")], "50.0 % in time") for number in (1, 2)]
+    bars = [StackedBar(f"{LONG}-{number}", [BarSegment(0.5, "on-time", "half")], "50.0 % on time") for number in (1, 2)]
     cells = [[HeatCell("99.0 %", 1.0, "all")] * 6] * 2
     parts: list[Chart | PageSection] = [
         facets(

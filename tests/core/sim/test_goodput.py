@@ -12,7 +12,7 @@ ONE_BY_ONE = PolicyChoice(name="fifs", options={"max_rows": 1})
 
 
 def metronome(rate_rps: float) -> Scenario:
-    """Evenly spaced requests of 10 ms on one worker: in time up to 100/s, then all too late."""
+    """Evenly spaced requests of 10 ms on one worker: on time up to 100/s, then all too late."""
     model = {"name": "m", "slo_ms": 12, "profile": {"alpha_ms": 0, "beta_ms": 10, "max_batch": 1}}
     return make_scenario(
         models=[model], workers=[{"count": 1}], arrivals={"process": "uniform", "rate_rps": rate_rps}, duration_s=30

@@ -48,5 +48,5 @@ def test_every_run_is_a_dot_and_the_limit_is_crossed_where_it_says() -> None:
     ]
     assert [right for right, _ in dots(drawn)] == pytest.approx([0, 0.5, 1, 1])
     assert lines(drawn)["a"] == [pytest.approx(point, abs=0.01) for point in ((0, 1), (0.5, 0.98), (1, 0.2))]
-    assert ">99 % in time<" in drawn
+    assert ">99 % on time<" in drawn
     assert ">200<" in drawn

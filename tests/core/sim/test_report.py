@@ -199,7 +199,7 @@ def test_the_gantt_has_a_lane_for_every_worker_and_every_bar() -> None:
         strip = re.findall(r'<path d="([^"]*)"', drawn.body)
         came = [each for each in result.detail.arrivals if each.at_ns < 1000 * until_us]
         assert sum(path.count("M") for path in strip) == 2 * len(came)
-        assert all(each.outcome == "in time" for each in came)
+        assert all(each.outcome == "on time" for each in came)
     assert len(untils) == 1, "all of a page show the same stretch"
 
 

@@ -43,7 +43,7 @@ def expected_ms(scenario: Scenario) -> dict[tuple[str, str], list[float]]:
     _, _, profiles, _ = layout_of(scenario).contract()
     return {
         (each.device_class, each.shape): [each.expected_ns(rows) / 1e6 for rows in each.every_size]
-        for each in with_shapes(scenario, profiles, told=True)
+        for each in with_shapes(scenario, profiles, known_to_policy=True)
     }
 
 

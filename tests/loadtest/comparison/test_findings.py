@@ -19,7 +19,7 @@ from tidegate_loadtest.comparison.findings import (
 def test_a_clear_difference_has_its_interval() -> None:
     compared = make_comparison({"direct": [100, 110, 105], "tidegate": [112, 125, 117]})
     (verdict,) = verdicts(compared)
-    assert verdict.startswith("tidegate has 11.8 % in time, direct 10.5 %: +1.3 points (+0.")
+    assert verdict.startswith("tidegate has 11.8 % on time, direct 10.5 %: +1.3 points (+0.")
     assert verdict.endswith(").")
     contrast = contrast_of(compared, compared.targets[1], compared.targets[0], GOODPUT_FIGURE)
     assert str(contrast).startswith("+12.4 % (+")
@@ -27,25 +27,25 @@ def test_a_clear_difference_has_its_interval() -> None:
 
 def test_a_loss_is_said_as_plainly() -> None:
     (verdict,) = verdicts(make_comparison({"a": [200, 202, 201], "b": [100, 101, 100.5]}))
-    assert verdict == "b has 10.0 % in time, a 20.1 %: -10.0 points (-10.2 .. -9.9)."
+    assert verdict == "b has 10.0 % on time, a 20.1 %: -10.0 points (-10.2 .. -9.9)."
 
 
 def test_what_the_rounds_do_not_show_is_no_difference() -> None:
     (verdict,) = verdicts(make_comparison({"a": [100, 110, 105], "b": [104, 103, 111]}))
-    assert verdict.startswith("b has 10.6 % in time, a 10.5 %: no difference that 3 rounds show, +")
+    assert verdict.startswith("b has 10.6 % on time, a 10.5 %: no difference that 3 rounds show, +")
 
 
 def test_one_round_rules_out_no_chance() -> None:
     (verdict,) = verdicts(make_comparison({"a": [100], "b": [200]}))
     assert verdict == (
-        "b has 20.0 % in time, a 10.0 %: +10.0 points in one round; chance is not ruled out, take 3 or more."
+        "b has 20.0 % on time, a 10.0 %: +10.0 points in one round; chance is not ruled out, take 3 or more."
     )
 
 
 def test_two_rounds_have_no_interval() -> None:
     (verdict,) = verdicts(make_comparison({"a": [100, 101], "b": [200, 201]}))
     assert verdict == (
-        "b has 20.1 % in time, a 10.1 %: +10.0 points in 2 rounds; chance is not ruled out, take 3 or more."
+        "b has 20.1 % on time, a 10.1 %: +10.0 points in 2 rounds; chance is not ruled out, take 3 or more."
     )
 
 
@@ -59,7 +59,7 @@ def test_two_rounds_have_no_interval() -> None:
 def test_what_does_not_measure_the_server_has_no_other_verdict(fields: dict[str, Any], reason: str) -> None:
     said = verdicts(make_comparison({"a": [100, 101, 102], "b": [200, 201, 202], "c": [100, 101, 102]}, **fields))
     assert said[0] == f"b against a: not measured in 3 of 6 runs, first {reason}."
-    assert said[1].startswith("c has 10.1 % in time, a 10.1 %: no difference")
+    assert said[1].startswith("c has 10.1 % on time, a 10.1 %: no difference")
 
 
 def test_one_lost_answer_of_a_hundred_is_a_miss() -> None:

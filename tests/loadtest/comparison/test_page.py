@@ -83,8 +83,8 @@ def test_the_table_shows_figures_differences_and_verdict() -> None:
     assert "Against <b>odd</b> [red], in the same rounds" in text
     assert "Means of 3 rounds" in text
     assert "c against <b>odd</b> [red]: not measured in 3 of 6 runs" in text
-    assert "b has 5.0 % in time, a" not in text
-    assert "b has 5.0 % in time, <b>odd</b> [red] 10.1 %: -5.1 points (" in text
+    assert "b has 5.0 % on time, a" not in text
+    assert "b has 5.0 % on time, <b>odd</b> [red] 10.1 %: -5.1 points (" in text
 
 
 def test_one_round_is_shown_without_intervals() -> None:
@@ -121,5 +121,5 @@ def test_the_document_says_all() -> None:
     assert abs(contrast["ratio"]["mean"] - 0.5) < 1e-12
     assert document["failures"][0] == {"target": "b", "round": 1, "first": {"UNAVAILABLE": "said of UNAVAILABLE"}}
     assert document["verdicts"] == [
-        "b has 5.1 % in time, a 10.1 %: -5.1 points in 2 rounds; chance is not ruled out, take 3 or more."
+        "b has 5.1 % on time, a 10.1 %: -5.1 points in 2 rounds; chance is not ruled out, take 3 or more."
     ]

@@ -98,7 +98,7 @@ def test_a_plan_of_two_classes_is_proven_best(seed: int) -> None:
 
 
 class Calls:
-    """Is in time for so many calls."""
+    """Is on time for so many calls."""
 
     def __init__(self, most: float) -> None:
         self.count = 0

@@ -29,11 +29,11 @@ def test_a_head_that_is_likely_late_leaves_room_for_a_large_batch() -> None:
     queue = queue_of((1, 12), *[(1, 40)] * 8)
     promised = GATHERING.keep_head(queue, STEEP.least, 0, most_rows=1)
     assert chosen(queue, promised) == FormedBatch(1, 8, 8, 40)
-    assert chosen(queue, promised, skips=False) == FormedBatch(0, 6, 6, 12), "as many as the head might be in time with"
+    assert chosen(queue, promised, skips=False) == FormedBatch(0, 6, 6, 12), "as many as the head might be on time with"
 
 
 def test_a_batch_may_be_larger_than_what_is_expected_allows() -> None:
-    """Of eight rows three are in time in 107, of one row not even half a one in 100."""
+    """Of eight rows three are on time in 107, of one row not even half a one in 100."""
     flat = LatencyBounds.of(Profile("m", "default", tuple(range(100, 108)), tuple(range(150, 158))), 0.99)
     queue = queue_of(*[(1, 100)] * 8)
     assert most_on_time(queue, flat, GATHERING, 0, 8, None, skips=True) == FormedBatch(0, 8, 8, 100)

@@ -165,7 +165,7 @@ class Told(Observer, OutcomeListener):
 def run(
     triton: EmbeddedTriton, serve_here: Make, connect: Make, start_call: Make, gate: Any, tmp_path: Path
 ) -> SimpleNamespace:
-    """Requests that are answered, in time and late, that are dropped, and whose clients leave."""
+    """Requests that are answered, on time and late, that are dropped, and whose clients leave."""
     path = tmp_path / "log"
     listen = {"grpc": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
     models = {MODEL: {"slo_ms": 40.0}, "mixer": {"slo_ms": 1000.0}}
@@ -222,7 +222,7 @@ def test_figures_of_one_run_are_equal(run: SimpleNamespace, monkeypatch: pytest.
     assert replay(log.header, log.entries, policy, observers=[told], timelines=timelines).difference is None
     assert told.reducer.tally == tally
     outcomes = Counter(timeline.outcome for timeline in timelines)
-    assert (outcomes["in time"] + outcomes["late"], outcomes["late"]) == (tally.answered, tally.late)
+    assert (outcomes["on time"] + outcomes["late"], outcomes["late"]) == (tally.answered, tally.late)
     assert (outcomes["dropped"], outcomes["cancelled"]) == (tally.dropped.total(), tally.cancelled)
 
     # The simulator's columns, and those of the load test.

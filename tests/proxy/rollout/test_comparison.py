@@ -131,7 +131,7 @@ def test_responses_to_what_cannot_be_scheduled_are_counted_and_widen_the_interva
 
 
 def test_answers_in_blocks_in_which_no_request_of_their_side_came_are_not_counted() -> None:
-    """One request of a hundred cannot be scheduled and passes always, in time, also in the nine blocks of ten that are
+    """One request of a hundred cannot be scheduled and passes always, on time, also in the nine blocks of ten that are
     scheduled; of those that are let pass a tenth has no answer, whose place they would take."""
     comparison = Comparison()
     for number in range(BLOCKS):

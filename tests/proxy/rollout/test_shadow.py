@@ -299,7 +299,7 @@ def test_a_report_of_the_policy_before_is_not_shown_as_one_of_the_present(
     section = section_of(shadowing.serving.trial)
     assert section is not None
     assert not section.rows
-    assert "50.0 % in time" not in caplog.text
+    assert "50.0 % on time" not in caplog.text
     (tmp_path / "answer 2").touch()
     eventually(lambda: _document(shadowing)["report"], "the second report has come")
     report = _document(shadowing)["report"]

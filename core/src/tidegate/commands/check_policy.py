@@ -124,7 +124,7 @@ def _said_of(faults: Sequence[str], tried: str) -> str:
 def _table(name: str, judgments: "Sequence[Judgment]") -> "Table":
     from rich.table import Table
 
-    table = Table("world", "in time", "worst model", "best simple one", "points over it (95 %)", title=name)
+    table = Table("world", "on time", "worst model", "best simple one", "points over it (95 %)", title=name)
     for each in judgments:
         gain = f"{_points(each.gain.mean)} ({_points(each.gain.low)} to {_points(each.gain.high)})"
         table.add_row(

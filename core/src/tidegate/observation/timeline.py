@@ -45,7 +45,7 @@ class RequestTimeline(msgspec.Struct):
     request: Request
     steps: list[Step] = msgspec.field(default_factory=list)
     outcome: str = ""
-    """`in time`, `late`, `dropped`, `failed` or `cancelled`; empty: not ended."""
+    """`on time`, `late`, `dropped`, `failed` or `cancelled`; empty: not ended."""
     batch_id: int | None = None
     """Id of its batch, or of its last one."""
     shown: bool = False

@@ -267,7 +267,7 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
         for request in requests:
             if timeline := self._timelines.get(request.id):
                 left_ms = (request.deadline_ns - ended_ns) / NS_PER_MS
-                timeline.outcome = "in time" if left_ms >= 0 else "late"
+                timeline.outcome = "on time" if left_ms >= 0 else "late"
                 when = (
                     ""
                     if request.deadline_ns == NEVER_NS

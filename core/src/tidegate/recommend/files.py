@@ -110,7 +110,7 @@ def _profiles(scenario: Scenario) -> ProfileFile:
     """Return the scenario's profiles, as initial profiles of the proxy."""
     _, _, profiles, _ = layout_of(scenario).contract()
     found = []
-    for profile in with_shapes(scenario, profiles, told=True):
+    for profile in with_shapes(scenario, profiles, known_to_policy=True):
         rows = sorted({2**power for power in range(profile.max_rows.bit_length())} | {profile.max_rows})
         fixed_ns = profile.fixed_cost_ns
         points = [

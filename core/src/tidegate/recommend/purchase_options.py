@@ -39,9 +39,9 @@ def _cost(site: HardwareSite, count: int | None) -> float:
 def _why(site: HardwareSite, most: int, limit: float) -> str:
     goal = limit_words(site.question.goal)
     if limit == float("inf"):
-        return f"not even {site.words(most)} answer {goal} of every model in time"
+        return f"not even {site.words(most)} answer {goal} of every model on time"
     if most < 1:
         return f"one costs {site.cost(1):g}, and all that it takes can be had for {limit:g}"
     return (
-        f"not even {site.words(most)} for {site.cost(most):g} answer {goal} of every model in time; {limit:g} will do"
+        f"not even {site.words(most)} for {site.cost(most):g} answer {goal} of every model on time; {limit:g} will do"
     )

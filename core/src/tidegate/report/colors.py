@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 OUTCOME_COLORS: Mapping[str, str] = {
-    "in time": "on-time",
+    "on time": "on-time",
     "late": "late",
     "dropped": "dropped",
     "failed": "failed",

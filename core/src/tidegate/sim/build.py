@@ -54,7 +54,7 @@ from tidegate.workload.workers import devices_of
 MAX_IDLE_TIMERS = 100_000
 """Maximum number of timers that fire in a row while nothing runs and requests wait."""
 
-TOLD_POINTS = 128
+TIME_POINTS = 128
 """Number of points of an application's latency distribution that policies get."""
 
 
@@ -64,10 +64,10 @@ def setup_of(scenario: Scenario, seed: int) -> Setup:
     return Setup(
         models=models_as_asked(scenario, models),
         workers=tuple(slots_among(scenario, workers)),
-        profiles=tuple(with_shapes(scenario, profiles, told=True)),
+        profiles=tuple(with_shapes(scenario, profiles, known_to_policy=True)),
         seed=seed,
         network=network,
-        latency_distributions=tuple(_told_times(scenario, profiles)),
+        latency_distributions=tuple(_known_distributions(scenario, profiles)),
     )
 
 
@@ -95,42 +95,42 @@ def slots_among(scenario: Scenario, workers: Iterable[Worker]) -> Iterator[Worke
         yield replace(worker, server=f"{worker.node}/{worker.device.id}") if is_slot and worker.device else worker
 
 
-def _told_times(scenario: Scenario, profiles: Iterable[Profile]) -> Iterator[LatencyDistribution]:
-    """The distributions of the applications that policies are told of, on every device class.
+def _known_distributions(scenario: Scenario, profiles: Iterable[Profile]) -> Iterator[LatencyDistribution]:
+    """Yield the distributions of the applications that policies know, on every device class.
 
     A batch takes `c0 + k * max(row)`, with c0 the fixed cost of the model's true profile and for each request what its
-    row adds: the profile's slope and what it carries. Told are c1 = 1 - c0 / (mean stand-alone time) and times of
+    row adds: the profile's slope and what it carries. Policies get c1 = 1 - c0 / (mean stand-alone time) and times of
     which c1 is what the rows add: stretched about the mean, so that the law of `LatencyDistribution` is exact.
     """
     apps = {model.name: (model, [app for app in model.apps if app.known_to_policy]) for model in scenario.models}
     for profile in true_profiles(scenario, profiles):
-        model, told = apps.get(profile.partition, (None, []))
-        if model is None or not told:
+        model, known = apps.get(profile.partition, (None, []))
+        if model is None or not known:
             continue
         fixed_ns = profile.fixed_cost_ns
         slope_ns = profile.expected_ns(1) - fixed_ns
         rows_ns = {
             app.name: [
-                slope_ns + NS_PER_MS * (app.time_ms or model.time_ms).quantile((2 * point + 1) / (2 * TOLD_POINTS))
-                for point in range(TOLD_POINTS)
+                slope_ns + NS_PER_MS * (app.time_ms or model.time_ms).quantile((2 * point + 1) / (2 * TIME_POINTS))
+                for point in range(TIME_POINTS)
             ]
-            for app in told
+            for app in known
         }
-        weight = sum(app.weight for app in told)
-        mean_ns = sum(app.weight * sum(rows_ns[app.name]) for app in told) / (TOLD_POINTS * weight)
+        weight = sum(app.weight for app in known)
+        mean_ns = sum(app.weight * sum(rows_ns[app.name]) for app in known) / (TIME_POINTS * weight)
         scale = mean_ns / (fixed_ns + mean_ns)
         for name, points_ns in rows_ns.items():
             times_ns = tuple(max(1, round(row_ns / scale)) for row_ns in points_ns)
             yield LatencyDistribution(model.name, name, profile.device_class, times_ns, fixed_ns, scale)
 
 
-def with_shapes(scenario: Scenario, profiles: Iterable[Profile], *, told: bool) -> Iterator[Profile]:
-    """Return these profiles with those of the models' shapes; `told`: only the profiles that policies know."""
+def with_shapes(scenario: Scenario, profiles: Iterable[Profile], *, known_to_policy: bool) -> Iterator[Profile]:
+    """Return these profiles with those of the models' shapes; `known_to_policy`: only those that policies know."""
     shapes = {name: model.shapes for model in scenario.models for name in model.partitions}
     for profile in profiles:
         yield profile
         for shape in shapes.get(profile.partition, ()):
-            if shape.known_to_policy or not told:
+            if shape.known_to_policy or not known_to_policy:
                 yield shape.profile_from(profile)
 
 
@@ -169,7 +169,7 @@ def simulation_of(
     combine: dict[str, Combine] = {model: service.combine for model, service in spec.service.items()}
     true = true_profiles(scenario, (profile for profile in policy.setup.profiles if not profile.shape))
     tables: dict[ProfileKey, Sequence[int]] = {
-        profile.key: _table_ns(profile) for profile in with_shapes(scenario, true, told=False)
+        profile.key: _table_ns(profile) for profile in with_shapes(scenario, true, known_to_policy=False)
     }
     links = None if network is None else NetworkLinks(network, {worker.id: worker.node for worker in workers})
     networks = [pool.network for pool, _ in devices_of(scenario.workers)] or [None] * len(workers)
@@ -232,15 +232,15 @@ class _LayoutSwitch:
         new = [worker for worker in workers if worker.id not in self.cluster]
         self.cluster.add(simulated_worker(self.scenario, worker, self.seed, self.delays(worker)) for worker in new)
         self.record.joined_workers |= {worker.id: worker.name for worker in new}
-        true = with_shapes(self.scenario, true_profiles(self.scenario, profiles), told=False)
+        true = with_shapes(self.scenario, true_profiles(self.scenario, profiles), known_to_policy=False)
         for profile in true:
             if len(self.tables.get(profile.key, ())) < profile.max_rows:
                 self.tables[profile.key] = _table_ns(profile)
         if self.links is not None and network is not None:
             self.links.extend(network, {worker.id: worker.node for worker in workers})
             network = self.links.network
-        told = tuple(with_shapes(self.scenario, profiles, told=True))
-        return TopologyChanged(now_ns, models_as_asked(self.scenario, models), workers, told, network)
+        known = tuple(with_shapes(self.scenario, profiles, known_to_policy=True))
+        return TopologyChanged(now_ns, models_as_asked(self.scenario, models), workers, known, network)
 
     def delays(self, worker: Worker) -> NetworkSpec | None:
         """The delays between the scheduler and a worker: those of the first entry for its kind."""
@@ -285,11 +285,11 @@ def simulated_worker(
     )
 
 
-def _interference(told: float | InterferenceModel) -> Interference | None:
+def _interference(given: float | InterferenceModel) -> Interference | None:
     """How neighbors slow each other down; None: they do not."""
-    if isinstance(told, InterferenceModel):
-        return told
-    return ConstantSlowdown(told) if told > 1 else None
+    if isinstance(given, InterferenceModel):
+        return given
+    return ConstantSlowdown(given) if given > 1 else None
 
 
 def _shared_with_others(worker: Worker) -> Hashable:

@@ -14,7 +14,7 @@ CURVE_POINTS = 200
 """Number of points of a latency curve."""
 TIME_SPANS = 40
 """Number of equal spans into which charts cut the window."""
-IN_TIME, ANSWERED_LATE, DROPPED, FAILED_OUTRIGHT = "in time", "late", "dropped", "failed"
+ON_TIME, ANSWERED_LATE, DROPPED, FAILED_OUTRIGHT = "on time", "late", "dropped", "failed"
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ArrivalMark:
     """Deadline in ns; None: the model has no SLO."""
     ended_ns: int
     outcome: str
-    """`in time`, `late`, `dropped` or `failed`."""
+    """`on time`, `late`, `dropped` or `failed`."""
 
 
 @dataclass(frozen=True)
@@ -113,4 +113,4 @@ def _arrivals(requests: RequestArrays, until_ns: int) -> list[ArrivalMark]:
 def _in_words(outcome: int) -> str:
     if outcome >= FIRST_DROP:
         return DROPPED
-    return {ANSWERED: IN_TIME, LATE: ANSWERED_LATE}.get(outcome, FAILED_OUTRIGHT)
+    return {ANSWERED: ON_TIME, LATE: ANSWERED_LATE}.get(outcome, FAILED_OUTRIGHT)

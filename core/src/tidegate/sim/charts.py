@@ -174,7 +174,7 @@ def attainment_over_time(results: Sequence[RunResult], colors: Colors) -> Chart 
             lines.append(LineMark(_over_time(every, spans[0]), color, policy, dash))
     shares = [point[1] for line in lines for point in line.points if point]
     x = PlotAxis.over([], "time in the measured window, s", least=0.0, most=spans[0] * len(lines[0].points))
-    plot = Plot(lines, x, PlotAxis.shares(shares, "in time"))
+    plot = Plot(lines, x, PlotAxis.shares(shares, "on time"))
     wide = len(of_policy) > 1 and not _single(results)
     return chart_of("When were requests missed?", plot, legend=legend, note=note, wide=wide)
 
@@ -273,7 +273,7 @@ def _bars(
 def _outcomes_of(name: str, rows: Sequence[ResultRow]) -> StackedBar:
     accepted = sum(row.accepted for row in rows)
     counts = {
-        "in time": sum(row.answered - row.late for row in rows),
+        "on time": sum(row.answered - row.late for row in rows),
         "late": sum(row.late for row in rows),
         "dropped": sum(sum(row.dropped.values()) for row in rows),
         "failed": sum(row.failed + row.stranded for row in rows),
@@ -283,7 +283,7 @@ def _outcomes_of(name: str, rows: Sequence[ResultRow]) -> StackedBar:
         BarSegment(of_all[outcome], OUTCOME_COLORS[outcome], f"{outcome}: {count:,} ({share(of_all[outcome])})")
         for outcome, count in counts.items()
     ]
-    return StackedBar(name, parts, f"{share(of_all['in time'])} in time" if accepted else "none came")
+    return StackedBar(name, parts, f"{share(of_all['on time'])} on time" if accepted else "none came")
 
 
 def _details(own: Sequence[RunResult]) -> dict[str, list[ModelDetail]]:
@@ -321,7 +321,7 @@ def _missed(results: Sequence[RunResult]) -> dict[str, float]:
 
 
 def _over_time(own: Sequence[ModelDetail], span_s: float) -> list[tuple[float, float] | None]:
-    """The share in time of those that arrived in each span, drawn in its middle; None where nobody came."""
+    """The share on time of those that arrived in each span, drawn in its middle; None where nobody came."""
     came = [sum(counts) for counts in zip(*(each.accepted_over_time for each in own), strict=True)]
     kept = [sum(counts) for counts in zip(*(each.on_time_over_time for each in own), strict=True)]
     return [((number + 0.5) * span_s, kept[number] / count) if count else None for number, count in enumerate(came)]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tidegate.report import Chart, Colors, GanttLane, GanttSpan, GanttStrip, LegendEntry, gantt
 from tidegate.report.colors import OUTCOME_COLORS
 from tidegate.report.number_format import plural
-from tidegate.sim.chart_data import DROPPED, IN_TIME, ArrivalMark
+from tidegate.sim.chart_data import DROPPED, ON_TIME, ArrivalMark
 from tidegate.sim.result import RunResult
 from tidegate.workload.arrivals import NS_PER_S
 
@@ -55,7 +55,7 @@ def _chart(result: RunResult, until_ns: int, colors: Colors) -> Chart:
     workers = result.detail.workers
     lanes = [GanttLane(worker, _spans(result, worker, until_ns, colors)) for worker in workers[:MAX_LANES]]
     legend = [LegendEntry(model, colors.of_model(model)) for model in models]
-    legend += [LegendEntry(outcome, color) for outcome, color in OUTCOME_COLORS.items() if outcome != IN_TIME]
+    legend += [LegendEntry(outcome, color) for outcome, color in OUTCOME_COLORS.items() if outcome != ON_TIME]
     title = f"What ran where at the start of the window under {result.total.policy}, seed {result.total.seed}?"
     left = len(workers) - MAX_LANES
     note = (
@@ -80,7 +80,7 @@ def _missed(arrivals: Sequence[ArrivalMark]) -> list[tuple[str, list[int]]]:
     return [
         (OUTCOME_COLORS[outcome], own)
         for outcome in OUTCOME_COLORS
-        if outcome != IN_TIME
+        if outcome != ON_TIME
         and (
             own := [
                 max(each.at_ns, each.ended_ns) if outcome == DROPPED else each.at_ns

@@ -97,7 +97,7 @@ def load_plot(curves: Sequence[LoadCurve], limit: float, colors: Colors, *, heig
 
     `limit`: maximum miss rate, drawn as a line. `height`: in pixels.
     """
-    marks: list[LineMark | PointMarks | RuleMark] = [RuleMark(1 - limit, f"{number_format.limit(1 - limit)} in time")]
+    marks: list[LineMark | PointMarks | RuleMark] = [RuleMark(1 - limit, f"{number_format.limit(1 - limit)} on time")]
     for curve in curves:
         color = colors.of_contender(curve.name)
         if curve.found_rps:
@@ -110,7 +110,7 @@ def load_plot(curves: Sequence[LoadCurve], limit: float, colors: Colors, *, heig
         marks.append(PointMarks([(each.rate_rps, each.attainment) for each in curve.tried], color, says, 3.5))
     tried = [each for curve in curves for each in curve.tried]
     x = PlotAxis.over([each.rate_rps for each in tried], "requests/s")
-    y = PlotAxis.shares([*(each.attainment for each in tried), 1 - 2 * limit], "in time, worst model")
+    y = PlotAxis.shares([*(each.attainment for each in tried), 1 - 2 * limit], "on time, worst model")
     return Plot(marks, x, y, height)
 
 

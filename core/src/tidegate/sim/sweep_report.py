@@ -53,7 +53,7 @@ SWEEP_FIGURES = (
         "%",
         limit=1 - MAX_MISS_RATE,
     ),
-    SweepFigure("How does goodput change with", lambda row: row.goodput_rps, "requests/s in time"),
+    SweepFigure("How does goodput change with", lambda row: row.goodput_rps, "requests/s on time"),
     SweepFigure("How does the 99th percentile of latency change with", lambda row: row.p99_ms, "ms", better=-1.0),
     SweepFigure("How does the workers' busy share change with", lambda row: row.busy_share, "%", better=-1.0),
     SweepFigure(

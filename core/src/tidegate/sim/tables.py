@@ -20,7 +20,7 @@ def columns_of(results: Sequence[RunResult]) -> dict[str, Callable[[ResultRow], 
         "policy": lambda row: row.policy,
         "seed": lambda row: row.seed,
         "requests": lambda row: f"{row.accepted:,}",
-        "in time": lambda row: share(row.attainment),
+        "on time": lambda row: share(row.attainment),
         "worst model": lambda row: share(1 - row.worst_bad_rate),
         "goodput /s": lambda row: rate(row.goodput_rps),
         "late": lambda row: f"{row.late:,}",
@@ -54,7 +54,7 @@ def figures_table(results: Sequence[RunResult], *, by_rate: bool = False) -> str
 
 def models_section(results: Sequence[RunResult], slos_ms: Mapping[str, float | None]) -> PageSection:
     """Return the section with the figures of each model, since their SLOs differ."""
-    head = ["model", "SLO ms", "policy", "seed", "requests", "in time", "late", "dropped", "failed", "p50 ms", "p95 ms"]
+    head = ["model", "SLO ms", "policy", "seed", "requests", "on time", "late", "dropped", "failed", "p50 ms", "p95 ms"]
     head += ["p99 ms", "waiting ms", "executing ms", "mean batch"]
     rows = [row for result in results for row in result.rows[1:]]
     order = {model: number for number, model in enumerate(slos_ms)}

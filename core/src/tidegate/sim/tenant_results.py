@@ -1,4 +1,4 @@
-"""Results of a run by tenant: requests in time, rejections, and the part of the worker time."""
+"""Results of a run by tenant: requests on time, rejections, and the part of the worker time."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ TENANT_COLUMNS = (
     "priority",
     "weight",
     "requests",
-    "in time",
+    "on time",
     "rate limited",
     "worker time",
 )

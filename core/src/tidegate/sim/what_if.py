@@ -119,12 +119,12 @@ def answers(
     found: list[WhatIfAnswer] = []
     baseline: bytearray | None = None
     for alternative in alternatives:
-        told, on_time = _simulated(question, alternative, plugins, 0, enough)
+        answer, on_time = _simulated(question, alternative, plugins, 0, enough)
         if baseline is None:
             baseline = on_time
-        elif told.share is not None and baseline and len(on_time) >= MIN_REQUESTS_FOR_GAIN:
-            told = replace(told, gain=_gain(baseline, on_time))
-        found.append(told)
+        elif answer.share is not None and baseline and len(on_time) >= MIN_REQUESTS_FOR_GAIN:
+            answer = replace(answer, gain=_gain(baseline, on_time))
+        found.append(answer)
     return found
 
 
@@ -173,13 +173,13 @@ def _simulated(
     requests = changed.requests
     came = Counter(request.model for request in requests)
     well = Counter(request.model for request in requests if on_time[request.id])
-    told = WhatIfAnswer(
+    answer = WhatIfAnswer(
         alternative.name,
         well.total() / len(requests) if requests else None,
         models={model: well[model] / count for model, count in sorted(came.items())},
         why="" if requests else "nothing came",
     )
-    return told, on_time
+    return answer, on_time
 
 
 def outcomes(

@@ -186,7 +186,7 @@ def check_drop(engine: Engine, request: Request) -> None:
         raise InvariantViolation(
             10,
             f"request {request.id}, due at {request.deadline_ns}, is dropped at {engine.now_ns} though worker "
-            f"{worker.name!r} is idle and would answer it in time",
+            f"{worker.name!r} is idle and would answer it on time",
         )
 
 

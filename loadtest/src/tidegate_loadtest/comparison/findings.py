@@ -120,7 +120,7 @@ def contrast_of(comparison: Comparison, target: Target, base: Target, figure: Co
 def verdict_of(contrast: TargetContrast, of_target: ConfidenceInterval, of_base: ConfidenceInterval) -> str:
     """Return a sentence with the attainment of both targets and whether the rounds show a difference."""
     name, base, interval = contrast.target.name, contrast.base.name, contrast.difference
-    both = f"{name} has {share(of_target.mean)} in time, {base} {share(of_base.mean)}"
+    both = f"{name} has {share(of_target.mean)} on time, {base} {share(of_base.mean)}"
     if interval.low is None:
         rounds = "one round" if interval.count == 1 else f"{interval.count} rounds"
         return f"{both}: {contrast} in {rounds}; chance is not ruled out, take {MIN_VALUES_FOR_INTERVAL} or more."

@@ -121,7 +121,7 @@ def _rounds(comparison: Comparison, figure: ComparedFigure, title: str, colors: 
     ticks = tuple(map(float, numbers))
     x = PlotAxis("round", min(ticks) - 0.5, max(ticks) + 0.5, ticks, lambda number: f"{number:g}")
     y = (
-        PlotAxis.shares(known, "in time")
+        PlotAxis.shares(known, "on time")
         if figure is ATTAINMENT_FIGURE
         else PlotAxis.over(known, figure.heading, least=0.0)
     )

@@ -130,7 +130,7 @@ class Gpulets:
         return 0
 
     def _find(self, demand: _Demand) -> bool:
-        """Take the smallest free part that is large enough, and in time beside its neighbor."""
+        """Take the smallest free part that is large enough, and on time beside its neighbor."""
         free: list[tuple[int, int]] = []
         for gpu, parts in enumerate(self._parts):
             if not parts:

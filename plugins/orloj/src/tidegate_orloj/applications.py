@@ -84,7 +84,7 @@ class ApplicationGroups:
     """Fractions in batches without slower groups than the i-th, in row i."""
     known: int
     """Number of applications with known latency."""
-    told: tuple[tuple[tuple[int, int], ...], ...]
+    published: tuple[tuple[tuple[int, int], ...], ...]
     """Version of the times from which the laws were made."""
 
 
@@ -133,8 +133,8 @@ class Applications:
         self._profiles: dict[str, Profile] = {}
         self._times: dict[str, dict[int, LatencyDistribution]] = {}
         """Stand-alone times by device class and application number."""
-        self._told: dict[tuple[str, int], int] = {}
-        """How often that was told."""
+        self._published: dict[tuple[str, int], int] = {}
+        """How often each was published."""
         self._stock_taken = 0
         self._is_named = False
         """Whether requests say which application they are of, be it one that is not known yet."""
@@ -171,7 +171,7 @@ class Applications:
             self._counts = np.append(self._counts, 1.0)
         number = self._numbers.get(times.app, 0)
         self._times.setdefault(times.device_class, {})[number] = times
-        self._told[times.device_class, number] = self._told.get((times.device_class, number), 0) + 1
+        self._published[times.device_class, number] = self._published.get((times.device_class, number), 0) + 1
         self._shares = self._counts / self._counts.sum()
         self._forget()
 
@@ -273,8 +273,10 @@ class Applications:
         shares: Floats = np.bincount(group_of, self._shares, len(laws)).astype(np.float64)
         mixtures: Floats = np.where(ranks <= ranks[:, None], shares, 0.0)
         mixtures = mixtures / mixtures.sum(axis=1, keepdims=True)
-        told = tuple(self._told_of(device_class, group_of))
-        self._groups[device_class] = ApplicationGroups(group_of, tuple(laws), ranks, shares, mixtures, len(known), told)
+        published = tuple(self._published_of(device_class, group_of))
+        self._groups[device_class] = ApplicationGroups(
+            group_of, tuple(laws), ranks, shares, mixtures, len(known), published
+        )
 
     def _group(self, device_class: str) -> NDArray[np.intp]:
         """The group of each application: 0 is that of all of which nothing is known on this device class."""
@@ -285,12 +287,12 @@ class Applications:
         group_of[named] = 1 + np.asarray(_alike(means_ns, self._shares[named].tolist()), np.intp)
         return group_of
 
-    def _told_of(self, device_class: str, group_of: NDArray[np.intp]) -> Iterator[tuple[tuple[int, int], ...]]:
-        """Yield what was told, and when, of each group: the law of those that have not changed stands."""
-        told: list[list[tuple[int, int]]] = [[] for _ in range(int(group_of.max()) + 1)]
+    def _published_of(self, device_class: str, group_of: NDArray[np.intp]) -> Iterator[tuple[tuple[int, int], ...]]:
+        """Yield what was published, and when, of each group: the law of those that have not changed stands."""
+        published: list[list[tuple[int, int]]] = [[] for _ in range(int(group_of.max()) + 1)]
         for number in self._times.get(device_class, {}):
-            told[group_of[number]].append((number, self._told[device_class, number]))
-        for each in told:
+            published[group_of[number]].append((number, self._published[device_class, number]))
+        for each in published:
             yield (*each, (-1, self._stock_taken))
 
     def _laws(self, device_class: str, group_of: NDArray[np.intp], before: ApplicationGroups | None) -> list[BatchLaw]:
@@ -298,17 +300,17 @@ class Applications:
         known = self._times.get(device_class, {})
         noise_cv = max((times.noise_cv for number, times in known.items() if number), default=0.0)
         laws = []
-        for group, told in enumerate(self._told_of(device_class, group_of)):
+        for group, published in enumerate(self._published_of(device_class, group_of)):
             if group == 0 and 0 not in known:
                 laws.append(
                     law_of_profile(
                         self._profiles[device_class], self._quantile, noise_cv if known or self._is_named else None
                     )
                 )
-            elif before and before.told[group] == told:
+            elif before and before.published[group] == published:
                 laws.append(before.laws[group])
             else:
-                members = [number for number, _ in told if number >= 0]
+                members = [number for number, _ in published if number >= 0]
                 shares = [float(self._shares[number]) for number in members]
                 laws.append(law_of_several([known[number] for number in members], shares))
         return laws

@@ -349,7 +349,7 @@ class Orloj(QueueingPolicy[PendingQueue]):
         return [*commands, *(Drop(request.id, "deadline_unreachable") for request in dropped)]
 
     def _idle_on_time(self, now_ns: int, queue: PendingQueue, request: Request) -> Worker | None:
-        """An idle worker that answers a request in time by its profile: what an application takes is less sure.
+        """An idle worker that answers a request on time by its profile: what an application takes is less sure.
 
         It is learned from few stages, of which one may have stalled. An idle worker loses nothing by trying.
         """

@@ -18,7 +18,7 @@ from tidegate.api import (
 )
 from tidegate.toolkit import RequestQueue
 from tidegate_ppipe.pipelines import ModelPipelines
-from tidegate_ppipe.routes import IN_TIME_DEVIATIONS
+from tidegate_ppipe.routes import ON_TIME_DEVIATIONS
 from tidegate_ppipe.sizing import SizedBatch, Sizing
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class PoolQueues:
             return False
         path = found.path
         work_ns = self._sizing.work_ns(found)
-        sure_ns = round((GATHERING_DEVIATIONS - IN_TIME_DEVIATIONS) * path.margin_ns)
+        sure_ns = round((GATHERING_DEVIATIONS - ON_TIME_DEVIATIONS) * path.margin_ns)
         last_ns = path.start_ns + (found.due_ns - path.promised_ns) - sure_ns - self.slack_ns
         if self._as_needed:  # one more could not join after that (Symphony's frontrun): to wait on only costs time
             last_ns = min(last_ns, found.due_ns - work_ns[found.rows] - sure_ns - self.slack_ns)

@@ -7,7 +7,7 @@ from math import inf
 from tidegate.api import NEVER_NS, Network, Profile, ProfileKey, Worker
 from tidegate_ppipe.pool_state import NodeLinks, PooledWorker, WorkerPool
 from tidegate_ppipe.reservations import Reservation, earliest_joint_fit
-from tidegate_ppipe.routes import IN_TIME_DEVIATIONS, BatchRoute, InFlightBatch, RouteStop, margin_ns
+from tidegate_ppipe.routes import ON_TIME_DEVIATIONS, BatchRoute, InFlightBatch, RouteStop, margin_ns
 
 
 class Resources:
@@ -91,7 +91,7 @@ class Resources:
         for rows in range(1, most_rows + 1):
             expected_ns = [profile.expected_ns(rows) for profile in quickest]
             margins_ns = [profile.upper_ns(rows) - profile.expected_ns(rows) for profile in quickest]
-            work_ns.append(sum(expected_ns) + round(IN_TIME_DEVIATIONS * margin_ns(margins_ns)))
+            work_ns.append(sum(expected_ns) + round(ON_TIME_DEVIATIONS * margin_ns(margins_ns)))
             if self._network:
                 for partition in partitions[:-1]:
                     work_ns[-1] += self._network.transfer_ns(partition, rows) + self._network.latency_ns

@@ -8,7 +8,7 @@ from tidegate.api.profile import MAX_SURPRISE_FACTOR
 from tidegate_ppipe.pool_state import PooledWorker
 from tidegate_ppipe.reservations import Reservation, Timetable  # noqa: TC001 - ours everywhere else
 
-IN_TIME_DEVIATIONS = 0.5
+ON_TIME_DEVIATIONS = 0.5
 """Spare time, in standard deviations of its route, with which a batch is expected to be on time.
 
 A dropped request would certainly be late, and a dispatched one is late in one of three cases at worst.
@@ -92,7 +92,7 @@ class BatchRoute:
         expected_ns = self.end_ns - sum(margins_ns)
         last = stops[-1]
         least_ns = max(1, (last.duration_ns - last.margin_ns) // MAX_SURPRISE_FACTOR)
-        self.promised_ns = max(expected_ns + round(IN_TIME_DEVIATIONS * self.margin_ns), last.start_ns + least_ns)
+        self.promised_ns = max(expected_ns + round(ON_TIME_DEVIATIONS * self.margin_ns), last.start_ns + least_ns)
         """When it has to be over for the batch to leave; never before the least that its last stage may take."""
 
     @property

@@ -7,7 +7,7 @@ from tidegate.api import NEVER_NS, Request
 from tidegate.toolkit import RequestQueue
 from tidegate_ppipe.pipelines import ModelPipelines, SizedPipeline
 from tidegate_ppipe.resources import Resources
-from tidegate_ppipe.routes import IN_TIME_DEVIATIONS, BatchRoute
+from tidegate_ppipe.routes import ON_TIME_DEVIATIONS, BatchRoute
 
 SURE_DEVIATIONS = 2
 """Spare time of a batch in standard deviations of its route, if the deadline allows it."""
@@ -108,7 +108,7 @@ class Sizing:
         """
         time_ns = self.due_ns(head, route.budget) - head.arrival_ns
         alone_ns = path.promised_ns - now_ns - path.waiting_ns
-        return min(round((SURE_DEVIATIONS - IN_TIME_DEVIATIONS) * path.margin_ns), max(0, time_ns - alone_ns) // 2)
+        return min(round((SURE_DEVIATIONS - ON_TIME_DEVIATIONS) * path.margin_ns), max(0, time_ns - alone_ns) // 2)
 
     def _probe(self, now_ns: int, route: SizedPipeline, rows: int, shape: str) -> BatchRoute:
         path = self._resources.probe(route.planned, rows, shape, now_ns)

@@ -180,7 +180,7 @@ class ModelThread(RequestQueue):
 
         It has the full margin, unless that leaves requests behind and latencies scatter: then the batch with the most
         expected on-time requests for its duration is chosen, with any margin. If no request is expected to be on time,
-        the head is tried, with others that might be. `tries`: False if another worker may serve the head in time. With
+        the head is tried, with others that might be. `tries`: False if another worker may serve the head on time. With
         groups from `update`, the batch of most value is selected among them.
         """
         if self._alike and (found := self._choose(now_ns)):
@@ -213,7 +213,7 @@ class ModelThread(RequestQueue):
         return chosen
 
     def _gather_with(self, profile: Profile, now_ns: int) -> FormedBatch | None:
-        """The batch in time by what a profile promises."""
+        """The batch on time by what a profile promises."""
         gathering, most_rows, slo_ns = self._gathering, self.outlook.most_rows, self.model.slo_ns
         if not self._target or slo_ns is None:
             return gathering.keep_head(self, profile, now_ns, most_rows=most_rows)

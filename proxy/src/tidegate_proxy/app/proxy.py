@@ -16,7 +16,7 @@ from tidegate_proxy.app.triton_scaling import TritonScaling
 from tidegate_proxy.app.tritons import Tritons
 from tidegate_proxy.app.tuning.policy_tuning import PolicyTuning
 from tidegate_proxy.configuration.addresses import host_of
-from tidegate_proxy.configuration.config import AGE_JITTER, TOLD_S, PolicyChoice, ServeConfig
+from tidegate_proxy.configuration.config import AGE_JITTER, RECONNECT_NOTICE_S, PolicyChoice, ServeConfig
 from tidegate_proxy.configuration.config_file import assignment_of
 from tidegate_proxy.configuration.reload import diff
 from tidegate_proxy.configuration.settings import SettingsHolder, settings_of
@@ -243,8 +243,8 @@ class Proxy:
         if self.actuator:
             self.actuator.halt()
         now, age_s = asyncio.get_running_loop().time(), self.config.limits.max_connection_age_s
-        told_s = TOLD_S if self.config.listen.reuse_port else 0.0
-        serve_s = min(told_s if age_s is None else AGE_JITTER * age_s, self.config.drain_timeout_s / 2)
+        notice_s = RECONNECT_NOTICE_S if self.config.listen.reuse_port else 0.0
+        serve_s = min(notice_s if age_s is None else AGE_JITTER * age_s, self.config.drain_timeout_s / 2)
         await asyncio.gather(
             *(service.drain(now + self.config.drain_timeout_s, now + serve_s) for service in self._grpc_services)
         )

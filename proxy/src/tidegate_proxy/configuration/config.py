@@ -70,7 +70,7 @@ class GraphConfig(ConfigSection):
 CONFIG_VERSION: Literal[1] = 1
 AGE_JITTER: Final = 1.2
 """Factor on a connection's age at which gRPC has ended it, including notice to the client."""
-TOLD_S: Final = 1.0
+RECONNECT_NOTICE_S: Final = 1.0
 """Seconds within which clients have been told to reconnect elsewhere."""
 
 
@@ -553,8 +553,12 @@ class ServeConfig(ConfigSection):
     def _check_on_demand(self) -> None:
         """Models that are loaded on demand need memory, and Tritons that nothing else arranges."""
         on_demand = {name: model for name, model in self.models.items() if model.load == "on-demand"}
-        if told := next((name for name, model in self.models.items() if model.memory and name not in on_demand), None):
-            raise ValueError(f"models.{told}.memory: only with load: on-demand it has an effect: leave one of them out")
+        if unused := next(
+            (name for name, model in self.models.items() if model.memory and name not in on_demand), None
+        ):
+            raise ValueError(
+                f"models.{unused}.memory: only with load: on-demand it has an effect: leave one of them out"
+            )
         if not on_demand:
             return
         first = next(iter(on_demand))
@@ -644,9 +648,9 @@ class ServeConfig(ConfigSection):
         """Clients have to leave the old process while it still answers."""
         if not self.listen.reuse_port:
             return
-        if self.drain_timeout_s < 2 * TOLD_S:
+        if self.drain_timeout_s < 2 * RECONNECT_NOTICE_S:
             raise ValueError(
-                f"listen.reuse_port: set drain_timeout_s to {2 * TOLD_S:g} s or more, for clients to come over in time"
+                f"listen.reuse_port: set drain_timeout_s to {2 * RECONNECT_NOTICE_S:g} s or more: clients reconnect"
             )
 
     def _check_ports(self) -> None:

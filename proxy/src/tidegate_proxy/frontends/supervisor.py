@@ -113,8 +113,8 @@ class _Supervisor:
         ]
         self._socket_of = dict(zip(shards, sockets, strict=True))
         self._children = [*shards, *self._frontends]
-        self._told = shards or self._frontends
-        """Whoever is told what all are to do."""
+        self._signaled = shards or self._frontends
+        """The processes that get the signals which all are to act on: shards pass them on to frontends."""
         self._stopping = False
         self._status = 0
         """With which all ends, where it was asked to."""
@@ -130,15 +130,15 @@ class _Supervisor:
             number = received.si_signo if received else None
             if number in (signal.SIGTERM, signal.SIGINT):
                 self._stopping = True
-                for child in self._told:
+                for child in self._signaled:
                     _send(child, ALL_END)
             elif number == signal.SIGHUP:
-                for child in self._told:
+                for child in self._signaled:
                     _send(child, signal.SIGHUP)
             status = self._reap()
             if status is not None:
                 return self._finish(status)
-            if self._stopping and not any(child.pid for child in self._told):
+            if self._stopping and not any(child.pid for child in self._signaled):
                 return self._finish(self._status)
             for child in missing:
                 if child.start_at <= time.monotonic() and not self._stopping:
@@ -160,7 +160,7 @@ class _Supervisor:
             wait_s = child.ended()
             own_status = code if code >= 0 else 1
             if self._stopping:
-                self._status = self._status or own_status * (child in self._told)
+                self._status = self._status or own_status * (child in self._signaled)
             elif child in self._socket_of and not self._has_served(child, code):
                 return own_status  # it has said why
             if not self._stopping:

@@ -398,8 +398,8 @@ def _about_workers(snapshot: MetricsSnapshot, now_ns: int) -> Iterable[Metric]:
         f"Workers that the policy wants added (up) or removed (down); 0 when it is {ADVICE_HOLDS_S:g} s old.",
         labels=("direction",),
     )
-    told_ns = snapshot.advised_at_ns
-    stands = told_ns is not None and now_ns - told_ns <= ADVICE_HOLDS_S / _PER_NS
+    advised_ns = snapshot.advised_at_ns
+    stands = advised_ns is not None and now_ns - advised_ns <= ADVICE_HOLDS_S / _PER_NS
     workers = snapshot.advised if stands else 0
     advised.add_metric(("up",), max(0, workers))
     advised.add_metric(("down",), max(0, -workers))

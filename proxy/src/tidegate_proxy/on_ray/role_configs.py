@@ -33,7 +33,7 @@ class RoleConfigs:
         self._listen = config.listen.model_dump()
         if plan.deployment.free_ports:
             self._listen = {service: address and "0.0.0.0:0" for service, address in self._listen.items()}
-        self._told_of = {triton["worker"]: triton for triton in given["tritons"] if isinstance(triton, dict)}
+        self._given_by_worker = {triton["worker"]: triton for triton in given["tritons"] if isinstance(triton, dict)}
         self._rest = {name: value for name, value in given.items() if name not in _OURS}
         self._rest |= {
             "frontends": max(1, config.frontends),
@@ -47,7 +47,7 @@ class RoleConfigs:
         """
         shard = {
             "tritons": [
-                {name: value for name, value in self._told_of.get(worker, {}).items() if name in _OF_TRITON}
+                {name: value for name, value in self._given_by_worker.get(worker, {}).items() if name in _OF_TRITON}
                 | {"worker": worker, "grpc": triton.grpc, "http": triton.http, "metrics": triton.metrics}
                 for worker, triton in tritons.items()
             ],

@@ -223,7 +223,7 @@ def describe(policy: str, compared: ModelComparison) -> str:
 def _words_of(side: TrafficGroup) -> str:
     text = f"{side.requests} requests"
     if side.attainment is not None:
-        text += f", {100 * side.attainment:.1f} % in time"
+        text += f", {100 * side.attainment:.1f} % on time"
     if side.p50_ms is not None:
         text += f", p50 {side.p50_ms:.1f} and p99 {side.p99_ms:.1f} ms"
     return text

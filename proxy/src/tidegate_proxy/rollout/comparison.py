@@ -290,7 +290,7 @@ def difference_of(
 
 
 def _variance_of_blocks(of_side: Sequence[GroupCounts]) -> float:
-    """How unlike the blocks of one side are, in the share in time of a block."""
+    """How unlike the blocks of one side are, in the share on time of a block."""
     requests, on_time = sum(each.requests for each in of_side), sum(each.on_time for each in of_side)
     squares = sum((each.on_time - on_time / requests * each.requests) ** 2 for each in of_side)
     return squares / (len(of_side) - 1) * (len(of_side) / requests) ** 2

@@ -81,7 +81,7 @@ class Shadow(Collector):
         self._process: asyncio.subprocess.Process | None = None
         self._judged: tuple[Catalog, Catalog] | None = None
         """The current catalog, and that which is judged: one value, since threads replace it. None: not asked for."""
-        self._told: Catalog | None = None
+        self._reported_catalog: Catalog | None = None
         self._report: dict[str, Any] | None = None
         self._messages = 0
         self._asked_s: float | None = None
@@ -180,7 +180,7 @@ class Shadow(Collector):
     def follow(self, config: ServeConfig) -> None:
         """Simulate another policy, or other settings of models, from now on."""
         if (config.policy, config.models) != (self._policy, self._models):
-            self._policy, self._models, self._told, self._report = config.policy, config.models, None, None
+            self._policy, self._models, self._reported_catalog, self._report = config.policy, config.models, None, None
             self._judged = None
 
     async def run(self) -> None:
@@ -227,7 +227,7 @@ class Shadow(Collector):
             )
         )
         self._process = process = await asyncio.shield(self._starting)
-        self._told = self._asked_s = None
+        self._reported_catalog = self._asked_s = None
         last_words = deque[str](maxlen=LAST_WORDS)
         reading = asyncio.create_task(self._read(process))
         hearing = asyncio.create_task(_hear(process, last_words))
@@ -267,8 +267,8 @@ class Shadow(Collector):
             return
         self._counts["seen"] += len(seen)
         catalog = self.judged()
-        if self._told is None or not catalog.same_plan(self._told):
-            self._told = catalog
+        if self._reported_catalog is None or not catalog.same_plan(self._reported_catalog):
+            self._reported_catalog = catalog
             stdin.write(msgspec.json.encode(self._begin(catalog)) + b"\n")
         self._messages += 1
         is_wanted = self._messages % REPORT_EVERY == 0 and self._asked_s is None  # or they would pile up
@@ -444,7 +444,7 @@ def _batching(way: bytes) -> dict[str, Any]:
 
 
 def _in_words(policy: str, tuned: str, estimate: dict[str, Any]) -> str:
-    text = f"{100 * estimate['measured']:.1f} % in time of {estimate['requests']} requests"
+    text = f"{100 * estimate['measured']:.1f} % on time of {estimate['requests']} requests"
     if estimate["gain"] is None:
         return f"{text}; what {policy} would gain is not said: {estimate['why']}"
     low, high = (100 * bound for bound in estimate["gain"])

@@ -352,8 +352,8 @@ class OnDemandModels(Collector):
             try:
                 for victim in evictions:
                     await self._evict(backend, victim)
-                is_told = self._models[model].memory is not None if model in self._models else True
-                before = None if is_told else await self._settled_memory(backend)
+                is_configured = self._models[model].memory is not None if model in self._models else True
+                before = None if is_configured else await self._settled_memory(backend)
                 began_ns = time.monotonic_ns()
                 await backend.load(model)
                 load_ns = time.monotonic_ns() - began_ns

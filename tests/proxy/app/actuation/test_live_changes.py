@@ -258,4 +258,4 @@ def test_a_model_is_cut_while_it_serves(start_live: Start, at_the_end: Callable[
 
 def reasons(live: Live) -> list[str]:
     """Why changes came to nothing."""
-    return [each["reason"] for each in live.actuator.report()["told"] if each["reason"]]
+    return [each["reason"] for each in live.actuator.report()["events"] if each["reason"]]

@@ -57,7 +57,7 @@ def test_symphonys_advice_joins_workers_and_releases_them(up: Up, tmp_path: Path
     )
     write_document(folder / "every.json", every)
     state = up(folder)
-    load = Load(state["grpc"])  # four clients, of which one worker can serve two in time
+    load = Load(state["grpc"])  # four clients, of which one worker can serve two on time
     eventually(lambda: set(workers(folder)) == {"gpu0", "gpu1"}, "a worker to join")
     eventually(lambda: "tidegate_layout_gpus 2.0" in page(state, "metrics"), "the metrics to say so")
     load.end()
@@ -66,7 +66,7 @@ def test_symphonys_advice_joins_workers_and_releases_them(up: Up, tmp_path: Path
     assert [words for words in quiet.end() if "expired" not in words] == []  # who is late is dropped, on a busy machine
     told = json.loads(page(state, "layout"))
     assert (told["control"]["enabled"], len(told["layout"]["workers"]), len(told["workers"])) == (True, 1, 1)
-    assert {"starting", "switched", "done"} <= {each["state"] for each in told["control"]["told"]}
+    assert {"starting", "switched", "done"} <= {each["state"] for each in told["control"]["events"]}
     assert 'tidegate_layout_changes_total{state="undone"} 0.0' in page(state, "metrics")
     os.kill(state["pid"], signal.SIGTERM)
     eventually(lambda: not is_there(state["pid"]), "the deployment to end")

@@ -54,7 +54,7 @@ def test_in_a_dry_run_it_says_what_it_would_do(
     at_the_end(proxy.stop)
     actuator = proxy.serving.actuator
     assert actuator is not None
-    eventually(lambda: bool(actuator.report()["told"]), "a proposal")
-    told = actuator.report()["told"][0]
+    eventually(lambda: bool(actuator.report()["events"]), "a proposal")
+    told = actuator.report()["events"][0]
     assert (told["state"], told["starts"], told["stops"]) == ("proposed", ("gpu1",), ("gpu0",))
     assert [worker.name for worker in proxy.serving.catalog.workers] == ["gpu0"]

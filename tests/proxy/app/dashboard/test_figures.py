@@ -126,7 +126,7 @@ def test_each_request_is_counted_once_and_none_is_worse_than_those_that_are_show
         how = outcome
         match outcome:
             case "answered":
-                how = "in time" if slo_ms is None or took_ms <= slo_ms else "late"
+                how = "on time" if slo_ms is None or took_ms <= slo_ms else "late"
                 latencies.setdefault(model, []).append(took_ms)
                 recent.answered(Batch(number, model, (number,), (Stage(0, model, 0, 1),)), [request], ended_ns)
             case "dropped":
@@ -138,7 +138,7 @@ def test_each_request_is_counted_once_and_none_is_worse_than_those_that_are_show
         ended.setdefault(model, Counter())[how] += 1
         if how != "cancelled":
             allowed_ms = 60_000 if slo_ms is None else slo_ms
-            severity = ("in time", "late", "dropped", "failed").index(how)
+            severity = ("on time", "late", "dropped", "failed").index(how)
             shown.append((severity, took_ms / max(1e-6, took_ms + allowed_ms), number))
     figures.take(recent.take(), 2 * S)
     rows, _ = figures.models({}, {})
@@ -148,7 +148,7 @@ def test_each_request_is_counted_once_and_none_is_worse_than_those_that_are_show
         assert (row.late, row.dropped, row.failed) == (of["late"], of["dropped"], of["failed"])
         assert row.rate_rps == of.total() / 2
         timed = of.total() - of["cancelled"]
-        assert row.on_time == (of["in time"] / timed if timed else None)
+        assert row.on_time == (of["on time"] / timed if timed else None)
         took = sorted(latencies.get(row.name, []))
         assert row.p50_ms == ((took[(len(took) - 1) // 2] + took[len(took) // 2]) / 2 if took else None)
     worst = figures.worst()

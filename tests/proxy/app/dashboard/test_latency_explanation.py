@@ -1,4 +1,4 @@
-"""Why a request was late, dropped or in time: the timeline that is told of it."""
+"""Why a request was late, dropped or on time: the timeline that is told of it."""
 
 import pytest
 
@@ -139,7 +139,7 @@ def test_a_stream_that_is_met_in_its_middle() -> None:
     )
     timeline = list(build_timeline_steps(1, moments, SETUP.models, SETUP.workers, float))[-1]
     assert timeline is not None
-    assert (timeline.outcome, timeline.companions) == ("in time", [])
+    assert (timeline.outcome, timeline.companions) == ("on time", [])
 
 
 def test_one_that_tidegate_overslept() -> None:

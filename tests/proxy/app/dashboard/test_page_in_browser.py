@@ -71,7 +71,7 @@ class Hostile:
         worst = [
             BadRequestRow(7, EVIL, "late", 9_000.0, 70.0, 20.0, ""),
             BadRequestRow(8, EVIL, "dropped", 9_000.0, 70.0, None, EVIL),
-            BadRequestRow(9, LONG, "in time", 9_000.0, 10.0, -40.0, ""),
+            BadRequestRow(9, LONG, "on time", 9_000.0, 10.0, -40.0, ""),
         ]
         figures = (models, 1, workers, 1, shapes, [EVIL], stages, 1, decisions, 1, worst)
         return DashboardSnapshot(10_000.0, 10.0, *figures, viewers, 1.5, self._trial())

@@ -104,7 +104,7 @@ def test_the_whole_of_it(recording: RecordedRun) -> None:
 def test_timelines_and_what_if(recording: RecordedRun) -> None:
     timeline = asyncio.run(recording.timeline(700))
     assert timeline is not None
-    assert [timeline.steps[0].what, timeline.steps[-1].what, timeline.outcome] == ["arrived", "answered", "in time"]
+    assert [timeline.steps[0].what, timeline.steps[-1].what, timeline.outcome] == ["arrived", "answered", "on time"]
     assert sum(part.ms for part in timeline.parts) == pytest.approx(timeline.latency_ms)
     assert asyncio.run(recording.timeline(10**6)) is None
     told = asyncio.run(recording.what_if(2_500))

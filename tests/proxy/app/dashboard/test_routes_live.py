@@ -89,7 +89,7 @@ def test_what_it_tells_and_that_it_looks_only_while_somebody_does(
         assert snapshot["shapes"][0]["took_ms"] > 0
         worst = snapshot["worst"][0]
         timeline = json.loads(ask(address, f"/dashboard/timeline?request={worst['id']}", **ASKS)[1])
-        assert (timeline["id"], timeline["model"], timeline["outcome"]) == (worst["id"], "echo", "in time")
+        assert (timeline["id"], timeline["model"], timeline["outcome"]) == (worst["id"], "echo", "on time")
         assert [step["what"] for step in timeline["steps"]][-1] == "answered"
         assert sum(part["ms"] for part in timeline["parts"]) == pytest.approx(worst["latency_ms"], abs=0.01)
         assert ask(address, "/dashboard/timeline?request=999999", **ASKS)[0] == 404

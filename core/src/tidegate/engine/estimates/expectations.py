@@ -211,10 +211,10 @@ class Expectations:
                 return None
             self._expect(key, hearsay)
             return hearsay
-        told_ns = tracked.base.expected_ns(rows)
-        if tracked.tries_less and duration_ns < told_ns:
+        base_ns = tracked.base.expected_ns(rows)
+        if tracked.tries_less and duration_ns < base_ns:
             return self._rescale(key, tracked, rows, duration_ns)
-        tracked.confirmed += told_ns <= MAX_SURPRISE_FACTOR * duration_ns <= MAX_SURPRISE_FACTOR**2 * told_ns
+        tracked.confirmed += base_ns <= MAX_SURPRISE_FACTOR * duration_ns <= MAX_SURPRISE_FACTOR**2 * base_ns
         if tracked.probing:
             tracked.probing = False
             if 2 * duration_ns < tracked.learner.published.upper_ns(rows):

@@ -50,7 +50,7 @@ class _Seen:
     def __init__(self) -> None:
         self.count = 0
         self.latest_ns: deque[int] = deque(maxlen=WINDOW_STAGES)
-        self.told: LatencyDistribution | None = None
+        self.published: LatencyDistribution | None = None
         self.points_ns: tuple[int, ...] = ()
         """The sorted times alone of requests, noise included, as told or learned; empty before that."""
         self.alone = StandaloneTimes(0, 0.0, 0.0)
@@ -68,7 +68,7 @@ class _Seen:
 
     @property
     def is_learned(self) -> bool:
-        """Whether what is known of it was learned, rather than told."""
+        """Whether what is known of it was learned, rather than known beforehand."""
         return self.count >= self.first and bool(self.points_ns)
 
     def know(self, points_ns: tuple[int, ...], count: int) -> None:
@@ -89,7 +89,7 @@ class StandaloneLatency:
         for times in given:
             seen = self._see((times.model, times.app, times.device_class))
             if seen:
-                seen.told = times
+                seen.published = times
                 seen.first = PRIOR_VALID_STAGES
                 # Batches of them tell at once what requests share: by the time the first one is learned, it is known.
                 seen.know(
@@ -101,7 +101,7 @@ class StandaloneLatency:
     @property
     def known(self) -> tuple[LatencyDistribution, ...]:
         """Distributions published last, one for each application."""
-        return tuple(seen.told for seen in self._seen.values() if seen.told)
+        return tuple(seen.published for seen in self._seen.values() if seen.published)
 
     def observe(
         self, request: Request, device_class: str, duration_ns: int, profile: Profile
@@ -136,9 +136,9 @@ class StandaloneLatency:
         mean_ns = law.mean_ns(request.app)
         fixed_ns = law.fixed_ns(profile.fixed_cost_ns)
         times = _times(request.model, request.app, device_class, seen, mean_ns, fixed_ns, law.noise_cv)
-        if seen.told and not _moved(seen.told, times):
+        if seen.published and not _moved(seen.published, times):
             return None
-        seen.told = times
+        seen.published = times
         return times
 
     def observe_batch(
@@ -171,10 +171,10 @@ class StandaloneLatency:
         moved = []
         for app in dict.fromkeys(request.app for request in requests):
             seen = self._seen[model, app, device_class]
-            if seen.is_learned and seen.told:
+            if seen.is_learned and seen.published:
                 times = _times(model, app, device_class, seen, law.mean_ns(app), fixed_ns, noise_cv)
-                if _moved(seen.told, times):
-                    seen.told = times
+                if _moved(seen.published, times):
+                    seen.published = times
                     moved.append(times)
         return moved
 
@@ -229,7 +229,7 @@ def _longest_ns(counts: Mapping[tuple[int, ...], int]) -> tuple[float, float]:
     return mean_ns, max(0.0, square_ns2 - mean_ns * mean_ns)
 
 
-def _moved(told: LatencyDistribution, now: LatencyDistribution) -> bool:
+def _moved(before: LatencyDistribution, now: LatencyDistribution) -> bool:
     """Whether times alone, batches or the noise differ: c0 by itself makes no difference."""
 
     def figures(times: LatencyDistribution) -> tuple[float, ...]:
@@ -237,7 +237,7 @@ def _moved(told: LatencyDistribution, now: LatencyDistribution) -> bool:
         ends_ns = [times.fixed_ns + times.scale * times.times_ns[at] for at in (tenth, -1 - tenth)]
         return times.mean_ns, *ends_ns, times.expected_batch_ns(FIRST_REPORT_STAGES), 1 + times.noise_cv
 
-    return any(abs(new / old - 1) > MIN_CHANGE_FRACTION for old, new in zip(figures(told), figures(now), strict=True))
+    return any(abs(new / old - 1) > MIN_CHANGE_FRACTION for old, new in zip(figures(before), figures(now), strict=True))
 
 
 UNKNOWN_PROBE_INTERVAL = 4

@@ -122,7 +122,7 @@ class Actuator:
             "changes_layout": self.changes_layout,
             "change": None if change is None else change.number,
             "workers": {workers[worker_id].name: state for worker_id, state in states.items()},
-            "told": [
+            "events": [
                 {
                     "ago_s": (time.monotonic_ns() - event.now_ns) / 1e9,
                     "change": event.change,

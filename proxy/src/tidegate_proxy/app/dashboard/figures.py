@@ -152,7 +152,7 @@ class RollingFigures:
             if sort.outcome == "answered":
                 of_model.latencies_ns = those["ended_ns"] - those["arrival_ns"]
                 late = int(np.count_nonzero(those["ended_ns"] > those["deadline_ns"]))
-                of_model.ended.update({"late": late, "in time": len(those) - late})
+                of_model.ended.update({"late": late, "on time": len(those) - late})
             else:
                 of_model.ended[sort.outcome] += len(those)
 
@@ -180,7 +180,7 @@ class RollingFigures:
     def _worst_of(self, notes: TickNotes) -> list[tuple[float, BadRequestRow]]:
         """The requests that ended worst, with how bad that is.
 
-        Failed is worse than dropped, that than late, and that than in time; then how much of its time one took counts,
+        Failed is worse than dropped, that than late, and that than on time; then how much of its time one took counts,
         from 0 to 1 for ever, and half of that is all of it. Cancelled ones have not ended badly.
         """
         ends = notes.ends
@@ -203,7 +203,7 @@ class RollingFigures:
         return BadRequestRow(
             request_id,
             cut(sort.model),
-            sort.outcome if not answered else "late" if ended_ns > deadline_ns else "in time",
+            sort.outcome if not answered else "late" if ended_ns > deadline_ns else "on time",
             self.ms(ended_ns),
             round((ended_ns - arrival_ns) / NS_PER_MS, 3),
             round((ended_ns - deadline_ns) / NS_PER_MS, 3) if answered and deadline_ns != NEVER_NS else None,
@@ -262,14 +262,14 @@ class RollingFigures:
             sizes.update(each.sizes)
         counted, batches = ended.total() - ended["cancelled"], sizes.total()
         p50_ms = p99_ms = None
-        if ended["in time"] or ended["late"]:
+        if ended["on time"] or ended["late"]:
             ns = np.concatenate([each.latencies_ns for each in ticks])
             p50_ms, p99_ms = (round(float(each) / NS_PER_MS, 3) for each in np.percentile(ns, (50, 99)))
         return ModelRow(
             name=cut(name),
             slo_ms=slo_ms,
             rate_rps=round(ended.total() / self.window_ns * NS_PER_S, 2),
-            on_time=ended["in time"] / counted if counted else None,
+            on_time=ended["on time"] / counted if counted else None,
             late=ended["late"],
             dropped=ended["dropped"],
             failed=ended["failed"],

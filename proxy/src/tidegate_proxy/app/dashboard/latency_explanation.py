@@ -162,7 +162,7 @@ def _parts(facts: RequestFacts, request: Request) -> list[LatencyPart]:
 def _verdict(facts: RequestFacts, request: Request, names: Mapping[int, str]) -> str:
     waited_ns = (facts.end_ns if facts.dispatched_ns is None else facts.dispatched_ns) - request.arrival_ns
     so_far_ns = facts.end_ns - request.arrival_ns
-    if facts.outcome == "in time":
+    if facts.outcome == "on time":
         return _on_time(facts, request, waited_ns)
     if facts.outcome == "late":
         return _late(facts, request, waited_ns, names) + _woke_late(facts)

@@ -154,7 +154,7 @@ class RequestFacts(OutcomeListener):
         """Record the response to a batch."""
         for request in requests:
             if request.id == self.request_id:
-                self._end("late" if ended_ns > request.deadline_ns else "in time", ended_ns)
+                self._end("late" if ended_ns > request.deadline_ns else "on time", ended_ns)
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
         """Record a dropped request."""

@@ -150,10 +150,10 @@ function showShapes(snapshot) {
     plan.style.left = `${(100 * shape.upper_ms) / most}%`
     box.append(took, plan)
     bar.append(box)
-    const told = cell("model", undefined, "word")
-    told.append(named(name))
+    const nameCell = cell("model", undefined, "word")
+    nameCell.append(named(name))
     row.append(
-      told, cell("shape", shape.shape, "word"), cell("rows", shape.rows), cell("batches", shape.stages),
+      nameCell, cell("shape", shape.shape, "word"), cell("rows", shape.rows), cell("batches", shape.stages),
       cell("p95 ms", shown(shape.upper_ms, 2)), cell("took ms", shown(shape.took_ms, 2)), cell("longer", percent(shape.over)), bar,
     )
     row.title = shape.device_class

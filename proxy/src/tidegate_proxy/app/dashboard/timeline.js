@@ -2,7 +2,7 @@
 const worst = by("worst"), timeline = by("timeline")
 let chosen = null, told = null
 const PARTS = { batch: "waited for its batch", worker: "waited for its worker", ran: "ran, as planned", longer: "ran longer than planned" }
-const CLAIMS = { "in time": "in time", late: "late", dropped: "dropped", failed: "failed" }
+const CLAIMS = { "on time": "on time", late: "late", dropped: "dropped", failed: "failed" }
 
 function showWorst(snapshot) {
   if (document.activeElement === worst && chosen !== null && snapshot.worst.every((bad) => bad.id !== chosen)) return

@@ -68,15 +68,15 @@ def main() -> None:
     step_aside()
     out, sys.stdout = sys.stdout.buffer, sys.stderr  # what a policy prints is no answer
     lines = iter(sys.stdin.buffer)
-    plugins, throttle, told_s = Plugins.installed(), _Throttle(), 0.0
+    plugins, throttle, reported_s = Plugins.installed(), _Throttle(), 0.0
     for line in lines:
         job = msgspec.json.decode(line, type=ComparisonJob)
         job = replace(job, question=replace(job.question, requests=simulation_process.requests_of(lines)))
         throttle.begin(job.cpu_fraction)
         comparison = compare(job, plugins, throttle.enough, throttle.next_run)
         cpu_s = time.process_time()
-        simulation_process.answer(out, TuningAnswer(comparison, cpu_s - told_s))
-        told_s = cpu_s
+        simulation_process.answer(out, TuningAnswer(comparison, cpu_s - reported_s))
+        reported_s = cpu_s
 
 
 if __name__ == "__main__":

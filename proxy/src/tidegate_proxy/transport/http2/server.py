@@ -93,7 +93,7 @@ class ServerConnection(Http2Connection):
             StreamReset: self._reset,
             StreamClosed: self._stream_closed,
             PingReceived: self._pinged,
-            SettingsReceived: self._told,
+            SettingsReceived: self._settings_received,
         }
 
     @property
@@ -344,7 +344,7 @@ class ServerConnection(Http2Connection):
             self.flooded()
             self.terminate(ErrorCode.ENHANCE_YOUR_CALM, "too many calls are begun and reset")
 
-    def _told(self, event: SettingsReceived) -> None:
+    def _settings_received(self, event: SettingsReceived) -> None:
         self._takes_headers = event.settings.get(Setting.MAX_HEADER_LIST_SIZE, self._takes_headers)
 
     def _pinged(self, _event: PingReceived) -> None:
