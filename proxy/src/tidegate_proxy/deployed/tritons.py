@@ -33,6 +33,8 @@ class _Running:
 
     triton: EmbeddedTriton
     log: Path
+    worker_id: int | None = None
+    """None: a worker of the first layout."""
     repository: Path | None = None
     """Its own, which goes with it; None: that of the deployment."""
     settled: threading.Event = field(default_factory=threading.Event)
@@ -141,15 +143,14 @@ class RunningTritons:
                     self._repositories = Repositories(self._folder)
                 repository = self._repositories.write(worker_id, worker, layout)
             triton = EmbeddedTriton([repository], log=log, timeout_s=within_s, environment=environment)
-            running = _Running(triton, log, repository)
-            with self._lock:
-                if self._is_closed or worker_id in self._unwanted:
-                    raise DeploymentError("it is not wanted any more")
-                self._running[name] = running
+            running = _Running(triton, log, worker_id, repository)
+            while before := self._registered(name, running):
+                self._end(before)
+                self._forget(name, before)
             try:
                 triton.start(self._tell)
             except BaseException:
-                self._running.pop(name, None)
+                self._forget(name, running)
                 raise
             finally:
                 running.settled.set()
@@ -161,6 +162,22 @@ class RunningTritons:
             self._tell()
             raise WorkerNotStarted(str(error)) from error
         return address_of(name, triton)
+
+    def _registered(self, name: str, running: _Running) -> _Running | None:
+        """Register a worker that is about to start; or return the one of that name which has not ended yet.
+
+        A change that is undone and proposed again starts a worker of the same name while the former one still ends.
+        """
+        with self._lock:
+            if self._is_closed or running.worker_id in self._unwanted:
+                raise DeploymentError("it is not wanted any more")
+            return before if (before := self._running.setdefault(name, running)) is not running else None
+
+    def _forget(self, name: str, running: _Running) -> None:
+        """Remove a worker, unless another one of its name has taken its place."""
+        with self._lock:
+            if self._running.get(name) is running:
+                del self._running[name]
 
     def revive(self) -> None:
         """Restart Tritons that exit, from now on."""
@@ -191,9 +208,10 @@ class RunningTritons:
         """Stop the process of a worker, even while it starts; do nothing if there is none."""
         with self._lock:
             self._unwanted.add(worker_id)
-        if running := self._running.get(name):
+        running = self._running.get(name)
+        if running and running.worker_id in {None, worker_id}:
             self._end(running)
-            self._running.pop(name, None)
+            self._forget(name, running)
             self._tell()
 
     def stop_all(self) -> None:

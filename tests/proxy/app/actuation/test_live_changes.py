@@ -3,17 +3,18 @@
 import os
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import eventually
+from tests.conftest import PATIENCE_S, eventually
 from tests.proxy.app.actuation.deployment import layout
 from tests.proxy.app.actuation.live import Live, Load
 from tests.proxy.app.actuation.split import of_blocks, write_blocks
 from tidegate.schemas import write_document
 from tidegate_proxy.deployed import tritons
-from tidegate_proxy.deployed.folder import DeploymentError
+from tidegate_proxy.deployed.folder import DeploymentError, WorkerNotStarted
 from tidegate_repo_generator.deploying.deploy import deploy
 
 Start = Callable[..., Live]
@@ -215,6 +216,29 @@ def test_who_is_asked_to_stop_undoes_what_is_under_way(start_live: Start) -> Non
     assert live.proxy.serving.driver.observability.metrics.snapshot().changes == {"starting": 1, "undone": 1}
     live.tritons.stop_all()
     assert not any(Path(f"/proc/{pid}").exists() for pid in started)
+
+
+def test_a_worker_that_is_started_again_while_its_former_process_ends_is_not_lost(start_live: Start) -> None:
+    """A change that is undone and proposed again does that: the same name, another id."""
+    live = start_live(layout(0))
+    live.sign("hold-gpu1").touch()
+    wanted = layout(1)
+    (worker,) = wanted.workers
+    with ThreadPoolExecutor() as pool:
+        former = pool.submit(live.tritons.start, 7, worker, wanted, PATIENCE_S)
+        eventually(lambda: "gpu1" in live.running, "the first to be launched")
+        first = live.pid("gpu1")
+        again = pool.submit(live.tritons.start, 8, worker, wanted, PATIENCE_S)
+        pool.submit(live.tritons.stop, 7, "gpu1").result()
+        live.sign("hold-gpu1").unlink()
+        assert isinstance(former.exception(), WorkerNotStarted)
+        again.result()
+    assert live.running == ["gpu0", "gpu1"]
+    second = live.pid("gpu1")
+    assert second != first
+    live.tritons.stop(8, "gpu1")
+    assert live.running == ["gpu0"]
+    assert not any(Path(f"/proc/{pid}").exists() for pid in (first, second))
 
 
 def test_a_reload_leaves_the_layout_that_is_in_force(start_live: Start, start_load: StartLoad) -> None:
