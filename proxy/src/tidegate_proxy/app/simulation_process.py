@@ -26,8 +26,9 @@ class SimulationProcess:
     Use it only in the event loop.
     """
 
-    def __init__(self, module: str) -> None:
-        self._module = module
+    def __init__(self, module: str, *arguments: str) -> None:
+        """Create the process of a module, with these command-line arguments."""
+        self._command = [sys.executable, "-m", module, *arguments]
         self._process: asyncio.subprocess.Process | None = None
         self._last_words: deque[bytes] = deque(maxlen=1)
         self._hearing: asyncio.Task[None] | None = None
@@ -83,7 +84,7 @@ class SimulationProcess:
         pipe = asyncio.subprocess.PIPE
         self._last_words.clear()
         self._process = process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", self._module, stdin=pipe, stdout=pipe, stderr=pipe, limit=MAX_ANSWER
+            *self._command, stdin=pipe, stdout=pipe, stderr=pipe, limit=MAX_ANSWER
         )
         assert process.stderr is not None
         self._hearing = asyncio.create_task(_hear(process.stderr, self._last_words))

@@ -33,7 +33,7 @@ MAX_COPIES_IN_FLIGHT: Final = 4
 """Number of copied requests of a model in flight; at that number none is copied."""
 COPY_TIMEOUT_S: Final = 30.0
 NO_SLO_NS: Final = 1 << 62
-"""SLO in ns of a model without one: every answer is in time."""
+"""SLO in ns of a model without one: every answer is on time."""
 ROLLOUT_STATES: Final = ("waiting", "shadow", "canary", "promoted", "undone", "pinned")
 """States of a rollout: waiting for the candidate to be ready; both comparisons; the ends; no candidate is named."""
 

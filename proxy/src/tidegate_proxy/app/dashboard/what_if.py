@@ -18,6 +18,8 @@ from tidegate_proxy.app.simulation_process import SimulationProcess
 AT_ONCE: Final = 50
 """Number of stimuli processed per step: a tenth of a millisecond."""
 GIVE_UP_S: Final = 60.0
+SIMULATION_FRACTION: Final = 0.75
+"""Fraction of `GIVE_UP_S` in which to simulate; changes that are not simulated by then are left out."""
 MIN_REQUESTS: Final = 10
 """Smallest number of requests for a result."""
 
@@ -67,7 +69,7 @@ async def what_if(question: WhatIfQuestion, moments: Sequence[BufferedEvent], *,
 
 
 async def _simulated(question: WhatIfQuestion, requests: Sequence[Request]) -> list[WhatIfAnswer]:
-    process = SimulationProcess("tidegate_proxy.app.dashboard.what_if_process")
+    process = SimulationProcess("tidegate_proxy.app.dashboard.what_if_process", str(SIMULATION_FRACTION * GIVE_UP_S))
     try:
         return msgspec.json.decode(await process.ask(question, requests, GIVE_UP_S), type=list[WhatIfAnswer])
     finally:

@@ -1,11 +1,11 @@
 """Process that runs what-if simulations at the lowest priority.
 
-Run as `python -m tidegate_proxy.app.dashboard.what_if_process`; `simulation_process` has the messages.
+Run as `python -m tidegate_proxy.app.dashboard.what_if_process SECONDS`, the time limit for all alternatives together;
+those not done by then are left out. `simulation_process` has the messages.
 """
 
 import sys
 import time
-from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -15,18 +15,15 @@ from tidegate.sim.background_priority import step_aside
 from tidegate.sim.what_if import WhatIfQuestion, answers, usual_alternatives
 from tidegate_proxy.app import simulation_process
 
-WITHIN_S: Final = 45.0
-"""Time limit in seconds for all alternatives together; those not done by then are left out."""
-
 
 def main() -> None:
     """Read each question, simulate, write the results."""
     step_aside()
     answers_out, sys.stdout = sys.stdout.buffer, sys.stderr  # what a policy prints is no answer
-    lines = iter(sys.stdin.buffer)
+    lines, limit_s = iter(sys.stdin.buffer), float(sys.argv[1])
     plugins = Plugins.installed()
     for line in lines:
-        give_up = time.monotonic() + WITHIN_S
+        give_up = time.monotonic() + limit_s
         question = msgspec.json.decode(line, type=WhatIfQuestion)
         question = replace(question, requests=simulation_process.requests_of(lines))
         alternatives = usual_alternatives(question, plugins)
