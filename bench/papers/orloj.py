@@ -47,7 +47,7 @@ READINGS: Final = tuple(
     PolicyChoice(name="orloj", options={"batch_selection": choice}, label=choice)
     for choice in ("alike", "worth", "earliest", "latest")
 )
-KNOWN: Final = PolicyChoice(name="orloj", label="distributions known")
+KNOWN: Final = PolicyChoice(name="orloj", label="informed")
 LEARNED: Final = PolicyChoice(name="orloj", label="learned")
 LEARNED_OF: Final = ("two-modal", "eight-modal", "bart-cnn", "rdinet-cifar")
 DELAY_RATES: Final = (

@@ -44,7 +44,7 @@ class Way:
     @property
     def title(self) -> str:
         """Title in tables."""
-        return self.planner if self.rate_factor == 1 else f"{self.planner}, rates x {self.rate_factor:g}"
+        return self.planner if self.rate_factor == 1 else f"{self.planner}, rates x{self.rate_factor:g}"
 
 
 @dataclass(frozen=True)
