@@ -37,6 +37,8 @@ class SimulatedCluster:
         self.api_port = 0
         self.server: SimulatedApiServer
         self._started, self._stop = threading.Event(), False
+        self.is_paused = False
+        """Whether its pods stay, whatever the StatefulSet says."""
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._thread.start()
         assert self._started.wait(60)
@@ -51,10 +53,10 @@ class SimulatedCluster:
             await self._tell()
             self._started.set()
             while not self._stop:
-                while len(self.pods) < self.server.replicas:
+                while len(self.pods) < self.server.replicas and not self.is_paused:
                     self.pods.append(self._start_fake(echo, address=f"127.0.0.{10 + len(self.pods)}:{self.port}"))
                     await self._tell()
-                while len(self.pods) > self.server.replicas:
+                while len(self.pods) > self.server.replicas and not self.is_paused:
                     self.pods.pop().stop()
                     await self._tell()
                 await asyncio.sleep(0.01)
@@ -187,6 +189,18 @@ def test_what_the_api_server_refuses_is_said_once_and_the_tritons_that_were_to_l
     monkeypatch.undo()
     eventually(lambda: _in_use(proxy) == 1 == len(cluster.pods), "one Triton")
     assert caplog.text.count(words) == 1
+
+
+def test_pods_that_were_to_go_and_stay_after_all_are_used_again(
+    cluster: SimulatedCluster, start_proxy_here: Make
+) -> None:
+    proxy = start_proxy_here(_config(cluster, 2, 2))
+    eventually(lambda: _in_use(proxy) == 2, "two Tritons")
+    cluster.is_paused = True
+    proxy.run(proxy.serving.reconfigure(_config(cluster, 1, 1)))
+    eventually(lambda: _in_use(proxy) == 1 == cluster.server.replicas, "one Triton")
+    proxy.run(proxy.serving.reconfigure(_config(cluster, 2, 2)))
+    eventually(lambda: _in_use(proxy) == 2 == cluster.server.replicas, "both Tritons again")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from tidegate_proxy.messages.wire import (
     encode_varint,
     first_string,
     join,
+    lacks_model_version,
     split,
     string_in,
     with_model_version,
@@ -204,6 +205,7 @@ def test_a_version_is_named_where_none_is_and_replaced_where_that_is_wished() ->
         message = service_pb2.ModelInferRequest(model_name="m" * 200, model_version=named, id="a")
         message.raw_input_contents.append(b"x" * 300)
         written = message.SerializeToString()
+        assert lacks_model_version(written) == (not named)
         read = service_pb2.ModelInferRequest.FromString(with_model_version(written, "2"))
         assert read.model_version == chosen
         other = service_pb2.ModelInferRequest.FromString(with_other_model_version(written, "3"))

@@ -77,7 +77,7 @@ def roll_out(
     monkeypatch.setattr(comparison, "SETTLING_BLOCKS", 100)  # an answer on a busy machine takes its time,
     monkeypatch.setattr(comparison, "MAX_BLOCKS", 100_000)  # and so do all of them
 
-    def start(candidate: int | None, **settings: Any) -> ProxyHere:
+    def start(candidate: int | None, tenants: Any = None, **settings: Any) -> ProxyHere:
         rollout = {"stable": GOOD, "candidate": candidate, **settings}
         triton = {"grpc": five_versions.grpc_address, "http": five_versions.http_address}
         proxy: ProxyHere = serve_here(
@@ -86,6 +86,7 @@ def roll_out(
             listen=LISTEN,
             models={"model": {"slo_ms": 60_000}},
             rollouts={"versions": {"model": rollout}},
+            tenants=tenants,
         )
         return proxy
 
@@ -193,6 +194,21 @@ def test_versions_are_drawn_by_client_where_that_is_wished(roll_out: Callable[..
     proxy = roll_out(EQUAL, canary="50%", sticky=True)
     eventually(lambda: _document(proxy)["state"] == "canary", "both versions to be ready")
     assert len({_version(call, proxy) for _ in range(30)}) == 1
+
+
+def test_versions_are_drawn_by_tenant_where_there_are_tenants(roll_out: Callable[..., ProxyHere], call: Make) -> None:
+    names = [f"tenant-{number}" for number in range(8)]
+    tenants = {"by": "metadata", "key": "x-tenant", "named": {name: {"weight": 2} for name in names}}
+    proxy = roll_out(EQUAL, tenants=tenants, canary="50%", sticky=True)
+    eventually(lambda: _document(proxy)["state"] == "canary", "both versions to be ready")
+
+    def versions_of(name: str) -> set[str]:
+        answers = [call(proxy, "ModelInfer", _request(), metadata=[("x-tenant", name)]) for _ in range(10)]
+        return {service_pb2.ModelInferResponse.FromString(answer).model_version for _, answer, *_ in answers}
+
+    found = [versions_of(name) for name in names]
+    assert all(len(each) == 1 for each in found)
+    assert set.union(*found) == {"1", "2"}
 
 
 def test_requests_over_http_are_given_versions_and_compared(roll_out: Callable[..., ProxyHere]) -> None:

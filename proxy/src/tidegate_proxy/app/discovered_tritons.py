@@ -80,11 +80,13 @@ class DiscoveredTritons:
         return self._listed.get(self._sources.index(source), ()) if source in self._sources else ()
 
     def withhold(self, addresses: Collection[str]) -> None:
-        """Have these Tritons, by gRPC address, leave as if they were not listed, until they are listed again.
+        """Have these Tritons, by gRPC address, leave as if they were not listed, until they are listed again."""
+        self._withheld |= frozenset(addresses)
+        self._changed.set()
 
-        Those that were withheld before and are not among them join again.
-        """
-        self._withheld = frozenset(addresses)
+    def readmit(self, addresses: Collection[str]) -> None:
+        """Let Tritons that were withheld join again while they are listed."""
+        self._withheld -= frozenset(addresses)
         self._changed.set()
 
     async def run(self) -> None:

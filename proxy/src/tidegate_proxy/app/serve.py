@@ -112,7 +112,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             priority_floors=config.priority_floors,
             policies=plugins.make_policy,
         )
-        trial = RolloutMode(config, in_force, directory, measured, engine, gate.tenant_of)
+        trial = RolloutMode(config, in_force, directory, measured, engine)
         gpus = gpus_of(controller[1]) if controller else None
         observability = Observability(setup, engine.reducer, tracing, trial.watchers(), gpus)
         observability.metrics.account(config.prices, gate.rejections)

@@ -137,6 +137,8 @@ class TritonScaling:
             return
         if wanted > replicas:
             await scale.write(wanted, version)
+            # Pods that were to go, and whose end is now called off.
+            self._discovered.readmit([triton.grpc for triton in self._discovered.listed(source)])
             log.info("scaled up", extra=fields)
             return
         pods = await slices.list_pods()
@@ -149,7 +151,7 @@ class TritonScaling:
                         await asyncio.sleep(DRAIN_POLL_S)
             await scale.write(wanted, version)
         except BaseException:
-            self._discovered.withhold(())
+            self._discovered.readmit(leaving)
             raise
         log.info("scaled down", extra=fields)
 

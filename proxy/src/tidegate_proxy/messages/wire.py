@@ -174,21 +174,32 @@ def first_string(message: bytes) -> str:
         return ""
 
 
+def lacks_model_version(message: bytes) -> bool:
+    """Return whether a ModelInferRequest begins with its model's name and no version, as clients write it."""
+    return _after_model_name(message) > 0
+
+
 def with_model_version(message: bytes, version: str) -> bytes:
-    """Return a ModelInferRequest with this version; the message itself if it names a version, or is no message.
+    """Return a ModelInferRequest with this version; the message itself unless it lacks one (`lacks_model_version`).
 
     A version that stands elsewhere than behind the model's name prevails: the last field counts.
     """
-    if message[:1] != bytes((1 << 3 | _LENGTH_DELIMITED,)):
+    position = _after_model_name(message)
+    if not position:
         return message
+    return b"".join((message[:position], _version_field(version), memoryview(message)[position:]))
+
+
+def _after_model_name(message: bytes) -> int:
+    """Position of what follows the model's name at the beginning; 0 if a version does, or no name is there."""
+    if message[:1] != bytes((1 << 3 | _LENGTH_DELIMITED,)):
+        return 0
     try:
         length, position = _varint(message, 1)
     except (IndexError, WireError):
-        return message
+        return 0
     position += length
-    if message[position : position + 1] == bytes((_VERSION_TAG,)):
-        return message
-    return b"".join((message[:position], _version_field(version), memoryview(message)[position:]))
+    return 0 if message[position : position + 1] == bytes((_VERSION_TAG,)) else position
 
 
 def with_other_model_version(message: bytes, version: str) -> bytes:

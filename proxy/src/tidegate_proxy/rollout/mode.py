@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from tidegate.engine import Engine
 from tidegate.schemas import ProfileFile
-from tidegate_proxy.access.tenants import Tenant
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages.request import InferenceRequest
@@ -25,16 +24,14 @@ class RolloutMode:
         directory: CurrentCatalog,
         measured: ProfileFile,
         engine: Engine,
-        tenant_of: Callable[[str], Tenant | None],
     ) -> None:
         """Create the rollout mode.
 
         `measured`: profiles for the shadow's simulator; `engine`: schedules the requests that are not bypassed.
-        `tenant_of`: returns the tenant of a client.
         """
         self.shadow = Shadow(config, in_force, directory, measured)
         self.canary = Canary(config, in_force, directory, lambda: engine.decides)
-        self.versions = VersionRollouts(config, directory, tenant_of)
+        self.versions = VersionRollouts(config, directory)
         engine.reducer.add_listener(self.canary)
 
     def bypasses(self) -> tuple[Callable[[InferenceRequest], bool], ...]:

@@ -8,7 +8,7 @@ import msgspec
 
 from tidegate_proxy.messages.merging import ScatterError, read_answer
 from tidegate_proxy.rollout.comparison import Comparison, ModelComparison, wilson
-from tidegate_proxy.service.batch_verification import difference
+from tidegate_proxy.service import batch_verification
 
 NO_LIMIT_NS: Final = 1 << 62
 """Latency limit in ns that every answer meets."""
@@ -130,8 +130,7 @@ class ResponseComparison:
     The slowdown is the geometric mean of the ratios of both latencies of a copy.
     """
 
-    def __init__(self, numeric_tolerance: float, min_agreement: float, max_slowdown: float) -> None:
-        self._numeric_tolerance = numeric_tolerance
+    def __init__(self, min_agreement: float, max_slowdown: float) -> None:
         self._min_agreement = min_agreement
         self._max_slowdown = max_slowdown
         self.left_out = 0
@@ -141,8 +140,11 @@ class ResponseComparison:
         self._sum = self._sum_of_squares = 0.0
         self._latest_difference = ""
 
-    def add(self, stable: tuple[bytes | str, int], candidate: tuple[bytes | str, int]) -> None:
-        """Record what both answered: a response, or an error as text; and the ns that it took."""
+    def add(self, stable: tuple[bytes | str, int], candidate: tuple[bytes | str, int], difference: str) -> None:
+        """Record what both answered: a response, or an error as text; and the ns that it took.
+
+        `stable`, `candidate`: of either version; `difference`: how the responses differ (`why_different`).
+        """
         (answer, took_ns), (other, other_ns) = stable, candidate
         if isinstance(answer, str):  # what the stable version cannot answer compares nothing
             self._stable_failed += 1
@@ -156,8 +158,8 @@ class ResponseComparison:
         self._ratios += 1
         self._sum += ratio
         self._sum_of_squares += ratio * ratio
-        if found := why_different(answer, other, self._numeric_tolerance):
-            self._latest_difference = found
+        if difference:
+            self._latest_difference = difference
         else:
             self._alike += 1
 
@@ -210,13 +212,13 @@ class ResponseComparison:
 def why_different(answer: bytes, other: bytes, tolerance: float) -> str:
     """Compare outputs, datatypes, shapes and values of two serialized responses; return "" if they agree.
 
-    `answer`, `other`: the responses; `tolerance`: see `difference`.
+    `answer`, `other`: the responses; `tolerance`: see `batch_verification.difference`.
     """
     try:
         names, other_names = ({each.name for each in read_answer(one)[0].outputs} for one in (answer, other))
         if names != other_names:
             return f"outputs {', '.join(sorted(other_names))} instead of {', '.join(sorted(names))}"
-        found = difference(answer, other, tolerance)
+        found = batch_verification.difference(answer, other, tolerance)
     except ScatterError as error:
         return str(error)
     return str(found) if found else ""

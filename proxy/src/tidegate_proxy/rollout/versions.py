@@ -15,12 +15,11 @@ import grpc
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tidegate_proxy.access.tenants import Tenant
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.configuration.config import ServeConfig, VersionRolloutConfig
 from tidegate_proxy.messages.request import PassedThrough
-from tidegate_proxy.messages.wire import first_string, with_model_version, with_other_model_version
-from tidegate_proxy.rollout.version_comparison import RequestComparison, ResponseComparison, Verdict
+from tidegate_proxy.messages.wire import first_string, lacks_model_version, with_model_version, with_other_model_version
+from tidegate_proxy.rollout.version_comparison import RequestComparison, ResponseComparison, Verdict, why_different
 from tidegate_proxy.transport import CallFailed, RpcCall
 from tidegate_proxy.tritons.backend import INFER_METHOD, Backend
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
@@ -49,6 +48,11 @@ class ChosenVersion:
         self._rollout = rollout
         self._is_candidate = is_candidate
         self._began_ns = time.monotonic_ns()
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether a comparison hears of the outcome."""
+        return self._rollout is not None
 
     def ended(self, *, is_answered: bool, is_rejected: bool = False) -> None:
         """Record the end of the request. `is_rejected`: Tidegate rejected it, which is no error of the version."""
@@ -79,7 +83,7 @@ class VersionRollout:
         self.since_ns = time.monotonic_ns()
         """Beginning of the state, in ns of the monotonic clock."""
         self.requests = RequestComparison(model, config.tolerance)
-        self.responses = ResponseComparison(config.numeric_tolerance, config.min_agreement, config.max_slowdown)
+        self.responses = ResponseComparison(config.min_agreement, config.max_slowdown)
         self._seen: Catalog | None = None
         self._ready: tuple[bool, bool] = False, False
         """Whether the stable version is ready on some Triton, and the candidate on all that have the model."""
@@ -117,9 +121,13 @@ class VersionRollout:
         pair = self._stable, self._candidate
         return pair if self._random.random() < 0.5 else pair[::-1]
 
-    def compare(self, took: Mapping[str, tuple[bytes | str, int]]) -> None:
-        """Record what the versions answered to one copy: a response or an error, and the ns that it took."""
-        self.responses.add(took[self._stable], took[self._candidate])
+    async def compare(self, took: Mapping[str, tuple[bytes | str, int]]) -> None:
+        """Compare what the versions answered to one copy: a response or an error, and the ns that it took."""
+        (answer, _), (other, _) = stable, candidate = took[self._stable], took[self._candidate]
+        found = ""
+        if isinstance(answer, bytes) and isinstance(other, bytes):  # large ones take time
+            found = await asyncio.to_thread(why_different, answer, other, self.config.numeric_tolerance)
+        self.responses.add(stable, candidate, found)
 
     def look(self, now_ns: int) -> None:
         """Advance to the next state if the comparison has a verdict, or if the time for one is over."""
@@ -186,7 +194,8 @@ class VersionRollout:
 
     def _enter(self, state: str, why: str, now_ns: int) -> None:
         self.state, self.verdict, self.since_ns = state, why, now_ns
-        self.requests = RequestComparison(self.model, self.config.tolerance, now_ns)
+        if state == "canary":
+            self.requests = RequestComparison(self.model, self.config.tolerance, now_ns)
         level = logging.WARNING if state == "undone" else logging.INFO
         fields = {"model": self.model, "stable": self._stable, "candidate": self._candidate, "state": state}
         log.log(level, "version rollout", extra={**fields, "why": why})
@@ -209,13 +218,11 @@ class VersionRollout:
 class VersionRollouts(Collector):
     """Rollouts of all models that the configuration names. Use it only in the event loop, except `collect`."""
 
-    def __init__(
-        self, config: ServeConfig, directory: CurrentCatalog, tenant_of: Callable[[str], Tenant | None]
-    ) -> None:
-        """Create the rollouts. `tenant_of`: returns the tenant of a client, None without tenants."""
+    def __init__(self, config: ServeConfig, directory: CurrentCatalog) -> None:
         self._directory = directory
-        self._tenant_of = tenant_of
         self._random = Random(config.seed)
+        self._has_tenants = False
+        """Whether a client's identity begins with its tenant; tenants that applications name are not known here."""
         self._copies: dict[str, set[asyncio.Task[None]]] = {}
         self.of_model: dict[str, VersionRollout] = {}
         """Rollouts by model; empty: no model has one."""
@@ -223,6 +230,7 @@ class VersionRollouts(Collector):
 
     def follow(self, config: ServeConfig) -> None:
         """Begin the rollouts that have changed, and end those that are gone; the others go on."""
+        self._has_tenants = config.tenants is not None and config.tenants.by != "application"
         self.of_model = {
             model: self.of_model[model]
             if model in self.of_model and self.of_model[model].config == wanted
@@ -233,13 +241,14 @@ class VersionRollouts(Collector):
     def route(self, message: bytes, call: RpcCall) -> tuple[bytes, RpcCall]:
         """Name a version in a ModelInferRequest that names none, and have its outcome compared."""
         rollout = self.of_model.get(first_string(message))
-        if rollout is None or with_model_version(message, "") is message:
+        if rollout is None or not lacks_model_version(message):
             return message, call
         chosen = rollout.choose(self._key(rollout, call.owner), is_compared=True)
         if chosen is None:
             return message, call
         self._copy(rollout, message)
-        return with_model_version(message, chosen.version), ComparedCall(call, chosen)
+        named = with_model_version(message, chosen.version)
+        return named, ComparedCall(call, chosen) if chosen.is_compared else call
 
     def route_in_stream(self, message: bytes) -> bytes:
         """Name a version in a request of a stream, whose outcome is not compared: never one on trial."""
@@ -319,8 +328,7 @@ class VersionRollouts(Collector):
     def _key(self, rollout: VersionRollout, owner: str) -> str:
         if not rollout.config.sticky:
             return ""
-        tenant = self._tenant_of(owner)
-        return tenant.name if tenant else owner
+        return owner.partition("/")[0] if self._has_tenants else owner
 
     def _copy(self, rollout: VersionRollout, message: bytes) -> None:
         if not rollout.copies():
@@ -350,7 +358,7 @@ class VersionRollouts(Collector):
                 answer = str(error)
             took[version] = answer, time.monotonic_ns() - began_ns
         if backend.alive:  # what a lost Triton says is no fault of a version
-            await asyncio.to_thread(rollout.compare, took)
+            await rollout.compare(took)
 
 
 def _percent(share: float | None) -> str:
