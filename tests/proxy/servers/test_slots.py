@@ -19,6 +19,8 @@ from tritonclient.grpc import service_pb2
 from tests.conftest import eventually
 from tests.proxy.fixtures.calls import request_of, rest_of
 from tests.proxy.fixtures.models import add_model
+from tidegate.control import concurrency_limit
+from tidegate.control.concurrency_limit import INITIAL_LIMIT
 from tidegate_proxy.commands.running import tell_tally
 from tidegate_proxy.servers import streams as streams_module
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -164,6 +166,41 @@ def test_streams_are_counted_by_the_time_between_their_responses(
         assert b'tidegate_response_gap_slo_streams_total{model="tokens",outcome="late"} 1.0' in page.read()
     tell_tally(proxy.serving)
     assert "many: 100.0 % of streams within slo_gap_ms; tokens: 0.0 %" in capsys.readouterr().out
+
+
+def test_a_limit_that_is_found_adds_slots_while_it_gains(
+    tokens: EmbeddedTriton,
+    gate_file: Path,
+    serve_here: Make,
+    open_stream: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After the first window nothing is known of more slots, so they are tried."""
+    gate_file.unlink(missing_ok=True)
+    monkeypatch.setattr(concurrency_limit, "MIN_RESPONSES_PER_STREAM", 1)
+    monkeypatch.setattr(concurrency_limit, "MIN_WINDOW_RESPONSES", INITIAL_LIMIT * (RESPONSES - 5))
+    proxy = serve_here([tokens], models={"many": {"max_concurrency": "auto"}})
+
+    def why() -> str:
+        words: str = proxy.serving._directory.catalog.consents["many"].why
+        return words
+
+    assert why().endswith(f"; {INITIAL_LIMIT} at {tokens.grpc_address}")
+    began_ns = time.monotonic_ns()
+    running = [
+        open_stream(proxy, [request_of("many", {"X": np.ones((1, 1), np.float32)})]) for _ in range(INITIAL_LIMIT + 2)
+    ]
+    counts = proxy.serving.driver.observability.metrics.models["many"]
+    first = INITIAL_LIMIT * (RESPONSES // 2 - 1)
+    eventually(lambda: sum(counts.gaps.counts) == first, "all slots to be busy")
+    assert (proxy.engine.in_flight, proxy.engine.queued) == (INITIAL_LIMIT, 2)
+    ramp_ns = time.monotonic_ns() - began_ns
+    eventually(lambda: time.monotonic_ns() - began_ns > 4 * ramp_ns, "most of the time to be at the limit")
+    gate_file.touch()
+    assert [rest_of(stream)[1] for stream in running] == [grpc.StatusCode.OK] * (INITIAL_LIMIT + 2)
+    eventually(lambda: why().endswith(f"; 10 at {tokens.grpc_address}"), "two more slots")
+    eventually(lambda: not proxy.engine.in_flight, "all slots to be free")
+    assert proxy.engine.tally.answered == INITIAL_LIMIT + 2
 
 
 def test_under_overload_what_cannot_begin_in_time_is_rejected(

@@ -11,6 +11,7 @@ loop             the interface of drivers: asks the controller and the governor,
 layout_revision  a layout with its workers' ids, and which of them the next layout keeps
 rates            the rates that a controller plans for, and when they have drifted
 capacity         the rate that a layout serves, and the GPUs that it uses
+concurrency_limit  how many streams of a model a server runs at once, found by their throughput
 residency        which models a Triton keeps in memory, and which one goes for another
 """
 

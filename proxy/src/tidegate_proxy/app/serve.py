@@ -125,6 +125,9 @@ async def serving(  # noqa: PLR0915 - the list of all parts
         async def look_again(backend: Backend) -> None:
             await discovery.look_at(backend)  # and so does this
 
+        async def take_up_limits() -> None:
+            await discovery.refresh()  # and so does this
+
         regions = await _regions_with(backends, in_force)
         stack.push_async_callback(regions.close)
         verifier = BatchVerifier(directory, in_force, observability.metrics)
@@ -138,6 +141,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             on_batch=verifier.answered,
             pass_on=pass_on,
             look_again=look_again,
+            take_up_limits=take_up_limits,
             tenant_of=gate.tenant_of,
         )
 

@@ -172,10 +172,11 @@ class ModelConfig(ConfigSection):
         description="Reject requests that cannot meet their deadline (reject), or answer them late with spare "
         "capacity (serve). Overrides `tidegate_on_deadline_miss` of its config.pbtxt; default: reject",
     )
-    max_concurrency: int | Literal["instances"] | None = Field(
+    max_concurrency: int | Literal["instances", "auto"] | None = Field(
         default=None,
         description="Largest number of requests in flight at each Triton, for a model that is not batched; "
-        "further ones wait in Tidegate. `instances`: as many as its config has. Default: unlimited, not scheduled",
+        "further ones wait in Tidegate. `instances`: as many as its config has. `auto`: as many as raise its "
+        "throughput more than its latency, or as keep slo_gap_ms. Default: unlimited, not scheduled",
     )
     slo_first_ms: float | None = Field(
         default=None,

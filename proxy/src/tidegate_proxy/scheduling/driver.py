@@ -38,7 +38,7 @@ from tidegate_proxy.scheduling.clock import LiveEngine
 from tidegate_proxy.scheduling.failures import LookAgain, PoisonRequestTracker, Recovery, skip_health_check
 from tidegate_proxy.scheduling.in_flight import PendingRequests, RunningStages, StageRun
 from tidegate_proxy.scheduling.membership import Membership, OutlierDetector
-from tidegate_proxy.scheduling.stages import RunningBatches
+from tidegate_proxy.scheduling.stages import RunningBatches, TakeUpLimits, keep_slots
 from tidegate_proxy.transport.liveness import Liveness
 from tidegate_proxy.tritons.catalog import CurrentCatalog
 from tidegate_proxy.tritons.shared_memory import SharedRegions
@@ -112,12 +112,14 @@ class Driver:
         pass_on: Callable[[PendingRequest], None] = refuse_stray,
         look_again: LookAgain = skip_health_check,
         tenant_of: TenantOf = no_tenant,
+        take_up_limits: TakeUpLimits = keep_slots,
     ) -> None:
         """Create the driver. `regions`: shared memory with local Tritons; None: tensors are sent.
 
         `hidden`: names of metadata that are not forwarded to a Triton. `on_batch`: called when the clients of a batch
         of several requests have their responses; must not raise. `pass_on`: bypasses a request whose model has changed.
         `look_again`: refreshes the models of a Triton. `tenant_of(owner, app)`: returns the tenant of a client.
+        `take_up_limits`: gives models as many slots as their concurrency limits have become.
         """
         self.tenant_of = tenant_of
         self.engine = engine
@@ -149,6 +151,7 @@ class Driver:
             regions,
             hidden,
             on_batch,
+            take_up_limits,
         )
 
     # Clients -----------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from tritonclient.grpc import service_pb2
 
+from tidegate.control.concurrency_limit import ConcurrencyLimit
 from tidegate.engine import StartStage
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import Outcome, RequestFailed, own_fault
@@ -334,6 +335,8 @@ class StageRun:
     """Task that handles its failure."""
     is_slot: bool = False
     """Whether it is a request that occupies a slot until its last response."""
+    limit: ConcurrencyLimit | None = None
+    """Adaptive concurrency limit by which it has its slot."""
     batch_id: int = field(init=False)
     backend: Backend = field(init=False)
     """Triton that runs it."""
@@ -481,6 +484,8 @@ class RunningStages:
 
 
 def _over(run: StageRun, now_ns: int, *, teaches: bool) -> None:
+    if run.limit:
+        run.limit.end(now_ns)
     if turns := run.backend.turns:
         try:
             turns.slowdown.over(now_ns, run.worker_id, run.batch_id, teaches=teaches)

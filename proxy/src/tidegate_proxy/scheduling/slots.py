@@ -146,6 +146,7 @@ class OccupiedSlots:
         finish: Callable[[StageRun, int], None],
         fail: Callable[[StageRun, grpc.StatusCode, str], None],
         abandon: Callable[[StageRun, str], None],
+        limit_changed: Callable[[StageRun], None],
     ) -> None:
         """Create the table without slots.
 
@@ -157,6 +158,7 @@ class OccupiedSlots:
             finish: tells the engine that a stage ended well, at an instant in ns.
             fail: deals with a stage whose call failed, and with its requests.
             abandon: ends a stage that no client waits for, with a reason.
+            limit_changed: takes up the changed concurrency limit of a stage's model at its Triton.
         """
         self._engine = engine
         self._clients = clients
@@ -165,6 +167,17 @@ class OccupiedSlots:
         self._finish = finish
         self.fail = fail
         self.abandon = abandon
+        self._limit_changed = limit_changed
+
+    def occupy(self, run: StageRun, client: SlotWaiter) -> None:
+        """Give a slot to a request, whose holder sends it."""
+        run.is_slot = True
+        if limit := run.backend.limits.get(run.effect.batch.model):
+            run.limit = limit
+            limit.begin(run.started_ns)
+        slot = Slot(self, run)
+        run.is_ended_by(slot.cancel)
+        client.take(slot)
 
     def respond_first(self, run: StageRun) -> int:
         """Tell the engine of the first response; return its instant in ns."""
@@ -172,13 +185,19 @@ class OccupiedSlots:
         now_ns = run.clients[0].ended_ns = time.monotonic_ns()
         run.backend.heard_ns = now_ns
         self._engine.take_in(FirstResponse(now_ns, run.batch_id, run.effect.stage, run.worker_id, run.started_ns))
+        self._count(run, now_ns)
         return now_ns
 
     def respond_again(self, run: StageRun, before_ns: int) -> int:
         """Count a further response after one at `before_ns`; return its instant in ns."""
         now_ns = run.backend.heard_ns = time.monotonic_ns()
         self._metrics.responded(run.effect.batch.model, now_ns - before_ns)
+        self._count(run, now_ns)
         return now_ns
+
+    def _count(self, run: StageRun, now_ns: int) -> None:
+        if run.limit and run.limit.respond(now_ns):
+            self._limit_changed(run)
 
     def finish(self, run: StageRun, gap_ns: int | None) -> None:
         """Free the slot of a request that has its last response.
@@ -189,6 +208,8 @@ class OccupiedSlots:
         if gap_ns is not None:
             self._metrics.stream_ended(run.effect.batch.model, gap_ns)
         client = run.clients[0]
+        if not client.ended_ns:
+            self._count(run, time.monotonic_ns())
         ended_ns = self.running.end(run, well=True)
         client.ended_ns = client.ended_ns or ended_ns
         self._finish(run, ended_ns)

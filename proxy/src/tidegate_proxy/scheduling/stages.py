@@ -1,9 +1,10 @@
 """Stages of batches: start, sending, end, failure, and pacing of those that a Triton would merge."""
 
 import asyncio
+import logging
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -30,7 +31,7 @@ from tidegate_proxy.scheduling.in_flight import (
     StageTarget,
 )
 from tidegate_proxy.scheduling.membership import OutlierDetector
-from tidegate_proxy.scheduling.slots import OccupiedSlots, Slot, SlotWaiter
+from tidegate_proxy.scheduling.slots import OccupiedSlots, SlotWaiter
 from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, INFER_METHOD
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 from tidegate_proxy.tritons.shared_memory import SharedRegions
@@ -170,9 +171,19 @@ class DispatchPacing:
             del self._queues[backend]  # what is held back there is sent by its timer
 
 
+log = logging.getLogger(__name__)
+
 BROKEN_SHARING = "shared memory"
 """Text in all of Triton's errors on shared memory: an unknown region, or a response larger than expected."""
 EVERY_CLIENT_LEFT = "every client left"
+
+
+TakeUpLimits = Callable[[], Awaitable[None]]
+"""Function that gives models as many slots as their concurrency limits have become."""
+
+
+async def keep_slots() -> None:
+    """Change nothing, as no concurrency limit changes."""
 
 
 class RunningBatches:
@@ -191,8 +202,10 @@ class RunningBatches:
         regions: SharedRegions | None,
         hidden: Callable[[], Container[str]],
         on_batch: Callable[[StageRun, Sequence[Outcome]], None] | None,
+        take_up_limits: TakeUpLimits,
     ) -> None:
-        """Create the running batches. `regions`, `hidden`, `on_batch`: see the driver."""
+        """Create the running batches. `regions`, `hidden`, `on_batch`, `take_up_limits`: see the driver."""
+        self._take_up_limits = take_up_limits
         self._engine = engine
         self._directory = directory
         self._clients = clients
@@ -207,7 +220,14 @@ class RunningBatches:
         self._sizes = OutputSizes()
         self._spacing = DispatchPacing(engine, directory, running)
         self._slots = OccupiedSlots(
-            engine, clients, running, observability.metrics, self._tell_finished, self._failed, self._abandon
+            engine,
+            clients,
+            running,
+            observability.metrics,
+            self._tell_finished,
+            self._failed,
+            self._abandon,
+            self._limit_changed,
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -271,17 +291,24 @@ class RunningBatches:
             client.batch_id = batch.id
         run.execution = self._observability.batch_started(clients, effect, target.backend.address, run.started_ns)
         if isinstance(clients[0], SlotWaiter):
-            self._occupy(run, clients[0])
+            self._slots.occupy(run, clients[0])
             return
         message = payload.request(target)
         self._spacing.send(run, partial(self._send, run, message))
 
-    def _occupy(self, run: StageRun, client: SlotWaiter) -> None:
-        """Give a slot to a request, whose holder sends it."""
-        run.is_slot = True
-        slot = Slot(self._slots, run)
-        run.is_ended_by(slot.cancel)
-        client.take(slot)
+    def _limit_changed(self, run: StageRun) -> None:
+        limit = run.limit.limit if run.limit else 0
+        fields = {"model": run.effect.batch.model, "triton": run.backend.address, "limit": limit}
+        log.info("concurrency limit changed", extra=fields)
+        task = self._loop.create_task(self._take_up())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _take_up(self) -> None:
+        try:
+            await self._take_up_limits()
+        except Exception as error:
+            faults.report("a concurrency limit", error)
 
     def _abandon(self, run: StageRun, reason: str) -> None:
         self._fail(run, reason, FailureVerdict())

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import grpc
 from tritonclient.grpc import model_config_pb2, service_pb2
 
+from tidegate.control.concurrency_limit import ConcurrencyLimit  # noqa: TC001 - of an attribute
 from tidegate_proxy.access.passthrough_apis import GRPC_PREFIX, PassthroughApis
 from tidegate_proxy.configuration.apis import METHOD_API, Api, Protocol
 from tidegate_proxy.configuration.settings import SettingsHolder
@@ -117,6 +118,8 @@ class Backend:
         """Pattern of HTTP headers that it forwards to models; None: unknown, empty: none."""
         self.grpc_forward_pattern = grpc_forward_pattern
         """Pattern of gRPC metadata that it forwards to models; None: unknown, "": none."""
+        self.limits: dict[str, ConcurrencyLimit] = {}
+        """Adaptive concurrency limits, by model with `max_concurrency: auto`."""
         self.apis = PassthroughApis()
         """APIs that it restricts and that Tidegate leaves to it."""
         self._in_force = in_force or SettingsHolder()

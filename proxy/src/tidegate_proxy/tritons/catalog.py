@@ -12,6 +12,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate.api import Model, Network, Worker, ms_to_ns
 from tidegate.api.model import DeadlineMissAction
+from tidegate.control.concurrency_limit import INITIAL_LIMIT, ConcurrencyLimit
 from tidegate.schemas import Layout, did_you_mean
 from tidegate_proxy.configuration.config import GraphConfig, ModelConfig
 from tidegate_proxy.messages.model_signature import ModelSignature, concurrency_of
@@ -369,6 +370,11 @@ def _check_configured(catalog: Catalog, configured: Mapping[str, ModelConfig]) -
                 f"models.{name}.max_concurrency: {name} is {consent.scheduling} ({consent.why}), and its "
                 "instances limit it; leave max_concurrency out, or set scheduling: bypass"
             )
+        if configured[name].max_concurrency == "auto" and name in catalog.sequential - catalog.ensembles.keys():
+            raise BackendError(
+                f"models.{name}.max_concurrency: auto is for streams, and the config of {name} says how many sequences "
+                "run at once; say instances"
+            )
     for what, given in (("an SLO", "slo_ms"), ("on_deadline_miss", "on_deadline_miss")):
         expected = {name for name, consent in catalog.consents.items() if consent.is_left_to_triton}
         expected.update(catalog.models, catalog.graphs)
@@ -643,8 +649,8 @@ def _add_workers(
             worker = replace(worker, device_class=worker.device_class + SERIALIZED_SUFFIX)
         _add_worker(catalog, worker, backend, known)
     for name, config in slots.items():
-        limit = configured[name].max_concurrency
-        for number in range(concurrency_of(config) if isinstance(limit, str) else limit or 0):
+        slots_here = _slots_at(catalog, backend, config, configured[name])
+        for number in range(slots_here):
             slot = Worker(
                 catalog.next_worker_id,
                 f"{backend.address}/{name}/slot/{number}",
@@ -663,6 +669,21 @@ def _add_worker(catalog: Catalog, worker: Worker, backend: Backend, known: Mappi
     catalog.workers.append(replace(worker, id=worker_id))
     catalog.backend_of[worker_id] = backend
     catalog.next_worker_id += worker_id == catalog.next_worker_id
+
+
+def _slots_at(catalog: Catalog, backend: Backend, config: model_config_pb2.ModelConfig, settings: ModelConfig) -> int:
+    """Return the number of slots of a model at a Triton."""
+    if settings.max_concurrency != "auto":
+        backend.limits.pop(config.name, None)
+        return concurrency_of(config) if settings.max_concurrency == "instances" else settings.max_concurrency or 0
+    limit, slo_gap_ns = backend.limits.get(config.name), catalog.models[config.name].slo_gap_ns
+    if limit is None or limit.slo_gap_ns != slo_gap_ns:
+        initial = max(INITIAL_LIMIT, concurrency_of(config))
+        limit = backend.limits[config.name] = ConcurrencyLimit(slo_gap_ns, initial)
+    consent = catalog.consents[config.name]
+    why = f"{consent.why}; {limit.limit} at {backend.address}"
+    catalog.consents[config.name] = dataclasses.replace(consent, why=why)
+    return limit.limit
 
 
 def _follow(
