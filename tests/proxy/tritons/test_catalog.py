@@ -8,7 +8,6 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate.api import Model
-from tidegate.control.concurrency_limit import ConcurrencyLimit
 from tidegate.schemas import ProfileFile
 from tidegate_baselines.triton import TritonOptions
 from tidegate_proxy.access.passthrough_apis import PassthroughApis
@@ -32,7 +31,7 @@ class _Triton:
     def __init__(self, address: str, **configs: str) -> None:
         self.address = address
         self.apis = PassthroughApis()
-        self.limits: dict[str, ConcurrencyLimit] = {}
+        self.limits: dict[str, Any] = {}
         self.alive = True
         self.is_closed = False
         self.device_class = ""
