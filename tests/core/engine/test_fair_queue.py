@@ -53,8 +53,10 @@ class Client:
         pause_ms: float = 0.0,
         rows: int = 1,
         apart: bool = False,
+        timeout_ms: float | None = None,
     ) -> None:
-        """`apart`: each request has a merge key of its own."""
+        """`apart`: each request has a merge key of its own. `timeout_ms`: the client's own deadline."""
+        self.timeout_ms = timeout_ms
         self.under_way = under_way
         self.rows = rows
         self.apart = apart
@@ -104,7 +106,8 @@ class ClosedLoop:
     def _send(self, at_ns: int, name: str) -> None:
         client, request_id = self.clients[name], len(self._requests)
         if at_ns < END_NS:
-            due_ns = NEVER_NS if client.slo_ms is None else at_ns + ms_to_ns(client.slo_ms)
+            within_ms = client.slo_ms if client.timeout_ms is None else client.timeout_ms
+            due_ns = NEVER_NS if within_ms is None else at_ns + ms_to_ns(within_ms)
             key, owner = str(request_id) if client.apart else "", name if self._tagged else ""
             request = Request(request_id, client.model, client.rows, at_ns, due_ns, key, client=owner)
             self._requests[request_id] = name, request
@@ -154,6 +157,16 @@ def test_what_merges_with_nothing_costs_a_neighbor_no_more_than_what_does(policy
     clients = {"crowd": Client(300, slo_ms=400, **how), "neighbor": Client(1, slo_ms=400)}
     ClosedLoop(policy, clients)
     assert max(clients["neighbor"].waited_ms) < 4 * FULL_MS
+    assert clients["neighbor"].dropped == 0
+
+
+@pytest.mark.parametrize("timeout_ms", [90, 30])
+def test_clients_that_ask_again_when_their_time_is_up_cost_a_neighbor_no_more(timeout_ms: float) -> None:
+    """Requests whose deadlines are earlier than the neighbor's have no more of the worker for that."""
+    clients = {"crowd": Client(60, slo_ms=400, timeout_ms=timeout_ms), "neighbor": Client(1, slo_ms=400)}
+    ClosedLoop("symphony", clients)
+    assert clients["crowd"].dropped > 100, "nothing is asked again"
+    assert clients["neighbor"].p50_ms < 4 * FULL_MS
     assert clients["neighbor"].dropped == 0
 
 
