@@ -118,6 +118,10 @@ class Inference:
         """Return whether any Triton has this model, scheduled or not."""
         return model in self._directory.catalog.hosts
 
+    def is_split(self, model: str) -> bool:
+        """Return whether no Triton has a model whole: it is split, or a graph of the configuration."""
+        return model in self._directory.catalog.split
+
     def is_scheduled(self, model: str) -> bool:
         """Return whether requests of a model are scheduled where possible: each has one response."""
         return model in self._schedulable().signatures or model in self._directory.catalog.graphs

@@ -106,6 +106,10 @@ def start_upstream() -> Iterator[Callable[[bytes], Upstream]]:
 class NoScheduler:
     """What a scheduler says of models that are always loaded and have no slots; it schedules nothing."""
 
+    def is_split(self, _model: str) -> bool:
+        """Of Inference."""
+        return False
+
     def is_on_demand(self, _model: str) -> bool:
         """Of Inference."""
         return False

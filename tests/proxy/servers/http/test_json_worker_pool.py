@@ -3,9 +3,10 @@
 import asyncio
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from tidegate_proxy.servers.http.infer_request import ResponseForm
 from tidegate_proxy.servers.http.json_data import RefusedRequest
 from tidegate_proxy.servers.http.json_worker_pool import FROM_BYTES, JsonWorkerPool
 from tidegate_proxy.service.passthrough import NO_SEQUENCE, SequencePosition
+from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 SIGNATURE = ModelSignature("m", {"X": TensorSpec("FP32", (-1,))}, frozenset({"Y"}), 8)
 NESTED = b'{"id":"a:b","inputs":[{"name":"X","datatype":"FP32","shape":[1,%d],"data":[%b]}]}'
@@ -108,6 +110,45 @@ def test_small_ones_need_no_process(aside: JsonWorkerPool) -> None:
     body = _request(10)
     asyncio.run(aside.translate(SIGNATURE, "", body, len(body)))
     assert all(place.pool is None for place in aside._places)
+
+
+def test_a_large_one_that_a_triton_can_parse_waits_for_no_process_to_start(aside: JsonWorkerPool) -> None:
+    body = _request(1 << 16)
+
+    async def ask() -> None:
+        for _ in range(2):
+            with pytest.raises(NotSchedulable, match="are being started"):
+                await aside.translate(SIGNATURE, "", body, len(body), may_bypass=True)
+        expected = await aside.translate(SIGNATURE, "", body, len(body))
+        assert await aside.translate(SIGNATURE, "", body, len(body), may_bypass=True) == expected
+        await asyncio.gather(*aside._starting)
+        crowd = (aside._run("a", 1, os._exit, 1) for _ in aside._places)
+        assert all(isinstance(each, BrokenProcessPool) for each in await asyncio.gather(*crowd, return_exceptions=True))
+        with pytest.raises(NotSchedulable, match="are being started"):
+            await aside.translate(SIGNATURE, "", body, len(body), may_bypass=True)
+        await asyncio.gather(*aside._starting)
+
+    asyncio.run(ask())
+
+
+def test_a_triton_answers_a_large_one_while_no_process_is_up(
+    triton: EmbeddedTriton, serve_here: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(_self: JsonWorkerPool) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(JsonWorkerPool, "_start", hang)
+    tritons = [{"grpc": triton.grpc_address, "http": triton.http_address}]
+    proxy = serve_here([], tritons=tritons, listen={"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"})
+    tensor = {"name": "X", "datatype": "FP32", "shape": [1, 100_000], "data": [0.25] * 100_000}
+    for large, accepted in ((True, 0), (False, 1)):
+        sent = {**tensor, **({} if large else {"shape": [1, 1], "data": [0.25]})}
+        request = Request(
+            f"http://{proxy.serving.http_address}/v2/models/echo/infer", json.dumps({"inputs": [sent]}).encode()
+        )
+        with urlopen(request, timeout=60) as answer:
+            assert json.load(answer)["outputs"][0]["data"] == sent["data"]
+        assert proxy.engine.tally.accepted == accepted
 
 
 def test_a_small_one_waits_for_few_large_ones(shared_aside: JsonWorkerPool) -> None:

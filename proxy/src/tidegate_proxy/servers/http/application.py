@@ -243,7 +243,10 @@ class HttpApplication:
         json_bytes = len(content) if exchange.json_length is None else exchange.json_length
         if json_bytes > len(content):
             raise NotSchedulable("less body than JSON")
-        return await self._aside.translate(signature, version, content, json_bytes, exchange.owner)
+        may_bypass = not self._inference.is_split(signature.model)
+        return await self._aside.translate(
+            signature, version, content, json_bytes, exchange.owner, may_bypass=may_bypass
+        )
 
     async def _response(self, exchange: HttpExchange, answer: bytes, form: infer_request.ResponseForm) -> HttpAnswer:
         try:

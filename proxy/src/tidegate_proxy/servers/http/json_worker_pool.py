@@ -14,7 +14,9 @@ from typing import Any, Final, Generic, TypeVar
 
 from tritonclient.grpc import service_pb2
 
+from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.messages.model_signature import ModelSignature
+from tidegate_proxy.messages.request import NotSchedulable
 from tidegate_proxy.servers.http import infer_request, infer_response
 from tidegate_proxy.servers.http.infer_request import ResponseForm
 from tidegate_proxy.service.passthrough import SequencePosition, sequence_in_json
@@ -86,6 +88,8 @@ class _Place:
     """One process, started when it is needed: what ends it ends no other's work."""
 
     pool: ProcessPoolExecutor | None = None
+    is_up: bool = False
+    """Whether the process has finished something."""
 
 
 class JsonWorkerPool:
@@ -94,16 +98,27 @@ class JsonWorkerPool:
     def __init__(self) -> None:
         self._places = [_Place() for _ in range(_PROCESSES)]
         self._turns = FairQueue(self._places)
+        self._starting: list[asyncio.Task[None]] = []
 
     async def translate(
-        self, signature: ModelSignature, version: str, body: bytes, json_bytes: int, owner: str = ""
+        self,
+        signature: ModelSignature,
+        version: str,
+        body: bytes,
+        json_bytes: int,
+        owner: str = "",
+        *,
+        may_bypass: bool = False,
     ) -> tuple[bytes, ResponseForm]:
         """Translate a request like `infer_request.translate`, in a worker process if it is large.
 
-        `body`: the request's; `owner`: its client, for fair queueing.
+        `body`: the request's; `owner`: its client, for fair queueing. `may_bypass`: raise NotSchedulable while no
+        process is up, which takes a second of a core: a Triton parses it meanwhile.
         """
         if json_bytes < FROM_BYTES:
             return infer_request.translate(signature, version, body, json_bytes)
+        if may_bypass and not self._is_up():
+            raise NotSchedulable("the processes that parse large JSON are being started")
         result: tuple[bytes, ResponseForm] = await self._run(
             owner, len(body), infer_request.translate, signature, version, body, json_bytes
         )
@@ -131,8 +146,24 @@ class JsonWorkerPool:
             header
         ) if header is not None else None
 
+    def _is_up(self) -> bool:
+        """Whether a process is up; if not, all are started, unless they are being started."""
+        if any(place.is_up for place in self._places):
+            return True
+        if all(task.done() for task in self._starting):
+            self._starting = [asyncio.create_task(self._start()) for _ in self._places]
+        return False
+
+    async def _start(self) -> None:
+        try:
+            await self._run("", 0, _greet)
+        except Exception as error:  # the next large request tries again
+            faults.report("starting a process for large JSON", error)
+
     def close(self) -> None:
         """Stop the processes."""
+        for task in self._starting:
+            task.cancel()
         for place in self._places:
             if place.pool:
                 place.pool.shutdown(wait=False, cancel_futures=True)
@@ -151,12 +182,17 @@ class JsonWorkerPool:
             raise
 
         def over(done: "asyncio.Future[Any]") -> None:
-            if not done.cancelled() and isinstance(done.exception(), BrokenProcessPool):
+            place.is_up = not (done.cancelled() or isinstance(done.exception(), BrokenProcessPool))
+            if not done.cancelled() and not place.is_up:
                 place.pool = None  # the next one gets a new one
             self._turns.give_back(place)
 
         done.add_done_callback(over)
         return await asyncio.shield(done)  # whose client leaves keeps its place until the process is done with it
+
+
+def _greet() -> None:
+    """In the process: it is up."""
 
 
 def _rendered(answer: bytes, form: ResponseForm) -> tuple[list[bytes], int | None]:
