@@ -17,6 +17,7 @@ from tests.proxy.fixtures.here import ProxyHere
 from tidegate_proxy.commands.running import tell_tally
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.rollout import comparison, versions
+from tidegate_proxy.service import batch_verification
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -72,6 +73,7 @@ def roll_out(
 ) -> Callable[..., ProxyHere]:
     """`roll_out(candidate, ...)`: a Tidegate with a rollout beside version 1, which compares in short blocks."""
     monkeypatch.setattr(versions, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(batch_verification, "IDLE_POLL_S", 0.001)
     monkeypatch.setattr(comparison, "BLOCK_NS", 20_000_000)
     monkeypatch.setattr(comparison, "BURN_IN_NS", 0)
     monkeypatch.setattr(comparison, "SETTLING_BLOCKS", 100)  # an answer on a busy machine takes its time,
@@ -117,11 +119,13 @@ def _version(call: Make, proxy: ProxyHere, named: str = "") -> str:
 def _send_until(call: Make, proxy: ProxyHere, state: str) -> Counter[str]:
     """Send requests until the rollout is in a state; the versions that answered."""
     answered = Counter[str]()
-    for _ in range(200):
+
+    def is_reached() -> bool:
         answered.update(_version(call, proxy) for _ in range(50))
-        if _document(proxy)["state"] == state:
-            return answered
-    raise AssertionError(_document(proxy))
+        return bool(_document(proxy)["state"] == state)
+
+    eventually(is_reached, state)
+    return answered
 
 
 def test_an_equal_version_is_compared_in_shadow_and_as_canary_and_promoted(

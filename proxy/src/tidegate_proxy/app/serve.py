@@ -213,7 +213,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             discovered.run(),
             proxy.look_at_files(),
             proxy.control_layout(),
-            trial.run(),
+            trial.run(driver),
             verifier.run(driver, discovery, gate),
         ):
             stack.push_async_callback(_cancelled, asyncio.create_task(work))

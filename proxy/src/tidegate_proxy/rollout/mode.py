@@ -11,6 +11,7 @@ from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.rollout.canary import Canary
 from tidegate_proxy.rollout.shadow import Shadow
 from tidegate_proxy.rollout.versions import VersionRollouts
+from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 
 
@@ -63,11 +64,10 @@ class RolloutMode:
         self.canary.follow(config)
         self.versions.follow(config)
 
-    async def run(self) -> None:
+    async def run(self, driver: Driver) -> None:
         """Run forever: the background work of all."""
-        await asyncio.gather(self.shadow.run(), self.canary.run(), self.versions.run())
+        await asyncio.gather(self.shadow.run(), self.canary.run(), self.versions.run(driver))
 
     async def close(self) -> None:
         """Stop the background work."""
         await self.shadow.close()
-        await self.versions.close()

@@ -134,7 +134,7 @@ class ResponseComparison:
         self._min_agreement = min_agreement
         self._max_slowdown = max_slowdown
         self.left_out = 0
-        """Requests that were to be copied and were not: too many copies in flight, sequences, shared memory."""
+        """Requests that were to be copied and were not: another copy ran, no idle Triton, sequences, shared memory."""
         self._copies = self._alike = self._failed = self._stable_failed = 0
         self._ratios = 0
         self._sum = self._sum_of_squares = 0.0

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ from tidegate_proxy.configuration.config import ServeConfig, VersionRolloutConfi
 from tidegate_proxy.messages.request import PassedThrough
 from tidegate_proxy.messages.wire import first_string, lacks_model_version, with_model_version, with_other_model_version
 from tidegate_proxy.rollout.version_comparison import RequestComparison, ResponseComparison, Verdict, why_different
+from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.service.batch_verification import wait_until_idle
 from tidegate_proxy.transport import CallFailed, RpcCall
 from tidegate_proxy.tritons.backend import INFER_METHOD, Backend
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
@@ -28,8 +30,6 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 1.0
 """Interval in seconds at which a rollout looks for a verdict."""
-MAX_COPIES_IN_FLIGHT: Final = 4
-"""Number of copied requests of a model in flight; at that number none is copied."""
 COPY_TIMEOUT_S: Final = 30.0
 NO_SLO_NS: Final = 1 << 62
 """SLO in ns of a model without one: every answer is on time."""
@@ -115,6 +115,10 @@ class VersionRollout:
     def copies(self) -> bool:
         """Return whether to copy the next request."""
         return self.state == "shadow" and self._readiness()[1] and self._random.random() < (self.config.shadow or 0.0)
+
+    def any_of(self, tritons: Sequence[Backend]) -> Backend:
+        """Return one of the Tritons for the next copy."""
+        return tritons[int(self._random.random() * len(tritons))]
 
     def order(self) -> tuple[str, str]:
         """Return both versions in random order: what runs second may find caches warm."""
@@ -223,7 +227,8 @@ class VersionRollouts(Collector):
         self._random = Random(config.seed)
         self._has_tenants = False
         """Whether a client's identity begins with its tenant; tenants that applications name are not known here."""
-        self._copies: dict[str, set[asyncio.Task[None]]] = {}
+        self._samples: asyncio.Queue[tuple[VersionRollout, bytes]] = asyncio.Queue(maxsize=1)
+        """The next request to copy."""
         self.of_model: dict[str, VersionRollout] = {}
         """Rollouts by model; empty: no model has one."""
         self.follow(config)
@@ -269,8 +274,11 @@ class VersionRollouts(Collector):
         if rollout := self.of_model.get(first_string(message)):
             self._copy(rollout, message)
 
-    async def run(self) -> None:
-        """Run forever: look for verdicts."""
+    async def run(self, driver: Driver) -> None:
+        """Run forever: look for verdicts, and compare copies while their Triton is idle."""
+        await asyncio.gather(self._look(), self._compare_copies(driver))
+
+    async def _look(self) -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             for rollout in list(self.of_model.values()):
@@ -281,12 +289,13 @@ class VersionRollouts(Collector):
                 except Exception as error:  # requests do not depend on it
                     faults.report("the rollout of a version", error)
 
-    async def close(self) -> None:
-        """Cancel copies in flight."""
-        tasks = [task for of_model in self._copies.values() for task in of_model]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def _compare_copies(self, driver: Driver) -> None:
+        while True:
+            rollout, message = await self._samples.get()
+            try:
+                await self._compare(rollout, message, driver)
+            except Exception as error:  # requests do not depend on it
+                faults.report("comparing versions of a model", error)
 
     def document(self) -> list[dict[str, Any]]:
         """Return all rollouts as JSON for GET /rollouts."""
@@ -333,22 +342,27 @@ class VersionRollouts(Collector):
     def _copy(self, rollout: VersionRollout, message: bytes) -> None:
         if not rollout.copies():
             return
-        in_flight = self._copies.setdefault(rollout.model, set())
+        if self._samples.full():
+            rollout.responses.left_out += 1
+        else:
+            self._samples.put_nowait((rollout, message))
+
+    async def _compare(self, rollout: VersionRollout, message: bytes, driver: Driver) -> None:
+        """Ask both versions on the same Triton, and compare what they answer.
+
+        Each is asked when the Triton is idle, so that clients do not wait.
+        """
         request = PassedThrough.of(message)
         living = [each for each in self._directory.catalog.takers(rollout.model, request.header) if each.alive]
-        is_private = bool(request.regions or request.sequence) or request.header is None
-        if len(in_flight) >= MAX_COPIES_IN_FLIGHT or not living or is_private:
+        if not living or request.regions or request.sequence or request.header is None:
             rollout.responses.left_out += 1
             return
-        backend = min(living, key=lambda each: each.in_flight)
-        task = asyncio.create_task(self._compare(rollout, backend, message))
-        in_flight.add(task)
-        task.add_done_callback(in_flight.discard)
-
-    async def _compare(self, rollout: VersionRollout, backend: Backend, message: bytes) -> None:
-        """Ask both versions on the same Triton, one after the other, and compare what they answer."""
+        backend = rollout.any_of(living)
         took: dict[str, tuple[bytes | str, int]] = {}
         for version in rollout.order():
+            if not await wait_until_idle(backend, driver):
+                rollout.responses.left_out += 1
+                return
             began_ns = time.monotonic_ns()
             answer: bytes | str
             try:

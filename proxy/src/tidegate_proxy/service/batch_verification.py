@@ -120,7 +120,7 @@ class BatchVerifier:
             sample = self._pending
             assert sample, "the event is set with it"
             try:
-                if await _idle(sample.target.backend, driver):
+                if await wait_until_idle(sample.target.backend, driver):
                     sample = replace(sample, metadata=forwarded(sample.metadata, gate.credential_headers()))
                     await self._verify(sample, discovery)
             except (CallFailed, ScatterError) as error:
@@ -258,7 +258,7 @@ def _batches_between(history: _History, settings: BatchVerification) -> int:
     return min(history.batches, round(1 / settings.fraction))
 
 
-async def _idle(backend: Backend, driver: Driver) -> bool:
+async def wait_until_idle(backend: Backend, driver: Driver) -> bool:
     """Wait until nothing runs on a Triton, and nothing is about to; whether that came to pass in time."""
     for _ in range(round(IDLE_TIMEOUT_S / IDLE_POLL_S)):
         if not backend.alive:
