@@ -249,7 +249,6 @@ def test_a_load_ends_when_its_triton_hangs(
 
 @pytest.mark.slow
 def test_a_load_that_goes_on_at_its_triton_after_it_was_cut_off_is_waited_for(
-    add_model: Make,
     start_triton: Make,
     serve_here: Make,
     start_call: Make,
