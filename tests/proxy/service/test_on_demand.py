@@ -252,9 +252,6 @@ def test_a_load_that_goes_on_at_its_triton_after_it_was_cut_off_is_waited_for(
     start_triton: Make,
     serve_here: Make,
     start_call: Make,
-    request_of: Make,
-    outcome: Make,
-    eventually: Make,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
