@@ -5,5 +5,4 @@ archives   what must be in a wheel and in a source distribution
 clean      a clean environment with the wheels in it, and nothing of this repository
 assets     the chart, pages, notes, bill of materials and checksums that go with the archives
 newcomer   the program that is run there: all plugins, a simulation, a model of one's own behind the real Triton
-screens    every report as pictures, for somebody to look at: `python -m release.screens FOLDER`
 """

@@ -10,6 +10,7 @@ import tritonclient.grpc as triton_grpc
 import typer
 from typer.testing import CliRunner
 
+from tests.python_models import write_model
 from tidegate.api import RequestArrived
 from tidegate.observation import LogEntry, LogHeader, read_log
 from tidegate.schemas import ModelProfile, read_profiles
@@ -48,10 +49,7 @@ NARROW, WIDE = "MASK:0:10;PIXELS:2,10", "MASK:0:60;PIXELS:2,60"
 @pytest.fixture(scope="module")
 def triton(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest.TempPathFactory) -> str:
     repository = tmp_path_factory.mktemp("models")
-    version = repository / "reader" / "1"
-    version.mkdir(parents=True)
-    (version.parent / "config.pbtxt").write_text(CONFIG)
-    (version / "model.py").write_text(SOURCE)
+    write_model(repository, "reader", SOURCE, CONFIG)
     return start_triton([repository]).grpc_address
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from tests.python_models import write_model
 from tidegate.schemas import ModelProfile, ProfilePoint, read_profiles
 from tidegate_loadtest.commands.profile import profile
 from tidegate_loadtest.profiler import default_sizes, fit_law, fit_line
@@ -32,10 +33,7 @@ parameters {{ key: "beta_ms" value: {{ string_value: "5" }} }}
 def triton(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest.TempPathFactory) -> str:
     repository = tmp_path_factory.mktemp("models")
     for name, max_batch in (("gpu", 8), ("unbatched", 0)):
-        version = repository / name / "1"
-        version.mkdir(parents=True)
-        (version.parent / "config.pbtxt").write_text(CONFIG.format(max_batch=max_batch))
-        (version / "model.py").write_text(model_source("emulated_gpu").read_text())
+        write_model(repository, name, model_source("emulated_gpu").read_text(), CONFIG.format(max_batch=max_batch))
     return start_triton([repository]).grpc_address
 
 

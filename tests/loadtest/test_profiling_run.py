@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from tests.command_line import invoke
 from tests.conftest import eventually
+from tests.python_models import write_model
 from tidegate.schemas import Hardware, ModelProfile, hardware_here, read_profiles
 from tidegate_loadtest.commands.profile import profile
 from tidegate_loadtest.profiling_run import is_here, runs_on_gpu, why_gpus_are_unknown
@@ -53,10 +54,7 @@ def triton(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest
     source = model_source("emulated_gpu").read_text()
     models = {"a": (4, 4, source), "b": (2, 4, source), "failing": (2, 4, FAILS), "flat": (0, 4, source)}
     for name, (max_batch, dims, code) in (models | {"open": (2, -1, source)}).items():
-        version = repository / name / "1"
-        version.mkdir(parents=True)
-        (version.parent / "config.pbtxt").write_text(CONFIG.format(max_batch=max_batch, dims=dims))
-        (version / "model.py").write_text(code)
+        write_model(repository, name, code, CONFIG.format(max_batch=max_batch, dims=dims))
     return start_triton([repository]).grpc_address
 
 
@@ -140,10 +138,7 @@ def test_what_was_measured_before_an_interruption_is_kept(triton: str, tmp_path:
 def test_a_server_that_is_gone_ends_it(start_triton: Callable[..., EmbeddedTriton], tmp_path: Path) -> None:
     dies = "import os\n\nclass TritonPythonModel:\n    def execute(self, requests):\n        os.kill(os.getppid(), 9)\n"
     for name in ("a", "b"):
-        version = tmp_path / "models" / name / "1"
-        version.mkdir(parents=True)
-        (version.parent / "config.pbtxt").write_text(CONFIG.format(max_batch=2, dims=4))
-        (version / "model.py").write_text(dies)
+        write_model(tmp_path / "models", name, dies, CONFIG.format(max_batch=2, dims=4))
     server = start_triton([tmp_path / "models"])
     status, _, errors = run("--triton", server.grpc_address, "-o", str(tmp_path / "profiles.json"), "--samples", "3")
     assert status == 1
@@ -160,10 +155,7 @@ def test_a_triton_that_speaks_tls_is_measured_and_put_under_load(
     ca, pem = tmp_path / "ca.pem", tmp_path / "me.pem"
     authority.cert_pem.write_to_path(ca)
     authority.issue_cert("triton.example").private_key_and_cert_chain_pem.write_to_path(pem)
-    version = tmp_path / "models" / "a" / "1"
-    version.mkdir(parents=True)
-    (version.parent / "config.pbtxt").write_text(CONFIG.format(max_batch=2, dims=4))
-    (version / "model.py").write_text(model_source("emulated_gpu").read_text())
+    write_model(tmp_path / "models", "a", model_source("emulated_gpu").read_text(), CONFIG.format(max_batch=2, dims=4))
     files = [f"--grpc-server-cert={pem}", f"--grpc-server-key={pem}", f"--grpc-root-cert={ca}"]
     secure = start_triton([tmp_path / "models"], options=["--grpc-use-ssl-mutual=1", *files])
     file = tmp_path / "profiles.json"

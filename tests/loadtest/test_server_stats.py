@@ -9,6 +9,7 @@ import uvloop
 from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc import service_pb2 as pb
 
+from tests.python_models import write_model
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.model_inputs import infer_request
 from tidegate_loadtest.open_loop import run_open_loop
@@ -125,10 +126,7 @@ dynamic_batching { }
 def test_a_real_triton_counts_the_executions_of_batches_once(
     start_triton: "Callable[..., EmbeddedTriton]", tmp_path: Path
 ) -> None:
-    version = tmp_path / "sleeper" / "1"
-    version.mkdir(parents=True)
-    (version / "model.py").write_text(SLEEPER)
-    (version.parent / "config.pbtxt").write_text(SLEEPER_CONFIG)
+    write_model(tmp_path, "sleeper", SLEEPER, SLEEPER_CONFIG)
     server = start_triton([tmp_path])
 
     def in_batches(snapshot: StatsSnapshot) -> int:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.python_models import write_model
 from tidegate_proxy.tritons.embedded import EmbeddedTriton, TritonStartError
 from tidegate_triton_models import model_source
 
@@ -16,15 +17,11 @@ def add_model(repository: Path, name: str, source: str, config: str, **parameter
 
     `source` is one of ours, `config` the body of the config.pbtxt.
     """
-    version = repository / name / "1"
-    version.mkdir(parents=True)
-    (version / "model.py").write_bytes(model_source(source).read_bytes())
     lines = ['backend: "python"', config]
     for key, value in parameters.items():
         text = str(value).replace('"', '\\"')
         lines.append(f'parameters {{ key: "{key}" value: {{ string_value: "{text}" }} }}')
-    (version.parent / "config.pbtxt").write_text("\n".join(lines))
-    return version
+    return write_model(repository, name, model_source(source).read_text(), "\n".join(lines))
 
 
 @pytest.fixture

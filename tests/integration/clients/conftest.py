@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.python_models import ECHO, write_model
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 CONFIG = """
@@ -13,17 +14,6 @@ backend: "python"
 max_batch_size: 4
 input { name: "X" data_type: TYPE_FP32 dims: [ 2 ] }
 output { name: "Y" data_type: TYPE_FP32 dims: [ 2 ] }
-"""
-SOURCE = """
-import triton_python_backend_utils as pb
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [
-            pb.InferenceResponse([pb.Tensor("Y", pb.get_input_tensor_by_name(request, "X").as_numpy())])
-            for request in requests
-        ]
 """
 
 
@@ -40,10 +30,7 @@ def echo_triton(
     start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest.TempPathFactory
 ) -> EmbeddedTriton:
     """It serves `echo`, from X to Y."""
-    version = tmp_path_factory.mktemp("models") / "echo" / "1"
-    version.mkdir(parents=True)
-    (version.parent / "config.pbtxt").write_text(CONFIG)
-    (version / "model.py").write_text(SOURCE)
+    version = write_model(tmp_path_factory.mktemp("models"), "echo", ECHO, CONFIG)
     return start_triton([version.parents[1]])
 
 

@@ -14,6 +14,7 @@ import tritonclient.grpc as triton_grpc
 
 from tests.command_line import invoke
 from tests.conftest import eventually
+from tests.python_models import ECHO, write_model
 from tidegate.workload import draw_requests, read_scenario
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -24,17 +25,6 @@ if TYPE_CHECKING:
 HEADLESS = ("--headless", "--only-summary", "--results-json", "results.json", "--requests-csv", "requests.csv")
 Results = Callable[[], dict[str, Any]]
 Sent = Callable[[], list[dict[str, str]]]
-ECHO = """
-import triton_python_backend_utils as pb
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [
-            pb.InferenceResponse([pb.Tensor("Y", pb.get_input_tensor_by_name(request, "X").as_numpy())])
-            for request in requests
-        ]
-"""
 CONFIG = """
 backend: "python"
 max_batch_size: 8
@@ -45,10 +35,7 @@ parameters { key: "tidegate_scheduling" value: { string_value: "batched" } }
 
 
 def start_echo(start_triton: Callable[..., EmbeddedTriton], folder: Path) -> EmbeddedTriton:
-    version = folder / "echo" / "1"
-    version.mkdir(parents=True)
-    (version / "model.py").write_text(ECHO)
-    (version.parent / "config.pbtxt").write_text(CONFIG)
+    write_model(folder, "echo", ECHO, CONFIG)
     return start_triton([folder])
 
 

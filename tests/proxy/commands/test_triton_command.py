@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.conftest import eventually
+from tests.python_models import write_model
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_triton_models import model_source
 
@@ -33,9 +34,7 @@ def _command(*arguments: str) -> "subprocess.Popen[str]":
 def test_prints_addresses_and_models_and_ends_on_sigterm(
     start_triton: Callable[..., EmbeddedTriton], tmp_path: Path
 ) -> None:
-    (tmp_path / "gpu" / "1").mkdir(parents=True)
-    (tmp_path / "gpu" / "1" / "model.py").write_bytes(model_source("emulated_gpu").read_bytes())
-    (tmp_path / "gpu" / "config.pbtxt").write_text(CONFIG)
+    write_model(tmp_path, "gpu", model_source("emulated_gpu").read_text(), CONFIG)
     command = _command(*FREE_PORTS, str(tmp_path), "--", "--log-verbose=1")
     assert command.stdout is not None
     lines = [command.stdout.readline() for _ in range(5)]
@@ -48,9 +47,7 @@ def test_prints_addresses_and_models_and_ends_on_sigterm(
 
 
 def test_a_server_that_ends_by_itself_is_started_again(tmp_path: Path) -> None:
-    (tmp_path / "gpu" / "1").mkdir(parents=True)
-    (tmp_path / "gpu" / "1" / "model.py").write_bytes(model_source("emulated_gpu").read_bytes())
-    (tmp_path / "gpu" / "config.pbtxt").write_text(CONFIG)
+    write_model(tmp_path, "gpu", model_source("emulated_gpu").read_text(), CONFIG)
     command = _command(*FREE_PORTS, str(tmp_path))
     assert command.stdout is not None
     address = [command.stdout.readline() for _ in range(5)][1].split()[1]

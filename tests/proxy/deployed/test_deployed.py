@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from tests.conftest import eventually
+from tests.python_models import write_model
 from tidegate_proxy import plugin
 from tidegate_proxy.app.doctor.diagnosis import restarted_tritons
 from tidegate_proxy.configuration.tritons import TritonAddress
@@ -172,10 +173,7 @@ parameters { key: "alpha_ms" value: { string_value: "1" } }
 def test_a_triton_that_ends_by_itself_is_started_again_where_it_was(write: Write) -> None:
     plan = read_plan(write(), free_ports=True)
     for number in range(2):
-        version = plan.folder / "workers" / f"gpu-{number}" / "gpu" / "1"
-        version.mkdir(parents=True)
-        (version / "model.py").write_bytes(model_source("emulated_gpu").read_bytes())
-        (version.parent / "config.pbtxt").write_text(CONFIG)
+        write_model(plan.folder / "workers" / f"gpu-{number}", "gpu", model_source("emulated_gpu").read_text(), CONFIG)
     told = []
 
     def changed(tritons: RunningTritons) -> None:
@@ -204,10 +202,7 @@ def test_a_triton_that_ends_by_itself_is_started_again_where_it_was(write: Write
 def test_a_worker_that_is_ended_while_it_is_started_again_stays_ended(write: Write) -> None:
     plan = read_plan(write(), free_ports=True)
     for number in range(2):
-        version = plan.folder / "workers" / f"gpu-{number}" / "gpu" / "1"
-        version.mkdir(parents=True)
-        (version / "model.py").write_bytes(model_source("emulated_gpu").read_bytes())
-        (version.parent / "config.pbtxt").write_text(CONFIG)
+        write_model(plan.folder / "workers" / f"gpu-{number}", "gpu", model_source("emulated_gpu").read_text(), CONFIG)
     with running_tritons(plan.folder, plan.workers, lambda name, triton: None) as tritons:
         first = next(worker.pid for worker in tritons.workers if worker.name == "gpu/1")
         os.kill(first, signal.SIGKILL)

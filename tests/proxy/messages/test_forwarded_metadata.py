@@ -15,6 +15,7 @@ import tritonclient.http as triton_http
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
+from tests.python_models import write_model
 from tidegate_proxy.messages.forwarded_metadata import forwarded, forwarded_with_all, may_read_headers, metadata_of
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -71,10 +72,7 @@ def test_headers_as_metadata() -> None:
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One with a model that tells its parameters."""
-    version = tmp_path_factory.mktemp("telling") / "telling" / "1"
-    version.mkdir(parents=True)
-    (version.parent / "config.pbtxt").write_text(CONFIG)
-    (version / "model.py").write_text(SOURCE)
+    version = write_model(tmp_path_factory.mktemp("telling"), "telling", SOURCE, CONFIG)
     return version.parents[1]
 
 

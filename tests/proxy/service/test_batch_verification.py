@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from tritonclient.grpc import service_pb2
 from tests.conftest import eventually
 from tests.proxy.fixtures.clients import infer_all, tensors
 from tests.proxy.fixtures.here import ProxyHere
+from tests.python_models import write_model
 from tidegate_proxy.service import batch_verification
 from tidegate_proxy.service.batch_verification import difference
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -53,15 +53,9 @@ def models(start_triton: Make, tmp_path_factory: pytest.TempPathFactory) -> Embe
     """A Triton with a model that mixes rows, one that does not, and one that never gives the same answer twice."""
     repository = tmp_path_factory.mktemp("verified")
     for name in ("center", "double", "count"):
-        _add(repository, name)
+        write_model(repository, name, MODEL, CONFIG % name)
     server: EmbeddedTriton = start_triton([repository], options=["--model-control-mode=explicit", "--load-model=*"])
     return server
-
-
-def _add(repository: Path, name: str) -> None:
-    (repository / name / "1").mkdir(parents=True)
-    (repository / name / "1" / "model.py").write_text(MODEL)
-    (repository / name / "config.pbtxt").write_text(CONFIG % name)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import tritonclient.http as triton_http
 from tests.conftest import UNHURRIED, eventually
 from tests.examples import few
 from tests.proxy.fixtures.models import add_model
+from tests.python_models import write_model
 from tidegate_proxy.app.proxy import Proxy
 from tidegate_proxy.configuration.config import ModelConfig
 from tidegate_proxy.rollout import canary, comparison
@@ -54,10 +55,7 @@ def normalizing(start_triton: Make, tmp_path_factory: pytest.TempPathFactory) ->
     """A Triton with the model as `unbatched`, as `batched` by Triton, and as `delayed` by it."""
     repository = tmp_path_factory.mktemp("normalizing")
     for name, more in (("unbatched", ""), ("batched", "dynamic_batching { }"), ("delayed", DELAYED)):
-        version = repository / name / "1"
-        version.mkdir(parents=True)
-        (version.parent / "config.pbtxt").write_text(CONFIG + more)
-        (version / "model.py").write_text(NORMALIZED)
+        write_model(repository, name, NORMALIZED, CONFIG + more)
     server: EmbeddedTriton = start_triton([repository], options=["--model-control-mode=explicit", "--load-model=*"])
     return server
 

@@ -12,6 +12,7 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
 from tests.proxy.fixtures.calls import outcome
+from tests.python_models import write_model
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -54,9 +55,7 @@ def triton(start_triton: Make, tmp_path: Path) -> EmbeddedTriton:
         "alone": "",
         "merged": 'parameters { key: "tidegate_scheduling" value: { string_value: "batched" } }',
     }.items():
-        (tmp_path / model / "1").mkdir(parents=True)
-        (tmp_path / model / "1" / "model.py").write_text(SUM)
-        (tmp_path / model / "config.pbtxt").write_text(OPTIONAL + parameter)
+        write_model(tmp_path, model, SUM, OPTIONAL + parameter)
     triton: EmbeddedTriton = start_triton([tmp_path])
     return triton
 

@@ -23,6 +23,7 @@ from tritonclient.utils import InferenceServerException
 from tests.conftest import eventually
 from tests.proxy.fixtures.calls import request_of
 from tests.proxy.fixtures.models import add_model
+from tests.python_models import write_model
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.tritons.backend import BackendError
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -98,9 +99,7 @@ def jam(tmp_path_factory: pytest.TempPathFactory) -> Jam:
 @pytest.fixture(scope="module")
 def repository(jam: Jam, tmp_path_factory: pytest.TempPathFactory) -> Path:
     repository: Path = tmp_path_factory.mktemp("padded")
-    (repository / "steps" / "1").mkdir(parents=True)
-    (repository / "steps" / "config.pbtxt").write_text(CONFIG)
-    (repository / "steps" / "1" / "model.py").write_text(SOURCE.replace("GATE", str(jam.gate)))
+    write_model(repository, "steps", SOURCE.replace("GATE", str(jam.gate)), CONFIG)
     return repository
 
 

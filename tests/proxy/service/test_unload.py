@@ -54,16 +54,23 @@ def _serve(serve_here: Make, tritons: list[Any], **fields: Any) -> Any:
     return serve_here([], tritons=addresses, listen={"grpc": "127.0.0.1:0", "http": "127.0.0.1:0"}, **fields)
 
 
+@pytest.fixture
+def gated(start_triton: Make, serve_here: Make, tmp_path: Path) -> tuple[Any, Path]:
+    """A Tidegate before a Triton with `other`, not loaded, and `echo`, which waits for the file."""
+    repository, gate = tmp_path / "models", tmp_path / "gate"
+    add_model(repository, "echo", _gated(gate))
+    add_model(repository, "other", "max_batch_size: 4")
+    return _serve(serve_here, [start_triton([repository], options=[*EXPLICIT, "--load-model=echo"])]), gate
+
+
 def _schedules(proxy: Any, model: str) -> bool:
     return model in proxy.serving._directory.catalog.signatures
 
 
 def test_requests_that_wait_are_answered_before_their_model_is_unloaded(
-    start_triton: Make, serve_here: Make, start_call: Make, call: Make, change: Make, tmp_path: Path
+    gated: tuple[Any, Path], start_call: Make, call: Make, change: Make
 ) -> None:
-    repository, gate = tmp_path / "models", tmp_path / "gate"
-    add_model(repository, "echo", _gated(gate))
-    proxy = _serve(serve_here, [start_triton([repository], options=[*EXPLICIT, "--load-model=echo"])])
+    proxy, gate = gated
     calls = [start_call(proxy, "ModelInfer", request_of("echo", {"X": ROW}), timeout=60) for _ in range(12)]
     eventually(lambda: proxy.engine.tally.accepted == 12, "all of them to wait")
     ends = change(proxy, "Unload", "echo")
@@ -92,11 +99,9 @@ def test_an_unload_that_triton_refuses_leaves_its_model_scheduled(
 
 
 def test_an_unload_from_a_named_repository_leaves_its_model_scheduled(
-    start_triton: Make, serve_here: Make, start_call: Make, call: Make, tmp_path: Path
+    gated: tuple[Any, Path], start_call: Make, call: Make
 ) -> None:
-    repository, gate = tmp_path / "models", tmp_path / "gate"
-    add_model(repository, "echo", _gated(gate))
-    proxy = _serve(serve_here, [start_triton([repository], options=[*EXPLICIT, "--load-model=echo"])])
+    proxy, gate = gated
     waiting = start_call(proxy, "ModelInfer", request_of("echo", {"X": ROW}), timeout=60)
     eventually(gate.with_name("entered").exists, "it to run")
     catalog = proxy.serving._directory.catalog
@@ -111,12 +116,9 @@ def test_an_unload_from_a_named_repository_leaves_its_model_scheduled(
 
 
 def test_loads_of_another_model_do_not_schedule_a_model_that_is_being_unloaded(
-    start_triton: Make, serve_here: Make, start_call: Make, call: Make, change: Make, tmp_path: Path
+    gated: tuple[Any, Path], start_call: Make, call: Make, change: Make
 ) -> None:
-    repository, gate = tmp_path / "models", tmp_path / "gate"
-    add_model(repository, "echo", _gated(gate))
-    add_model(repository, "other", "max_batch_size: 4")
-    proxy = _serve(serve_here, [start_triton([repository], options=[*EXPLICIT, "--load-model=echo"])])
+    proxy, gate = gated
     calls = [start_call(proxy, "ModelInfer", request_of("echo", {"X": ROW}), timeout=60) for _ in range(12)]
     eventually(lambda: proxy.engine.tally.accepted == 12, "all of them to wait")
     ends = change(proxy, "Unload", "echo")
@@ -263,12 +265,8 @@ def test_a_load_that_is_given_up_halfway_is_known_as_far_as_it_came(
     eventually(lambda: len(proxy.serving._directory.catalog.hosts["echo"]) == 2, "the rest to be noticed")
 
 
-def test_an_unload_that_is_given_up_leaves_its_model_scheduled(
-    start_triton: Make, serve_here: Make, start_call: Make, tmp_path: Path
-) -> None:
-    repository, gate = tmp_path / "models", tmp_path / "gate"
-    add_model(repository, "echo", _gated(gate))
-    proxy = _serve(serve_here, [start_triton([repository], options=[*EXPLICIT, "--load-model=echo"])])
+def test_an_unload_that_is_given_up_leaves_its_model_scheduled(gated: tuple[Any, Path], start_call: Make) -> None:
+    proxy, gate = gated
     waiting = start_call(proxy, "ModelInfer", request_of("echo", {"X": ROW}), timeout=60)
     eventually(gate.with_name("entered").exists, "it to run")
     unload = start_call(proxy, "RepositoryModelUnload", messages.RepositoryModelUnloadRequest(model_name="echo"))

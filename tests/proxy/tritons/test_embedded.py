@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import tritonclient.grpc as triton_grpc
 
+from tests.python_models import write_model
 from tidegate_proxy.tritons.embedded import EmbeddedTriton, TritonStartError, log
 from tidegate_proxy.tritons.embedded.guardian import remove_environments
 from tidegate_proxy.tritons.embedded.install import TritonInstall
@@ -54,15 +55,9 @@ with EmbeddedTriton([sys.argv[1]], grace_s=0) as triton:
 """
 
 
-def _add(repository: Path, name: str, source: str, config: str = CONFIG) -> None:
-    (repository / name / "1").mkdir(parents=True)
-    (repository / name / "1" / "model.py").write_text(source)
-    (repository / name / "config.pbtxt").write_text(config)
-
-
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    _add(tmp_path / "repository", "echo", ECHO)
+    write_model(tmp_path / "repository", "echo", ECHO, CONFIG)
     return tmp_path / "repository"
 
 
@@ -195,8 +190,8 @@ def test_a_killed_server_is_noticed(start_triton: Callable[..., EmbeddedTriton],
 def test_a_failing_model_fails_the_start_with_its_reason(
     start_triton: Callable[..., EmbeddedTriton], repository: Path, tmp_path: Path
 ) -> None:
-    _add(repository, "torn", FAILING)
-    _add(repository, "syntax", "def")
+    write_model(repository, "torn", FAILING, CONFIG)
+    write_model(repository, "syntax", "def", CONFIG)
     with pytest.raises(TritonStartError) as raised:
         start_triton([repository], log=tmp_path / "triton.log")
     lines = str(raised.value).splitlines()

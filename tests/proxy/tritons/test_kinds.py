@@ -13,6 +13,7 @@ from tritonclient.grpc import model_config_pb2
 from tests.examples import few
 from tests.proxy.fixtures.clients import infer_all, tensors
 from tests.proxy.fixtures.here import ProxyHere
+from tests.python_models import write_model
 from tidegate.api import NS_PER_MS
 from tidegate.schemas import Device, Mig, ModelProfile, ProfileFile, ProfilePoint, WholeDevice
 from tidegate_proxy.access.passthrough_apis import PassthroughApis
@@ -187,16 +188,14 @@ def unlike(
     """Two Tritons whose emulated GPUs take 40 and 120 ms for a batch of any size."""
     tritons = []
     for beta_ms in (FAST_MS, SLOW_MS):
-        version = tmp_path_factory.mktemp("models") / "m" / "1"
-        version.mkdir(parents=True)
         given = {"alpha_ms": 0, "beta_ms": beta_ms}.items()
         parameter = " ".join(
             f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in given
         )
         config = f'backend: "python" {BODY} {ON_CPU.replace("2", "1")} {parameter}'
-        (version.parent / "config.pbtxt").write_text(config)
-        (version / "model.py").write_text(model_source("emulated_gpu").read_text())
-        tritons.append(start_triton([version.parents[1]]))
+        repository = tmp_path_factory.mktemp("models")
+        write_model(repository, "m", model_source("emulated_gpu").read_text(), config)
+        tritons.append(start_triton([repository]))
     return tritons
 
 

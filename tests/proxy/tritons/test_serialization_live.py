@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import PATIENCE_S
 from tests.proxy.fixtures.clients import tensors
 from tests.proxy.fixtures.here import ProxyHere
+from tests.python_models import write_model
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_proxy.tritons.serialization import InterferenceEstimator
 from tidegate_triton_models import model_source
@@ -32,15 +33,12 @@ def sliced(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest
     repository = tmp_path_factory.mktemp("models")
     told = {"board": str(repository / ".board"), "uses": {"1": [0, 0, 1]}, "minds": [0, 0, 1]}
     for name in "ab":
-        version = repository / name / "1"
-        version.mkdir(parents=True)
-        (version / "model.py").write_text(model_source("emulated_gpu").read_text())
         parameters = {"alpha_ms": "0", "beta_ms": str(TAKES_MS), "neighbors": json.dumps(told)}
         written = " ".join(
             f"parameters {{ key: {json.dumps(key)} value: {{ string_value: {json.dumps(value)} }} }}"
             for key, value in parameters.items()
         )
-        (version.parent / "config.pbtxt").write_text(f"{BODY} {written}")
+        write_model(repository, name, model_source("emulated_gpu").read_text(), f"{BODY} {written}")
     return start_triton([repository])
 
 

@@ -15,6 +15,7 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from tests.conftest import eventually
+from tests.python_models import write_model
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_proxy.tritons.shared_memory import REGION_PREFIX, ProcessLock
 
@@ -55,9 +56,7 @@ FLOATS = 50_000
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose outputs are as long as the values of its input say."""
     repository = tmp_path_factory.mktemp("growing")
-    (repository / "grow" / "1").mkdir(parents=True)
-    (repository / "grow" / "config.pbtxt").write_text(CONFIG)
-    (repository / "grow" / "1" / "model.py").write_text(SOURCE)
+    write_model(repository, "grow", SOURCE, CONFIG)
     return repository
 
 

@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 from tests.conftest import UNHURRIED, eventually
 from tests.proxy.fixtures.split_model import infer, write_config
+from tests.python_models import write_model
 from tidegate_proxy.commands.doctor import doctor
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -104,10 +105,7 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("slow", "m.0-3", HEAD, HEAD_MODEL),
         ("fast", "m.3-5", TAIL, TAIL_MODEL),
     ):
-        version = folder / kind / name / "1"
-        version.mkdir(parents=True)
-        (version.parent / "config.pbtxt").write_text(config)
-        (version / "model.py").write_text(source)
+        write_model(folder / kind, name, source, config)
     return {kind: folder / kind for kind in ("slow", "fast")}
 
 

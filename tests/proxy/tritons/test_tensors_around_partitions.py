@@ -11,6 +11,7 @@ import tritonclient.grpc as triton_grpc
 
 from tests.examples import few
 from tests.proxy.fixtures.split_model import infer, write_config
+from tests.python_models import write_model
 
 Make = Callable[..., Any]
 AROUND = {
@@ -26,11 +27,9 @@ def test_tensors_go_around_partitions_that_do_not_take_them(
     start_triton: Make, start_tidegate: Make, connect: Make, tmp_path: Path, width: int
 ) -> None:
     for name, (taken, given) in AROUND.items():
-        version = tmp_path / "models" / name / "1"
-        version.mkdir(parents=True)
         tensors = [f'input {{ name: "{each}" data_type: TYPE_FP32 dims: [ -1 ] }}' for each in taken.split()]
         tensors += [f'output {{ name: "{each}" data_type: TYPE_FP32 dims: [ -1 ] }}' for each in given]
-        (version.parent / "config.pbtxt").write_text('backend: "python"\nmax_batch_size: 4\n' + "\n".join(tensors))
+        config = 'backend: "python"\nmax_batch_size: 4\n' + "\n".join(tensors)
         reads = [
             f'{each.lower()} = pb.get_input_tensor_by_name(request, "{each}").as_numpy()' for each in taken.split()
         ]
@@ -46,7 +45,7 @@ def test_tensors_go_around_partitions_that_do_not_take_them(
             *(f"            {line}" for line in reads),
         ]
         lines += [f"            answers.append(pb.InferenceResponse([{gives}]))", "        return answers"]
-        (version / "model.py").write_text("\n".join(lines))
+        write_model(tmp_path / "models", name, "\n".join(lines), config)
     layout = {
         "models": [{"name": "m", "pipelines": [{"partitions": ["a", "b", "c"], "batch": 4}]}],
         "partitions": [

@@ -16,6 +16,7 @@ import uvloop
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tests.proxy.servers.http.by_hand import NoScheduler, start_upstream
+from tests.python_models import write_model
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.configuration.apis import Api, Protocol
 from tidegate_proxy.messages.model_signature import ModelSignature, signature_of
@@ -88,13 +89,10 @@ def _tensor(direction: str, name: str, kind: str, dims: int = -1, more: str = ""
 
 
 def _add(repository: Path, name: str, config: str, **parameters: object) -> None:
-    version = repository / name / "1"
-    version.mkdir(parents=True)
-    (version / "model.py").write_text(SOURCE)
     config += 'backend: "python" instance_group { count: 1 kind: KIND_CPU }\n'
     for key, value in parameters.items():
         config += f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}\n'
-    (version.parent / "config.pbtxt").write_text(config)
+    write_model(repository, name, SOURCE, config)
 
 
 def _xy(kind: str = "FP32", rows: int = 8, dims: int = -1) -> str:

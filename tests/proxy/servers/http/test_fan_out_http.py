@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.proxy.servers.http.conftest import fetch
+from tests.python_models import write_model
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Fetch = Callable[..., Any]
@@ -18,13 +19,10 @@ def second(start_triton: Callable[..., EmbeddedTriton], tmp_path_factory: pytest
     """A Triton with two models, `echo`, which the first has too but which is not loaded here, and `own`."""
     repository = tmp_path_factory.mktemp("second")
     for name in ("echo", "own"):
-        version = repository / name / "1"
-        version.mkdir(parents=True)
-        (version / "model.py").write_text("class TritonPythonModel:\n    pass\n")
         tensors = "".join(
             f'{way} {{ name: "{way}" data_type: TYPE_FP32 dims: [ 1 ] }}\n' for way in ("input", "output")
         )
-        (version.parent / "config.pbtxt").write_text(f'backend: "python"\n{tensors}')
+        write_model(repository, name, "class TritonPythonModel:\n    pass\n", f'backend: "python"\n{tensors}')
     return start_triton([repository], options=["--model-control-mode=explicit", "--load-model=own"])
 
 
