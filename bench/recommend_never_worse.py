@@ -26,8 +26,7 @@ from tidegate.observation import Recorder, read_log
 from tidegate.recommend.query import RecommendQuery
 from tidegate.recommend.recommendation import recommend
 from tidegate.recommend.recording import MIN_ADVISED_LENGTH_S, read_recording, scenario_of_recording
-from tidegate.recommend.simulation_run import SimulationRun
-from tidegate.recommend.simulation_runs import SimulationRuns
+from tidegate.recommend.simulation_runs import SimulationRun, SimulationRuns
 from tidegate.sim.interval import Interval, interval_of
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario, stream

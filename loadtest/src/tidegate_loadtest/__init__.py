@@ -5,7 +5,7 @@ scenario_run       runs a scenario live: BEGIN HERE
   live               sends its requests at their arrivals; scenario_requests: makes their tensors
   emulated           its cluster on this machine, of emulated GPUs; emulated_layout: of several device classes;
                      processes: starts and stops the processes
-  rate_sweep         runs it at several rates, past saturation; rate_sweep_report: as HTML
+  rate_sweep         runs it at several rates, past saturation; the report as HTML
   slo_evaluation     the measured results in the columns of a simulated run
   server_slos        the SLOs of a Tidegate, beside those of the scenario
 comparison/        several servers under the same load, in rounds, and which differences are significant

@@ -8,7 +8,7 @@ import pytest
 
 from tidegate.recommend.assess import Assessment, Assessor
 from tidegate.recommend.candidates import Candidate, HardwareSite
-from tidegate.recommend.purchase_options import assess_offers
+from tidegate.recommend.recommendation import assess_offers
 
 
 @dataclass

@@ -11,8 +11,7 @@ from tidegate.host import Plugins
 from tidegate.recommend import simulation_runs as trials_module
 from tidegate.recommend.assess import first_enough, least_around, least_count
 from tidegate.recommend.hardware import format_gpus, parse_gpus, parse_offer
-from tidegate.recommend.simulation_run import SimulationOutcome, SimulationRun
-from tidegate.recommend.simulation_runs import SimulationRuns
+from tidegate.recommend.simulation_runs import SimulationOutcome, SimulationRun, SimulationRuns
 from tidegate.recommend.successive_halving import MAX_SCORE_GAP, successive_halving
 from tidegate.schemas import Demand, DemandedModel
 from tidegate.sim.interval import interval_of

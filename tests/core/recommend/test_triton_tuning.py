@@ -9,8 +9,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tidegate.recommend.assess import tuned_by_model
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.files import dynamic_batching
-from tidegate.recommend.simulation_run import SimulationOutcome, SimulationRun
-from tidegate.recommend.simulation_runs import SimulationRuns
+from tidegate.recommend.simulation_runs import SimulationOutcome, SimulationRun, SimulationRuns
 from tidegate.recommend.successive_halving import EntrantStanding, HalvingResult
 from tidegate.recommend.triton_tuning import BY_MODEL, choices_of, in_proportion, nearby, sections_of, triton_choices
 from tidegate.recommend.verdicts import settings

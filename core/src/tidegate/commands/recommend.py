@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tidegate.api import Plan, PlannerSpec, VersionedDocument
     from tidegate.recommend.recommendation import Recommendation
     from tidegate.recommend.recording import RecordedTraffic
-    from tidegate.recommend.simulation_run import SimulationOutcome
+    from tidegate.recommend.simulation_runs import SimulationOutcome
     from tidegate.schemas import BlockProfile
     from tidegate.workload import PolicyChoice, Scenario
 

@@ -56,8 +56,7 @@ def sweep(
         with_progress,
         write_results,
     )
-    from tidegate.commands.fitting_table import TableColumn, print_table
-    from tidegate.commands.result_columns import result_columns
+    from tidegate.commands.fitting_table import TableColumn, print_table, result_columns
 
     console = console_for_tables(quiet=as_json)
     with errors_explained():

@@ -6,11 +6,11 @@ hardware            GPUs as text (`2xA100`); a scenario on that many of them
 candidates          what can be run: a policy with options, on whole GPUs or on a planner's layout; what cannot, and why
 planner_layout      a planner's layout as a scenario
 triton_tuning       settings of Triton's own batcher that are tried as the baseline
-simulation_run      one simulated run and its figures; simulation_runs: many, on all cores, none of them twice
+simulation_runs     simulated runs and their figures: many, on all cores, none of them twice
 successive_halving  finds the best of many candidates with few runs, on common random numbers
 held_out            runs the chosen candidate on seeds that did not choose it: means with confidence intervals
 change              which change of traffic or SLO would change the recommendation
 assess              all of this for one choice of hardware, and the least hardware that meets the goal
-purchase_options    the same for each purchase; recommendation: the answer
+recommendation      the same for each purchase; the answer
 verdicts            the answer in sentences; document: as JSON; page: as HTML; files: as files to apply
 """

@@ -17,8 +17,7 @@ from tidegate.recommend.candidates import (
 from tidegate.recommend.held_out import HELD_OUT_SEEDS, HeldOutResult, MeasuredCandidate, gain_of, held_out_result
 from tidegate.recommend.query import RecommendQuery
 from tidegate.recommend.recording import TRAFFIC_WINDOWS
-from tidegate.recommend.simulation_run import SimulationOutcome, SimulationRun
-from tidegate.recommend.simulation_runs import SimulationRuns
+from tidegate.recommend.simulation_runs import SimulationOutcome, SimulationRun, SimulationRuns
 from tidegate.recommend.successive_halving import (
     MAX_HEAT_SURVIVORS,
     SEEDS_BY_ROUND,

@@ -9,7 +9,7 @@ from statistics import fmean
 
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.recording import FIRST_HELD_OUT
-from tidegate.recommend.simulation_run import SimulationOutcome
+from tidegate.recommend.simulation_runs import SimulationOutcome
 from tidegate.sim.interval import Interval, interval_of
 
 MAX_ATTAINMENT_LOSS = 0.001

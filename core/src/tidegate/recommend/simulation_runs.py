@@ -1,13 +1,133 @@
-"""Parallel simulation of many runs, each run once."""
+"""Simulated runs of candidates and their outcomes: many in parallel, each once."""
 
 import hashlib
 import json
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tidegate.recommend.simulation_run import SimulationOutcome, SimulationRun, simulate_run
+from tidegate.api import NEVER_NS, ms_to_ns
+from tidegate.host import PluginError
+from tidegate.recommend.recording import RecordedTraffic
 from tidegate.sim.parallel import run_parallel
-from tidegate.workload import Scenario
+from tidegate.sim.run import RunSpec, SimulationError, simulate
+from tidegate.workload import PolicyChoice, RequestSequence, Scenario, draw_requests
+from tidegate.workload.arrivals import NS_PER_S
+from tidegate.workload.scenario import ProcessSpec, TraceSpec
+from tidegate.workload.traces import read_trace
+
+GOLDEN_RATIO = 0.6180339887
+"""Golden ratio: spreads the start points of seeds evenly over a trace, however many there are."""
+LEAST_S, SLOS_OF_WINDOW, SLOS_OF_WARMUP = 1.0, 40, 10
+"""Minimum length of a window in seconds; lengths of window and warm-up as multiples of the longest SLO."""
+MIN_REQUESTS = 20
+"""Minimum number of requests of a model in a window for its own attainment; with fewer, one late request would
+decide.
+"""
+
+
+@dataclass(frozen=True)
+class SimulationRun:
+    """One run to simulate; can be pickled."""
+
+    scenario: Scenario
+    choice: PolicyChoice
+    seed: int
+    load: float = 1.0
+    """Factor on the request rate."""
+    recording: RecordedTraffic | None = None
+    requests: int | None = None
+    """Approximate number of requests in the window; None: as the scenario defines."""
+    goal: float | None = None
+    """Attainment below which the run stops as soon as it is certain for some model; None: it never stops early."""
+
+
+@dataclass(frozen=True)
+class SimulationOutcome:
+    """Outcome of one run: requests, drops and attainment by model."""
+
+    attainment: float = 0.0
+    """Attainment of all requests."""
+    models: dict[str, float] = field(default_factory=dict)
+    """Attainment by model; models with few requests are left out."""
+    p99_ms: float | None = None
+    busy_share: float = 0.0
+    missed: bool = False
+    """Whether the run was stopped because a model is below the goal."""
+    broken: str = ""
+    """Why the run failed; empty: it did not."""
+
+    @property
+    def worst(self) -> float:
+        """Attainment of the worst model, 0 to 1."""
+        return 0.0 if self.missed or self.broken else min(self.models.values(), default=1.0)
+
+    @property
+    def score(self) -> float:
+        """Score by which candidates are compared: mean of the overall attainment and that of the worst model."""
+        return (self.attainment + self.worst) / 2
+
+
+def simulate_run(trial: SimulationRun) -> SimulationOutcome:
+    """Simulate the run, and return its outcome. Raises TraceError."""
+    scenario = windowed(trial)
+    if trial.recording is not None:
+        requests = _recorded(trial, scenario)
+    else:
+        requests = draw_requests(scenario, trial.seed, trial.load)
+    counts = Counter(requests.model[bisect_left(requests.at_ns, round(scenario.warmup_s * NS_PER_S)) :])
+    # Of a model with few requests a single one that is late would end the run.
+    limit = None if trial.goal is None or min(counts.values(), default=MIN_REQUESTS) < MIN_REQUESTS else 1 - trial.goal
+    run = RunSpec(scenario, trial.choice, trial.seed, load=trial.load, bad_limit=limit)
+    try:
+        result = simulate(run, requests=requests)
+    except (PluginError, SimulationError) as error:
+        return SimulationOutcome(broken=str(error))
+    row = result.total
+    return SimulationOutcome(
+        row.attainment,
+        {each.model: each.attainment for each in result.rows[1:] if each.accepted >= MIN_REQUESTS},
+        row.p99_ms,
+        row.busy_share,
+        result.stopped_early,
+    )
+
+
+def windowed(trial: SimulationRun) -> Scenario:
+    """Return the scenario with the window and the part of the trace of this run."""
+    scenario, arrivals = trial.scenario, trial.scenario.arrivals
+    if trial.recording is not None:
+        return scenario
+    steady = isinstance(arrivals, TraceSpec) or not isinstance(arrivals.rate_rps, list)
+    changes: dict[str, object] = {}
+    if steady and trial.requests is not None:
+        slo_s = max((model.slo_ms for model in scenario.models if model.slo_ms is not None), default=0.0) / 1000
+        wanted_s = max(LEAST_S, SLOS_OF_WINDOW * slo_s, trial.requests / _rate_rps(scenario, trial.load))
+        changes["duration_s"] = min(scenario.duration_s, wanted_s)
+        changes["warmup_s"] = min(scenario.warmup_s, max(LEAST_S / 2, SLOS_OF_WARMUP * slo_s))
+    if isinstance(arrivals, TraceSpec):
+        period_s = read_trace(scenario.folder / arrivals.file, arrivals.format).period_s
+        start_s = (arrivals.start_s + trial.seed * GOLDEN_RATIO * period_s) % period_s
+        changes["arrivals"] = arrivals.model_copy(update={"start_s": start_s})
+    return scenario.model_copy(update=changes)
+
+
+def _rate_rps(scenario: Scenario, load: float) -> float:
+    arrivals = scenario.arrivals
+    if isinstance(arrivals, ProcessSpec):
+        return arrivals.mean_rps(scenario.duration_s) * load
+    return read_trace(scenario.folder / arrivals.file, arrivals.format).rate_rps * arrivals.scale * load
+
+
+def _recorded(trial: SimulationRun, scenario: Scenario) -> RequestSequence:
+    assert trial.recording is not None, "asked by the caller"
+    slos_ns = tuple(NEVER_NS if model.slo_ms is None else ms_to_ns(model.slo_ms) for model in scenario.models)
+    late = frozenset(
+        model.name for model in scenario.models if model.on_deadline_miss == "serve" and model.slo_ms is not None
+    )
+    return trial.recording.requests(trial.seed, trial.load, slos_ns, late)
+
 
 Collect = Callable[[str, Iterable[SimulationOutcome], int], list[SimulationOutcome]]
 """Function `collect(label, outcomes, total)` that returns the pending outcomes as a list and shows progress."""

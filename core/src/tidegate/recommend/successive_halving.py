@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Generic, Protocol, TypeVar
 
-from tidegate.recommend.simulation_run import SimulationOutcome, SimulationRun
-from tidegate.recommend.simulation_runs import SimulationRuns
+from tidegate.recommend.simulation_runs import SimulationOutcome, SimulationRun, SimulationRuns
 
 Entrant = TypeVar("Entrant")
 Racer_contra = TypeVar("Racer_contra", contravariant=True)

@@ -8,7 +8,7 @@ from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.held_out import HeldOutResult, MeasuredCandidate, gain_of
 from tidegate.recommend.recommendation import Recommendation, is_perfect
 from tidegate.recommend.recording import MIN_ADVISED_LENGTH_S
-from tidegate.recommend.simulation_run import MIN_REQUESTS
+from tidegate.recommend.simulation_runs import MIN_REQUESTS
 from tidegate.recommend.triton_tuning import batched
 from tidegate.report.number_format import limit, listed, plural, rate, share
 from tidegate.schemas import options_of_model

@@ -99,8 +99,7 @@ def loadtest(
         from tidegate_loadtest.input_files import parse_inputs
         from tidegate_loadtest.live import SendingOptions
         from tidegate_loadtest.progress_bar import progress_bar
-        from tidegate_loadtest.rate_sweep import load_verdicts, parse_rates, run_rate_sweep
-        from tidegate_loadtest.rate_sweep_report import rate_sweep_page
+        from tidegate_loadtest.rate_sweep import load_verdicts, parse_rates, rate_sweep_page, run_rate_sweep
         from tidegate_loadtest.scenario_run import live_document, live_verdicts, plan_runs, run_live
         from tidegate_loadtest.server_slos import slo_warnings
         from tidegate_loadtest.shapes import parse_shapes
@@ -205,8 +204,7 @@ def print_lives(
     console: "Console", title: str, lives: "Sequence[LiveResult]", verdicts: "Sequence[str]", *, by_rate: bool = False
 ) -> None:
     """Print the results, the first message of each failure, and the verdicts. `by_rate`: with the rate of each run."""
-    from tidegate.commands.fitting_table import TableColumn, print_table
-    from tidegate.commands.result_columns import result_columns
+    from tidegate.commands.fitting_table import TableColumn, print_table, result_columns
 
     results = [live.result for live in lives]
     columns = result_columns(results)
