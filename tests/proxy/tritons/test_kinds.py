@@ -100,6 +100,7 @@ class FakeBackend:
         self.grpc_forward_pattern = None
         self.metrics = f"{address}2"
         self.alive = True
+        self.is_closed = False
 
     async def models(self, *_: object) -> list[LoadedModel]:
         return loaded(*self.groups)
