@@ -110,6 +110,22 @@ def test_sizes_may_have_units() -> None:
         ({"tritons": {"file": __file__, "port": 1}}, "tritons: port: an entry of the file has it"),
         ({"tritons": {"kubernetes": "a", "interval_s": 1}}, "tritons: interval_s: only a DNS name is asked again"),
         ({"tritons": {"dns": "a"}, "layout": __file__}, "discovery: Tritons that come and go cannot serve a layout"),
+        (
+            {
+                "tritons": [{"grpc": "a:1", "worker": "w"}],
+                "layout": __file__,
+                "models": {"m": {"max_concurrency": "auto"}},
+            },
+            "models.m.max_concurrency: it makes slots, and a layout says which workers there are: leave one",
+        ),
+        (
+            {"models": {"m": {"max_concurrency": 2}}, "canary": 0.5},
+            "canary: models.m.max_concurrency would hold requests back: leave it out",
+        ),
+        (
+            {"models": {"m": {"max_concurrency": 2}}, "shadow": True},
+            "shadow: models.m.max_concurrency would hold requests back: leave it out",
+        ),
         ({"tritons": [{"grpc": "a:1", "tls": {"cert": "c.pem"}}]}, "tritons.0.tls.cert: there is no file "),
         ({"listen": {"grpc": "0.0.0.0:5", "http": "127.0.0.1:5"}}, "listen: grpc and http both want port 5"),
         ({"listen": {"grpc": "a:5", "http": "a:5"}}, "listen: grpc and http both want port 5"),

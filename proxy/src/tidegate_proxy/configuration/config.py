@@ -615,6 +615,12 @@ class ServeConfig(ConfigSection):
             check_workers(self.tritons, self.layout, "")
         for index, shard in enumerate(self.shards):
             check_workers(shard.tritons, shard.layout, f"shards.{index}.")
+        limited = [name for name, model in self.models.items() if model.max_concurrency is not None]
+        if limited and (self.layout is not None or any(shard.layout for shard in self.shards)):
+            raise ValueError(
+                f"models.{limited[0]}.max_concurrency: it makes slots, and a layout says which workers there are: "
+                "leave one of the two out"
+            )
 
     def _check_shadow(self) -> None:
         """Where requests are to pass as they are nothing changes at the Tritons."""
