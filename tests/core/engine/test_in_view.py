@@ -30,7 +30,7 @@ def test_what_leaves_no_time_for_a_full_batch_counts_for_none() -> None:
     assert seen.rows_of("m") == {("m", "", ""): 1}
     seen.pass_time(50)
     assert seen.rows_of("m") == {}
-    assert seen.shows(FLOW, "m")
+    assert seen.count(FLOW, "m") == 2
 
 
 def test_what_comes_back_as_another_kind_of_batch_counts_as_that_as_long_as_it_may() -> None:

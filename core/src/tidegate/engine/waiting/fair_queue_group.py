@@ -5,8 +5,10 @@ the worker time of the batches that it takes part in, by rows.
 
 - If one flow waits alone, the policy sees the whole queue.
 - While several flows wait, or did within `REMEMBERED_NS`, the policy sees a request of every flow, and for each queue
-  key as many as fill a batch. Started requests are replaced within the same event, so batches do not become smaller,
-  and a new client is in one of the next batches.
+  key as many as fill a batch of the size that the load needs. Started requests are replaced within the same event, and
+  a new client is in one of the next batches.
+- A flow may show more, up to its share of the largest batch. It then displaces the oldest visible request of a flow
+  that shows more than its share. So a flood neither fills all batches nor makes the requests of others too old.
 - While a worker is idle, only requests behind a full batch of their queue key are throttled.
 - Requests without a deadline yield to those with one until they have waited for `no_slo_max_deferral_ns`; from then on
   they share the workers fairly.
@@ -51,6 +53,8 @@ class _Cost:
     """The time that the latest request had in all that was asked about: most have the same. -1: none was."""
     full_ns: int = 0
     """Latency of the largest batch that such a request has time for (`BatchCosts._full_ns`)."""
+    full_rows: int = 1
+    """Rows of that batch, at least 1."""
 
 
 class BatchCosts:
@@ -109,6 +113,11 @@ class BatchCosts:
         """Return the latency in ns of the largest batch of a model and shape."""
         return self._cost_of(model, shape).grace_ns // len(self._places[model].workers)
 
+    def full_rows(self, request: Request) -> int:
+        """Return the rows of a batch of the size that the load needs, for requests with as much time; at least 1."""
+        self._full_ns(request)
+        return self._cost_of(request.model, request.shape).full_rows
+
     def grace_ns(self, model: str, shape: str) -> int:
         """Return the time in ns between starts if all workers of a model run its largest batch of this shape in
         rotation.
@@ -126,6 +135,7 @@ class BatchCosts:
             workers = len(self._places[request.model].workers)
             rows = cost.along.largest_rows_within(budget_ns * workers // (workers + 1))
             cost.budget_ns, cost.full_ns = budget_ns, cost.along.upper_ns(rows) if rows else 0
+            cost.full_rows = max(1, min(rows, self._models[request.model].max_rows))
         return cost.full_ns
 
     def _cost_of(self, model: str, shape: str) -> _Cost:
@@ -182,13 +192,17 @@ class VisibleRequests:
         """Rows that can still be in a full batch, by model and queue key."""
         return self._rows
 
+    def is_counted(self, request_id: int) -> bool:
+        """Whether the policy sees a request that can still be in a full batch."""
+        return request_id in self._counted
+
     def rows_of(self, model: str) -> Mapping[QueueKey, int]:
         """Return the rows of a model that can still be in a full batch, by queue key."""
         return self._rows.get(model, NO_REQUESTS)
 
-    def shows(self, flow: ClientFlow, model: str) -> bool:
-        """Whether the policy sees any request of a flow for a model."""
-        return (flow.top.number, model) in self._shown
+    def count(self, flow: ClientFlow, model: str) -> int:
+        """Return the number of requests of a flow for a model that the policy sees."""
+        return self._shown.get((flow.top.number, model), 0)
 
     def show(self, now_ns: int, request: Request, flow: ClientFlow) -> None:
         """Count a request that the policy sees from `now_ns` on."""
@@ -292,6 +306,10 @@ class FairQueueGroup:
         self._held: dict[str, ThrottledRequests] = {}
         self._newcomer: Request | None = None
         """A request that arrived while nothing was throttled; it is checked first, since most are shown at once."""
+        self._latest: Request | None = None
+        """The latest request that arrived while others were throttled, until `next` was asked about it."""
+        self._overfull: list[QueueKey] = []
+        """Queue key of each request that was shown beyond a full batch and has displaced no other one yet."""
         self._flows = WaitingFlows(self._patience_ns)
         self._view = VisibleRequests(self._costs)
         self._crowded_ns: dict[str, list[int]] = {}
@@ -337,6 +355,7 @@ class FairQueueGroup:
         if self._held or self._newcomer:
             self._hold_newcomer()
             self._hold(request)
+            self._latest = request
         else:
             self._newcomer = request
 
@@ -356,6 +375,9 @@ class FairQueueGroup:
                 self._limit(now_ns, model, queued, excess)
         if newcomer and newcomer.model not in seen:
             self._limit(now_ns, newcomer.model, queued, excess)
+        overfull, self._overfull = self._overfull, []
+        if not excess:
+            excess = [request for key in overfull if (request := self._displaced(key, queued))]
         return excess
 
     def call_back(self, request: Request) -> None:
@@ -533,7 +555,15 @@ class FairQueueGroup:
                 return self._show(now_ns, request)
             if not held:
                 del self._held[model]
-        return None
+        return self._next_latest(now_ns) if self._latest else None
+
+    def _next_latest(self, now_ns: int) -> Request | None:
+        """The request that arrived last, if its flow may show another one: its share must not wait for other flows."""
+        request, self._latest = self._latest, None
+        held = self._held.get(request.model) if request else None
+        if request is None or held is None or not held.is_oldest_of_flow(request.id):
+            return None
+        return self._show(now_ns, request) if self._is_next(now_ns, request, held.flow_of(request)) else None
 
     def _show(self, now_ns: int, request: Request) -> Request:
         """Count a throttled request as one that the policy sees; return it."""
@@ -554,13 +584,37 @@ class FairQueueGroup:
             return True
         if self._costs.is_late(now_ns, request):
             return False
-        return self._fits(request) or not self._view.shows(flow, model)
+        return self._may_show(request, flow)
 
-    def _fits(self, request: Request) -> bool:
-        """Whether a batch that was begun, or one of those that may be, takes one more like this."""
-        seen = self._view.rows_of(request.model)
-        rows = seen.get((request.model, request.shape, request.merge_key), 0)
-        return rows < self._fleet.models[request.model].max_rows and (rows > 0 or len(seen) < OPEN_BATCHES)
+    def _may_show(self, request: Request, flow: ClientFlow) -> bool:
+        """Whether the policy may see a request while its model is limited; the caller shows it then.
+
+        It joins a batch that is not full, begins one of `OPEN_BATCHES`, or is the first of its flow. Into a full batch
+        come requests of flows that show less than their share; each displaces another one (`excess`).
+        """
+        seen, key = self._view.rows_of(request.model), (request.model, request.shape, request.merge_key)
+        rows, shown = seen.get(key, 0), self._view.count(flow, request.model)
+        if not rows:
+            return len(seen) < OPEN_BATCHES or not shown
+        if rows < self._costs.full_rows(request):
+            return True
+        if shown and shown * request.rows >= self._share_rows(request.model, flow):
+            return False
+        self._overfull.append(key)
+        return True
+
+    def _share_rows(self, model: str, flow: ClientFlow) -> float:
+        """Share of a flow in the largest batch, in rows; at least two flows contend, though one may not wait now."""
+        return self._fleet.models[model].max_rows / max(2, self._flows.count[flow.hurried])
+
+    def _displaced(self, key: QueueKey, queued: Iterable[Request]) -> Request | None:
+        """The oldest visible request of a queue key whose flow shows more than its share; None if there is none."""
+        for request in queued:
+            if (request.model, request.shape, request.merge_key) == key and self._view.is_counted(request.id):
+                flow = self._flows.of(request.id)
+                if self._view.count(flow, request.model) * request.rows > self._share_rows(request.model, flow):
+                    return request
+        return None
 
     def _next_of(self, now_ns: int, model: str, held: ThrottledRequests) -> Request | None:
         request = self._next_in_turn(now_ns, model, held) or self._next_to_join(now_ns, model, held)
@@ -577,15 +631,14 @@ class FairQueueGroup:
             if not self._is_limited(now_ns, model, hurried=flow.hurried):
                 return request
             if not self._costs.is_late(now_ns, request):
-                return request if self._fits(request) or not self._view.shows(flow, model) else None
+                return request if self._may_show(request, flow) else None
             held.pass_over(request)
         return None
 
     def _next_to_join(self, now_ns: int, model: str, held: ThrottledRequests) -> Request | None:
         """One that fills a batch that was begun, whosever it is."""
-        most_rows = self._fleet.models[model].max_rows
         for key, rows in self._view.rows_of(model).items():
-            while rows < most_rows and (request := held.oldest_of_key(key)):
+            while (request := held.oldest_of_key(key)) and rows < self._costs.full_rows(request):
                 if not self._costs.is_late(now_ns, request):
                     if self._flows.is_turn(now_ns, held.flow_of(request), self._costs.grace_ns(model, request.shape)):
                         return request

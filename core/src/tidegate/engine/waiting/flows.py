@@ -314,6 +314,11 @@ class ThrottledRequests:
         """Return the flow of a throttled request."""
         return self._held[request.id][1]
 
+    def is_oldest_of_flow(self, request_id: int) -> bool:
+        """Whether a request is throttled, and no older one of its flow is, except those passed over."""
+        request, flow = self._held.get(request_id, (None, None))
+        return flow is not None and self._head(self._of_flow.get(flow.number)) is request
+
     @property
     def first(self) -> tuple[ClientFlow, Request] | None:
         """The flow served least among those with requests here, with its oldest request; None if there is none."""
