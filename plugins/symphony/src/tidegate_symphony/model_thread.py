@@ -142,6 +142,17 @@ class ModelThread(RequestQueue):
         """Whether its candidate leaves room for others: it can still wait, and grow."""
         return self.candidate is not None and now_ns < self.candidate.frontrun_ns
 
+    def expected_on_time(self, candidate: Candidate) -> float:
+        """Return the expected number of on-time requests of the candidate if it begins at its latest start."""
+        promises = self.outlook.promises
+        if candidate.chosen:
+            members, promises = [self._requests[each] for each in candidate.chosen.ids], candidate.chosen.promises
+        else:
+            members = [*islice(self, candidate.start, candidate.start + candidate.count)]
+            members += [self._requests[each] for each in candidate.fillers]
+        left_ns = [(1.0, self._gathering.due_ns(request) - candidate.latest_ns) for request in members]
+        return promises.on_time(candidate.rows, left_ns)
+
     def count_hopeless(self, outlook: QueueOutlook, now_ns: int) -> int:
         """Return the number of requests at the head that are late even if they run alone, now and faster than expected.
 

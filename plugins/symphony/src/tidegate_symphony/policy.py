@@ -293,7 +293,10 @@ class Symphony(QueueingPolicy[ModelThread]):
         if self._by_density and not thread.head.app:
             # Slow applications must run before they are known, however little they add to requests on time.
             duration_ns = thread.outlook.profile.expected_ns(candidate.rows)
-            rank_ns = self._precedence.rank_ns(rank_ns, candidate.requests, duration_ns)
+            requests: float = candidate.requests
+            if candidate.on_time and self._precedence.drops and len(self._loads[thread.model_shape].rates_of_keys) > 1:
+                requests = thread.expected_on_time(candidate)  # as within a queue, which skips what may be late
+            rank_ns = self._precedence.rank_ns(rank_ns, requests, duration_ns)
         is_new = self._ready.put(thread.key, rank_ns + (0 if candidate.on_time else TRIED_NS))
         if thread.leaves_room(now_ns) and self._rooms(thread):
             return (SetTimer(thread.key, min(candidate.frontrun_ns, candidate.latest_ns + 1)),)

@@ -34,6 +34,11 @@ class Precedence:
         self._dropped_fraction = 0.0
         self._mean_ns = 0.0
 
+    @property
+    def drops(self) -> bool:
+        """Whether requests were dropped, so that ranks depend on the worker time per request."""
+        return self._dropped_fraction > 0
+
     def dropped(self, requests: int) -> None:
         """Count dropped requests."""
         self._dropped_fraction = 1 - (1 - self._dropped_fraction) * (1 - DROP_WEIGHT) ** requests
@@ -43,12 +48,12 @@ class Precedence:
         self._dropped_fraction *= (1 - DROP_WEIGHT) ** requests
         self._mean_ns += DURATION_WEIGHT * (duration_ns - self._mean_ns)
 
-    def rank_ns(self, latest_ns: int, requests: int, duration_ns: int) -> int:
+    def rank_ns(self, latest_ns: int, requests: float, duration_ns: int) -> int:
         """Return the rank of a candidate in ns.
 
         Args:
             latest_ns: its latest start in ns; without a deadline NEVER_NS, which remains.
-            requests: number of its requests.
+            requests: number of its requests, or how many of them are expected on time; more than 0.
             duration_ns: its expected duration in ns.
         """
         scale_ns = BATCHES_OF_LEAD * self._dropped_fraction * self._mean_ns
