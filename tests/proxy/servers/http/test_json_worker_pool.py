@@ -3,8 +3,11 @@
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -14,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
+from tests.conftest import eventually
 from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec, split_elements
 from tidegate_proxy.messages.request import NotSchedulable
 from tidegate_proxy.servers.http import infer_request, infer_response
@@ -183,6 +187,30 @@ def test_what_ends_a_process_ends_no_other_work(aside: JsonWorkerPool) -> None:
         assert others == [expected] * 4
 
     asyncio.run(ask())
+
+
+ENDS_EARLY = """
+import asyncio, os
+from tidegate_proxy.servers.http.json_worker_pool import JsonWorkerPool
+
+async def start():
+    pool = JsonWorkerPool()
+    pool._is_up()
+    while not all(place.pool for place in pool._places):
+        await asyncio.sleep(0)
+    print(*(number for place in pool._places for number in place.pool._processes), flush=True)
+    os._exit(0)
+
+asyncio.run(start())
+"""
+
+
+@pytest.mark.slow
+def test_processes_end_whose_parent_ended_while_they_started() -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDS_EARLY], capture_output=True, text=True, check=True, timeout=300)
+    numbers = ended.stdout.split()
+    assert len(numbers) == 2
+    eventually(lambda: not any(Path("/proc", number).exists() for number in numbers), "the processes to end")
 
 
 def _strings(sizes: list[int]) -> bytes:

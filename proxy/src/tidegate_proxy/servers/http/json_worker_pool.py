@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -174,7 +175,7 @@ class JsonWorkerPool:
         try:
             if place.pool is None:
                 spawn = multiprocessing.get_context("spawn")  # a fork would take gRPC's locks along, not its threads
-                place.pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=_prepare)
+                place.pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=_prepare, initargs=(os.getpid(),))
             done = asyncio.get_running_loop().run_in_executor(place.pool, work, *arguments)
         except BaseException:
             place.pool = None
@@ -205,12 +206,16 @@ def _outlined(text: bytes) -> tuple[SequencePosition, bytes | None]:
     return sequence_in_json(text), header.SerializeToString() if header is not None else None
 
 
-def _prepare() -> None:
+def _prepare(parent: int) -> None:
     """In the process: a signal to the terminal's group is for the parent, and without it there is nothing to do.
+
+    `parent`: its process id; it may have ended while this process started.
 
     Where memory ends, the system is to end this process, whose work the client sees fail, rather than the parent.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
