@@ -76,7 +76,7 @@ dist: .venv/installed  ## Wheels and source distributions into dist/, checked an
 	$(BIN)/python -m release
 
 # Half an hour and more, or in need of the papers' data, so not among them: python -m bench.papers.synthetic_workloads, bench.no_regret, bench.faults,
-# bench.papers.ppipe_planner, bench.papers.ppipe_simulated, bench.papers.orloj, bench.papers.paris_elsa
+# bench.papers.ppipe_planner, bench.papers.ppipe_simulated, bench.papers.orloj, bench.papers.paris_elsa, bench.dynamic_models
 bench: .venv/installed  ## Benchmarks: Tidegate beside Triton in one run (run nothing else meanwhile)
 	$(BIN)/python -m bench
 

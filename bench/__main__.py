@@ -1,7 +1,7 @@
 """Run every benchmark: `make bench`, or `python -m bench [--json FILE]`. Keep the machine otherwise idle.
 
-Programs that take long or need data of the papers are run on their own, as `python -m bench.NAME`: faults, no_regret,
-live_regret, and those that reproduce papers (`bench/papers`).
+Programs that take long or need data of the papers are run on their own, as `python -m bench.NAME`: faults,
+dynamic_models, no_regret, live_regret, and those that reproduce papers (`bench/papers`).
 """
 
 import argparse

@@ -3,59 +3,32 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
-from math import ceil
 from pathlib import Path
-from random import Random
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
-import rapidocr_onnxruntime
 import tritonclient.grpc as triton_grpc
-from PIL import Image
+import yaml
 
+from bench.dynamic_models.ocr import AS_THEY_ARE, write_lines
 from demo.read_text import model_path
 from tests.conftest import UNHURRIED, eventually
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model
 
-MODEL = "text_lines"
-SIZES = [320, 480, 640, 800, 960]
-# The recognizer makes a step of 8 pixels.
-SAID = {"merge": {"pad": {"axis": -1, "sizes": SIZES, "outputs": {"softmax_11.tmp_0": {"offset": -4, "stride": 8}}}}}
-LINES, HEIGHT = 96, 48
+CONFIG = Path(__file__).parents[2] / "bench/dynamic_models/padded_lines.yaml"
+((MODEL, SAID),) = yaml.safe_load(CONFIG.read_text())["models"].items()
 Picture = np.ndarray[Any, np.dtype[np.float32]]
 
 
 @pytest.fixture(scope="module")
-def lines() -> list[Picture]:
-    """Pictures of lines, [1, 3, 48, width] each, of a dozen widths: parts of what the detector finds in photographs."""
-    reader = rapidocr_onnxruntime.RapidOCR()
-    package = find_spec("skimage")
-    assert package is not None
-    assert package.origin is not None
-    crops = []
-    for name in ("page.png", "text.png"):
-        with Image.open(Path(package.origin).parent / "data" / name) as opened:
-            picture = np.ascontiguousarray(np.asarray(opened.convert("RGB"))[:, :, ::-1])
-        crops += reader.get_crop_img_list(picture, reader.text_det(picture)[0])
-    rng, by_width = Random(0), {}
-    for number in range(LINES):
-        crop = crops[number % len(crops)]
-        part = max(1, round(crop.shape[1] * rng.uniform(0.3, 1.0)))
-        left = rng.randint(0, crop.shape[1] - part)
-        prepared = as_the_recognizer_has_it(crop[:, left : left + part])
-        by_width[prepared.shape[3]] = prepared
+def lines(tmp_path_factory: pytest.TempPathFactory) -> list[Picture]:
+    """Pictures of lines, [1, 3, 48, width] each, of a dozen widths."""
+    folder = tmp_path_factory.mktemp("lines")
+    write_lines(folder, AS_THEY_ARE)
+    by_width = {picture.shape[2]: picture[None] for picture in map(np.load, sorted(folder.iterdir()))}
     return [by_width[width] for width in sorted(by_width)][:24:2]
-
-
-def as_the_recognizer_has_it(crop: np.ndarray[Any, np.dtype[np.uint8]]) -> Picture:
-    """Scaled to its height, values -1 to 1; zeros to the right of lines narrower than those it was trained on."""
-    width = min(SIZES[-1], ceil(crop.shape[1] * HEIGHT / crop.shape[0]))
-    scaled = cv2.resize(crop, (width, HEIGHT)).astype(np.float32).transpose(2, 0, 1) / 127.5 - 1
-    return np.pad(scaled, ((0, 0), (0, 0), (0, max(SIZES[0], width) - width)))[None]
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +48,7 @@ def ask(address: str, picture: Picture) -> Picture:
 
 
 def as_clients_pad(picture: Picture) -> Picture:
-    width = next(width for width in SIZES if width >= picture.shape[3])
+    width = next(width for width in SAID["merge"]["pad"]["sizes"] if width >= picture.shape[3])
     return np.pad(picture, ((0, 0), (0, 0), (0, 0), (0, width - picture.shape[3])))
 
 
