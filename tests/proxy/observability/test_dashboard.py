@@ -21,14 +21,17 @@ from tidegate.engine import StartStage
 from tidegate.observation import ChangeProgressed
 from tidegate_proxy.app.tuning import policy_tuning
 from tidegate_proxy.base.internal_errors import faults
+from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.observability import ModelStatistics
 from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics
 from tidegate_proxy.rollout import canary, comparison, shadow
+from tidegate_proxy.rollout.versions import VersionRollouts
 from tidegate_proxy.service import on_demand
 from tidegate_proxy.transport.client_bounds import ClientBounds
 from tidegate_proxy.transport.liveness import Liveness
+from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 
 ROOT = Path(__file__).parents[3]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/tidegate.json").read_text())
@@ -84,9 +87,21 @@ class _Said(Collector):
         estimate = {"model": "m", "measured": 0.8, "batcher": 0.8, "tuned": 0.8, "policy": 0.9, "gain": [0.05, 0.15]}
         side = comparison.TrafficGroup(300, 300, 0.9, 10.0, 20.0)
         yield from shadow.gauges([estimate])
-        yield from canary.gauges([comparison.ModelComparison("m", side, side, (-0.01, 0.01), "")])
+        compared = comparison.ModelComparison("m", side, side, (-0.01, 0.01), "")
+        yield from canary.gauges([compared])
         yield from policy_tuning.metrics_of((0.01, 0.02), 1.0)
         yield from on_demand.metrics_of({"m": 1}, {"m": 1}, {"h:1": (2, 1)})
+        yield from self._rollouts(compared)
+
+    @staticmethod
+    def _rollouts(compared: comparison.ModelComparison) -> Iterator[Metric]:
+        versions = {"m": {"stable": 1, "candidate": 2, "shadow": 0.1}}
+        config = read_config(flags={"tritons": ["h:1"], "rollouts": {"versions": versions}})
+        rollouts = VersionRollouts(config, CurrentCatalog(Catalog()))
+        rollout = rollouts.of_model["m"]
+        rollout.responses.add((b"", 1), (b"", 1), "")
+        rollout.requests._compared["attainment"] = compared
+        yield from rollouts.collect()
 
 
 def _trial() -> str:

@@ -5,19 +5,24 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tests.conftest import eventually
 from tests.proxy.fixtures.here import ProxyHere
 from tidegate_proxy.commands.running import tell_tally
+from tidegate_proxy.configuration.config import VersionRolloutConfig
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.rollout import comparison, versions
+from tidegate_proxy.rollout.versions import VersionRollout
 from tidegate_proxy.service import batch_verification
+from tidegate_proxy.tritons.backend import LoadedModel
+from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -192,6 +197,22 @@ def test_a_stable_version_that_is_gone_leaves_the_choice_to_triton(
     roll_out: Callable[..., ProxyHere], call: Make
 ) -> None:
     assert _version(call, roll_out(9, stable=8, canary="50%")) == str(SLOW)
+
+
+def test_a_model_with_sequences_keeps_its_stable_version() -> None:
+    """A sequence has its state in one version."""
+    backend: Any = object()
+    config = model_config_pb2.ModelConfig(name="m", sequence_batching={})
+    catalog = Catalog(hosts={"m": [backend]}, loaded={backend: [LoadedModel(config, ("1", "2"))]})
+    rollout = VersionRollout(
+        "m", VersionRolloutConfig(stable=1, candidate=2, canary=0.5), CurrentCatalog(catalog), Random(0)
+    )
+    rollout.look(0)
+    assert rollout.state == "waiting"
+    assert rollout.verdict == "its sequence_batching needs all requests of a sequence at one version"
+    chosen = rollout.choose("", is_compared=True)
+    assert chosen is not None
+    assert chosen.version == "1"
 
 
 def test_versions_are_drawn_by_client_where_that_is_wished(roll_out: Callable[..., ProxyHere], call: Make) -> None:

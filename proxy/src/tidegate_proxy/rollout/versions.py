@@ -87,6 +87,8 @@ class VersionRollout:
         self._seen: Catalog | None = None
         self._ready: tuple[bool, bool] = False, False
         """Whether the stable version is ready on some Triton, and the candidate on all that have the model."""
+        self._has_sequences = False
+        """Whether the model keeps state between requests, which a change of version would lose."""
 
     @property
     def slo_ns(self) -> int:
@@ -137,7 +139,9 @@ class VersionRollout:
         """Advance to the next state if the comparison has a verdict, or if the time for one is over."""
         if self.state == "waiting":
             has_stable, has_candidate = self._readiness()
-            if has_stable and has_candidate:
+            if self._has_sequences:
+                self.verdict = "its sequence_batching needs all requests of a sequence at one version"
+            elif has_stable and has_candidate:
                 self._enter(self._next_state("waiting"), "both versions are ready", now_ns)
             elif has_stable:
                 self.verdict = f"version {self._candidate} is not ready on every Triton that has the model"
@@ -207,12 +211,14 @@ class VersionRollout:
     def _readiness(self) -> tuple[bool, bool]:
         catalog = self._directory.catalog
         if catalog is not self._seen:
-            versions = [
-                each.versions
+            loaded = [
+                each
                 for backend in catalog.hosts.get(self.model, ())
                 for each in catalog.loaded.get(backend, ())
                 if each.config.name == self.model
             ]
+            versions = [each.versions for each in loaded]
+            self._has_sequences = any(each.config.HasField("sequence_batching") for each in loaded)
             has_stable = any(self._stable in each for each in versions)
             self._ready = has_stable, bool(versions) and all(self._candidate in each for each in versions)
             self._seen = catalog
