@@ -109,6 +109,13 @@ def test_sizes_may_have_units() -> None:
         ({"discovery": {"file": "no.yaml"}}, "discovery.0.file: there is no file "),
         ({"tritons": {"file": __file__, "port": 1}}, "tritons: port: an entry of the file has it"),
         ({"tritons": {"kubernetes": "a", "interval_s": 1}}, "tritons: interval_s: only a DNS name is asked again"),
+        (
+            {
+                "tritons": ["a:1"],
+                "discovery": {"kubernetes": {"service": "t", "scaling": {"statefulset": "t", "max_replicas": 4}}},
+            },
+            "discovery: kubernetes.scaling goes by the load of all Tritons",
+        ),
         ({"tritons": {"dns": "a"}, "layout": __file__}, "discovery: Tritons that come and go cannot serve a layout"),
         (
             {

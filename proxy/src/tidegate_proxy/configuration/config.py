@@ -525,6 +525,12 @@ class ServeConfig(ConfigSection):
     def _consistent(self) -> Self:
         if not self.tritons and not self.discovery:
             raise ValueError("tritons: must have at least 1 entry, not 0")
+        scaled = any(source.kubernetes and source.kubernetes.scaling for source in self.discovery)
+        if scaled and len(self.tritons) + len(self.discovery) > 1:
+            raise ValueError(
+                "discovery: kubernetes.scaling goes by the load of all Tritons, so they must all come from its "
+                "service: leave the other sources out, or scale by an HPA"
+            )
         if self.discovery and (self.layout or self.shards):
             section = "layout" if self.layout else "shards"
             raise ValueError(f"discovery: Tritons that come and go cannot serve a {section}: leave one of them out")
