@@ -338,7 +338,7 @@ MISTAKES = {
     "a share of more than all": (
         "",
         f"serve --triton {NOBODY} --canary 150%",
-        "error: command line: canary: must be a share of at most 1, not 150%: 100% schedules always",
+        "error: command line: canary: must be a share of at most 1, not 150%: 100% is the most",
     ),
     "per cent as a number": (
         CONFIGURATION + "canary: 5\n",

@@ -134,14 +134,16 @@ def test_control_is_halted_at_once(start_live: Start, start_load: StartLoad) -> 
 
 
 @pytest.mark.parametrize(
-    ("sign", "reason"),
+    ("sign", "answer_timeout_s", "reason"),
     [
-        ("hangs", "it did not answer within 1 s (answer_timeout_s), and its process was stopped"),
-        ("ends", "its process ended with status 7 before it answered"),
+        ("hangs", 1, "it did not answer within 1 s (answer_timeout_s), and its process was stopped"),
+        ("ends", PATIENCE_S, "its process ended with status 7 before it answered"),
     ],
 )
-def test_a_controller_that_does_not_answer_costs_nothing(start_live: Start, sign: str, reason: str) -> None:
-    live = start_live(layout(0), answer_timeout_s=1)
+def test_a_controller_that_does_not_answer_costs_nothing(
+    start_live: Start, sign: str, answer_timeout_s: float, reason: str
+) -> None:
+    live = start_live(layout(0), answer_timeout_s=answer_timeout_s)
     eventually((live.told / "asked").exists, "the controller")
     (live.told / sign).touch()
     live.wait_for("refused")
