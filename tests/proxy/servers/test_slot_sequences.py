@@ -169,7 +169,7 @@ def test_sequences_beyond_the_slots_wait_and_are_rejected(
 ) -> None:
     """At Triton the others would wait for ever; here for their deadline, or not at all."""
     gate_file.unlink(missing_ok=True)
-    models = {"sums": {"max_concurrency": "instances", "slo_first_ms": 1500}}
+    models = {"sums": {"max_concurrency": "instances", "slo_first_ms": 4000}}
     proxy = serve_here([sums], policy="symphony", models=models, limits={"max_queue_size": 3})
     running = open_stream(proxy, [_step(1, 1, "s"), _step(1, 100), _step(1, 3, "e")])
     assert _sums([next(running)]) == [1]

@@ -217,7 +217,7 @@ def test_under_overload_what_cannot_begin_in_time_is_rejected(
     proxy = serve_here(
         [tokens],
         policy="symphony",
-        models={"tokens": {"max_concurrency": SLOTS, "slo_first_ms": 1500}},
+        models={"tokens": {"max_concurrency": SLOTS, "slo_first_ms": 4000}},
         limits={"max_queue_size": STREAMS},
         shedding={"status": "RESOURCE_EXHAUSTED"},
     )
