@@ -7,7 +7,12 @@ from random import Random
 
 import pytest
 
-from tidegate.control.concurrency_limit import INITIAL_LIMIT, ConcurrencyLimit
+from tidegate.control.concurrency_limit import (
+    INITIAL_LIMIT,
+    MAX_AGE_WINDOWS,
+    MIN_WINDOW_RESPONSES,
+    ConcurrencyLimit,
+)
 
 GAP_NS = 20_000_000
 PREFILL_GAPS = 5
@@ -94,3 +99,29 @@ def test_at_light_load_it_is_no_limit() -> None:
 def test_a_server_that_becomes_slower_is_measured_again() -> None:
     limits = _run(ConcurrencyLimit(), _saturating(64), later=_saturating(16), waiting=1000, tokens=400_000)
     assert (limits[len(limits) // 2], limits[-1]) == (60, 15)
+
+
+def test_a_limit_that_was_not_observed_for_long_is_kept_until_it_is_observed_again() -> None:
+    """Surplus streams, from before the limit was lowered, are at it and observed at a level above."""
+    limit, now_ns, busy = ConcurrencyLimit(), 0, 0
+
+    def window(streams: int, gap_ns: int = GAP_NS) -> int:
+        """Run so many streams for a window; the limit after it."""
+        nonlocal now_ns, busy
+        for _ in range(busy, streams):
+            limit.begin(now_ns)
+        for _ in range(streams, busy):
+            limit.end(now_ns)
+        busy = streams
+        for _ in range(MIN_WINDOW_RESPONSES):
+            now_ns += gap_ns // streams
+            limit.respond(now_ns)
+        return limit.limit
+
+    assert window(8) == 10
+    assert window(10, 10 * GAP_NS) == 8
+    assert window(8) == 6
+    assert window(6, 10 * GAP_NS) == 8
+    assert {window(1) for _ in range(MAX_AGE_WINDOWS + 1)} == {8}
+    assert window(10) == 8
+    assert window(8) in (6, 8, 10)

@@ -137,11 +137,11 @@ class ConcurrencyLimit:
         for level, record in window.items():
             if record.responses >= MIN_RESPONSES_PER_STREAM and record.elapsed_ns:
                 self._known.setdefault(level, _LevelRecord()).add(record, self._windows)
-        if bound_ns < MIN_BOUND_FRACTION * elapsed_ns or self._limit not in self._known:
-            return
         known = {
             level: record for level, record in self._known.items() if self._windows - record.window <= MAX_AGE_WINDOWS
         }
+        if bound_ns < MIN_BOUND_FRACTION * elapsed_ns or self._limit not in known:
+            return
         self._limit = self._best(known)
 
     def _best(self, known: dict[int, _LevelRecord]) -> int:
