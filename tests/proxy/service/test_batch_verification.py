@@ -1,7 +1,9 @@
 """One request of some batches runs again alone: a model that mixes rows is found out, any other one is left alone."""
 
+import asyncio
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,8 @@ from tests.proxy.fixtures.clients import infer_all, tensors
 from tests.proxy.fixtures.here import ProxyHere
 from tests.python_models import write_model
 from tidegate_proxy.service import batch_verification
-from tidegate_proxy.service.batch_verification import difference
+from tidegate_proxy.service.batch_verification import difference, wait_until_idle
+from tidegate_proxy.tritons.backend import Backend
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -167,3 +170,18 @@ def test_answers_of_other_shapes_differ() -> None:
     found = difference(_answer("FP32", ONES), _answer("FP32", ONES[:, :3]), 0.05)
     assert found
     assert found.unequal == 40
+
+
+def test_a_triton_with_a_bypassed_request_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_verification, "IDLE_POLL_S", 0.001)
+    monkeypatch.setattr(batch_verification, "IDLE_TIMEOUT_S", 0.01)
+    driver: Any = SimpleNamespace(engine=SimpleNamespace(queued=0), running=[])
+
+    async def look() -> list[bool]:
+        backend = Backend("127.0.0.1:1")
+        backend.passes("m")
+        busy = await wait_until_idle(backend, driver)
+        backend.passed("m")
+        return [busy, await wait_until_idle(backend, driver)]
+
+    assert asyncio.run(look()) == [False, True]

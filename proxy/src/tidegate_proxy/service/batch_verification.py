@@ -259,11 +259,15 @@ def _batches_between(history: _History, settings: BatchVerification) -> int:
 
 
 async def wait_until_idle(backend: Backend, driver: Driver) -> bool:
-    """Wait until nothing runs on a Triton, and nothing is about to; whether that came to pass in time."""
+    """Wait until a Triton runs no request, scheduled or bypassed, and none is queued; return whether that came in time.
+
+    Calls of Tidegate itself, such as copies, do not count.
+    """
     for _ in range(round(IDLE_TIMEOUT_S / IDLE_POLL_S)):
         if not backend.alive:
             return False
-        if not driver.engine.queued and not any(run.backend is backend for run in driver.running):
+        is_busy = backend.in_flight or driver.engine.queued or any(run.backend is backend for run in driver.running)
+        if not is_busy:
             return True
         await asyncio.sleep(IDLE_POLL_S)
     return False
