@@ -6,6 +6,7 @@ from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.rollout.version_comparison import (
     RequestComparison,
+    RequestEnd,
     ResponseComparison,
     Verdict,
     why_different,
@@ -25,9 +26,8 @@ def _compared(slow_every: int, errors_every: int = 0, tolerance: float = 0.01) -
         fails = bool(is_candidate and errors_every and of_candidate % errors_every == 0)
         comparison.began(began_ns, is_candidate=is_candidate)
         ended_ns = began_ns + (100 * MS if is_slow else 10 * MS)
-        comparison.ended(
-            began_ns, ended_ns, SLO_NS, is_answered=not fails, is_rejected=False, is_candidate=is_candidate
-        )
+        end = RequestEnd.FAILED if fails else RequestEnd.ANSWERED
+        comparison.ended(began_ns, ended_ns, SLO_NS, end, is_candidate=is_candidate)
     return comparison
 
 
@@ -61,7 +61,8 @@ def test_many_errors_need_no_blocks_and_a_stable_version_that_fails_as_often_exc
     assert _compared(0).why_hopeless() == ""
     both = RequestComparison("m", 0.01)
     for number in range(1000):
-        both.ended(0, 1, SLO_NS, is_answered=number % 4 < 2, is_rejected=False, is_candidate=number % 2 == 1)
+        end = RequestEnd.ANSWERED if number % 4 < 2 else RequestEnd.FAILED
+        both.ended(0, 1, SLO_NS, end, is_candidate=number % 2 == 1)
     assert both.why_hopeless() == ""
 
 
@@ -70,14 +71,8 @@ def test_what_tidegate_rejects_is_late_and_no_error() -> None:
     for number in range(2000):
         is_candidate = number % 2 == 1
         comparison.began(number * 20 * MS, is_candidate=is_candidate)
-        comparison.ended(
-            number * 20 * MS,
-            number * 20 * MS + MS,
-            SLO_NS,
-            is_answered=not is_candidate,
-            is_rejected=is_candidate,
-            is_candidate=is_candidate,
-        )
+        end = RequestEnd.REJECTED if is_candidate else RequestEnd.ANSWERED
+        comparison.ended(number * 20 * MS, number * 20 * MS + MS, SLO_NS, end, is_candidate=is_candidate)
     assert comparison.why_hopeless() == ""
     assert comparison.verdict(AT_THE_END_NS)[0] is Verdict.WORSE
     gains = comparison.intervals()
@@ -85,6 +80,68 @@ def test_what_tidegate_rejects_is_late_and_no_error() -> None:
     assert gains["attainment"][1] < -0.9
     assert gains["errors"] is not None
     assert gains["errors"][0] <= 0 <= gains["errors"][1]
+
+
+def _drawn_by_client(clients: dict[str, tuple[bool, RequestEnd]]) -> RequestComparison:
+    """20,000 requests in 200 s of these clients in turn: whether each has the candidate, and how its requests end."""
+    comparison, each = RequestComparison("m", 0.01), list(clients.items())
+    for number in range(20_000):
+        client, (is_candidate, end) = each[number % len(each)]
+        began_ns = number * 10 * MS
+        comparison.began(began_ns, is_candidate=is_candidate)
+        comparison.ended(began_ns, began_ns + MS, SLO_NS, end, is_candidate=is_candidate, client=client)
+    return comparison
+
+
+ANSWERED, INVALID, FAILED = RequestEnd.ANSWERED, RequestEnd.INVALID, RequestEnd.FAILED
+
+
+@pytest.mark.parametrize(
+    ("clients", "is_hopeless", "verdict"),
+    [
+        # One client of the candidate, with others that are answered: it hinders the promotion, and undoes nothing.
+        ({"a": (True, INVALID), "b": (True, ANSWERED), "c": (False, ANSWERED)}, False, Verdict.NONE),
+        # Two of them are no coincidence, nor is a candidate that answers none.
+        (
+            {"a": (True, INVALID), "b": (True, INVALID), "c": (True, ANSWERED), "d": (False, ANSWERED)},
+            True,
+            Verdict.WORSE,
+        ),
+        ({"a": (True, INVALID), "b": (False, ANSWERED)}, True, Verdict.WORSE),
+        # Other errors are not excused by it.
+        (
+            {"a": (True, INVALID), "b": (True, FAILED), "c": (True, ANSWERED), "d": (False, ANSWERED)},
+            True,
+            Verdict.WORSE,
+        ),
+        # One client of the stable version makes no candidate look better.
+        ({"a": (False, INVALID), "b": (False, ANSWERED), "c": (True, ANSWERED)}, False, Verdict.AS_GOOD),
+        (
+            {"a": (False, INVALID), "b": (False, ANSWERED), "c": (True, ANSWERED), "d": (True, FAILED)},
+            True,
+            Verdict.WORSE,
+        ),
+    ],
+)
+def test_invalid_requests_of_one_client_undo_nothing_where_versions_are_drawn_by_client(
+    clients: dict[str, tuple[bool, RequestEnd]], is_hopeless: bool, verdict: Verdict
+) -> None:
+    comparison = _drawn_by_client(clients)
+    assert (comparison.why_hopeless() != "") is is_hopeless
+    assert comparison.verdict(AT_THE_END_NS)[0] is verdict
+
+
+def test_invalid_requests_that_are_drawn_by_request_count_in_both_groups_alike() -> None:
+    for of_stable, is_worse in ((2, False), (0, True)):
+        comparison = RequestComparison("m", 0.01)
+        for number in range(20_000):
+            is_candidate, began_ns = number % 2 == 1, number * 10 * MS
+            is_invalid = number // 2 % 4 < (2 if is_candidate else of_stable)
+            comparison.began(began_ns, is_candidate=is_candidate)
+            end = INVALID if is_invalid else ANSWERED
+            comparison.ended(began_ns, began_ns + MS, SLO_NS, end, is_candidate=is_candidate)
+        assert (comparison.why_hopeless() != "") is is_worse
+        assert (comparison.verdict(AT_THE_END_NS)[0] is Verdict.WORSE) is is_worse
 
 
 def _response(*tensors: tuple[str, np.ndarray]) -> bytes:  # type: ignore[type-arg]

@@ -27,7 +27,7 @@ from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
 LISTEN = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"}
-GOOD, EQUAL, FAILING, WRONG, SLOW = 1, 2, 3, 4, 5
+GOOD, EQUAL, FAILING, WRONG, REFUSING, SLOW = 1, 2, 3, 4, 5, 6
 MODEL = """
 import time
 import triton_python_backend_utils as pb_utils
@@ -37,10 +37,13 @@ class TritonPythonModel:
         self.version = int(args["model_version"])
 
     def execute(self, requests):
-        if self.version == 5:
+        if self.version == 6:
             time.sleep(0.02)
         if self.version == 3:
             raise ValueError("this version is broken")
+        if self.version == 5:
+            refusal = pb_utils.TritonError("this version takes nothing", pb_utils.TritonError.INVALID_ARG)
+            return [pb_utils.InferenceResponse(error=refusal) for _ in requests]
         return [
             pb_utils.InferenceResponse([
                 pb_utils.Tensor("Y", pb_utils.get_input_tensor_by_name(request, "X").as_numpy() + (self.version == 4))
@@ -60,10 +63,10 @@ parameters { key: "tidegate_scheduling" value { string_value: "batched" } }
 
 
 @pytest.fixture(scope="module")
-def five_versions(start_triton: Make, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
-    """A Triton with a model in five versions: two that are equal, and three that are worse."""
+def six_versions(start_triton: Make, tmp_path_factory: pytest.TempPathFactory) -> EmbeddedTriton:
+    """A Triton with a model in six versions: two that are equal, and four that are worse."""
     repository = tmp_path_factory.mktemp("versions")
-    for version in range(1, 6):
+    for version in range(1, 7):
         folder = repository / "model" / str(version)
         folder.mkdir(parents=True)
         (folder / "model.py").write_text(MODEL)
@@ -74,24 +77,24 @@ def five_versions(start_triton: Make, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def roll_out(
-    serve_here: Make, five_versions: EmbeddedTriton, monkeypatch: pytest.MonkeyPatch
+    serve_here: Make, six_versions: EmbeddedTriton, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., ProxyHere]:
     """`roll_out(candidate, ...)`: a Tidegate with a rollout beside version 1, which compares in short blocks."""
-    monkeypatch.setattr(versions, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(versions, "VERDICT_INTERVAL_S", 0.02)
     monkeypatch.setattr(batch_verification, "IDLE_POLL_S", 0.001)
     monkeypatch.setattr(comparison, "BLOCK_NS", 20_000_000)
     monkeypatch.setattr(comparison, "BURN_IN_NS", 0)
     monkeypatch.setattr(comparison, "SETTLING_BLOCKS", 100)  # an answer on a busy machine takes its time,
     monkeypatch.setattr(comparison, "MAX_BLOCKS", 100_000)  # and so do all of them
 
-    def start(candidate: int | None, tenants: Any = None, **settings: Any) -> ProxyHere:
+    def start(candidate: int | None, tenants: Any = None, slo_ms: int | None = 60_000, **settings: Any) -> ProxyHere:
         rollout = {"stable": GOOD, "candidate": candidate, **settings}
-        triton = {"grpc": five_versions.grpc_address, "http": five_versions.http_address}
+        triton = {"grpc": six_versions.grpc_address, "http": six_versions.http_address}
         proxy: ProxyHere = serve_here(
-            [five_versions],
+            [six_versions],
             tritons=[triton],
             listen=LISTEN,
-            models={"model": {"slo_ms": 60_000}},
+            models={"model": {"slo_ms": slo_ms}} if slo_ms else {},
             rollouts={"versions": {"model": rollout}},
             tenants=tenants,
         )
@@ -162,6 +165,8 @@ def test_an_equal_version_is_compared_in_shadow_and_as_canary_and_promoted(
     [
         (FAILING, {"canary": "50%"}, "requests of the new version failed, and 0 of "),
         (FAILING, {"shadow": "100%"}, "this version is broken"),
+        (REFUSING, {"canary": "50%"}, "requests of the new version failed, and 0 of "),
+        (REFUSING, {"shadow": "100%"}, "this version takes nothing"),
         (WRONG, {"shadow": "100%"}, "output 'Y': 3 of 3 elements, by up to 0.5 of its largest magnitude"),
         (SLOW, {"shadow": "100%"}, "times that of the stable version"),
     ],
@@ -215,6 +220,34 @@ def test_a_model_with_sequences_keeps_its_stable_version() -> None:
     assert chosen.version == "1"
 
 
+@pytest.mark.parametrize("stage", ["shadow", "canary"])
+def test_a_model_that_is_reloaded_with_sequences_goes_back_to_its_stable_version(stage: str) -> None:
+    backend: Any = object()
+
+    def catalog(**settings: Any) -> Catalog:
+        config = model_config_pb2.ModelConfig(name="m", **settings)
+        return Catalog(hosts={"m": [backend]}, loaded={backend: [LoadedModel(config, ("1", "2"))]})
+
+    directory = CurrentCatalog(catalog())
+    config = VersionRolloutConfig.model_validate({"stable": 1, "candidate": 2, stage: 0.999_999})
+    rollout = VersionRollout("m", config, directory, Random(0))
+    rollout.look(0)
+    assert rollout.state == stage
+    rollout.responses.left_out += 1
+    directory.catalog = catalog(sequence_batching={})
+    chosen = rollout.choose("", is_compared=True)
+    assert chosen is not None
+    assert chosen.version == "1", "before the next look, too"
+    assert not rollout.copies()
+    rollout.look(1)
+    assert rollout.state == "waiting"
+    assert rollout.verdict == "its sequence_batching needs all requests of a sequence at one version"
+    directory.catalog = catalog()
+    rollout.look(2)
+    assert rollout.state == stage
+    assert rollout.responses.left_out == (stage == "canary"), "the model is another one, and is compared from the start"
+
+
 def test_versions_are_drawn_by_client_where_that_is_wished(roll_out: Callable[..., ProxyHere], call: Make) -> None:
     proxy = roll_out(EQUAL, canary="50%", sticky=True)
     eventually(lambda: _document(proxy)["state"] == "canary", "both versions to be ready")
@@ -234,6 +267,64 @@ def test_versions_are_drawn_by_tenant_where_there_are_tenants(roll_out: Callable
     found = [versions_of(name) for name in names]
     assert all(len(each) == 1 for each in found)
     assert set.union(*found) == {"1", "2"}
+
+
+def test_one_tenant_with_invalid_requests_undoes_no_candidate_and_two_do(
+    roll_out: Callable[..., ProxyHere], call: Make
+) -> None:
+    names = [f"tenant-{number}" for number in range(8)]
+    tenants = {"by": "metadata", "key": "x-tenant", "named": {name: {"weight": 2} for name in names}}
+    proxy = roll_out(EQUAL, tenants=tenants, canary="50%", sticky=True)
+    eventually(lambda: _document(proxy)["state"] == "canary", "both versions to be ready")
+    invalid = service_pb2.ModelInferRequest.FromString(_request())
+    invalid.inputs[0].datatype = "INT32"
+
+    def infer(name: str, message: bytes) -> Any:
+        return call(proxy, "ModelInfer", message, metadata=[("x-tenant", name)])
+
+    def version_of(name: str) -> str:
+        return str(service_pb2.ModelInferResponse.FromString(infer(name, _request())[1]).model_version)
+
+    first, second, *_ = [name for name in names if version_of(name) == str(EQUAL)]
+
+    def send(name: str) -> None:
+        for _ in range(100):
+            assert infer(name, invalid.SerializeToString())[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+    send(first)
+    rollout = proxy.serving.trial.versions.of_model["model"]
+    assert proxy.in_loop(rollout.requests.why_hopeless) == ""
+    assert _document(proxy)["state"] == "canary"
+    send(second)
+    eventually(lambda: _document(proxy)["state"] == "undone", "the second client with invalid requests")
+
+
+def test_a_model_without_an_slo_is_copied_beside_no_request(roll_out: Callable[..., ProxyHere], call: Make) -> None:
+    """Its requests bypass; neither they nor the copies hinder copies for good."""
+    proxy = roll_out(EQUAL, slo_ms=None, shadow="100%", max_slowdown=1000)
+    assert set(_send_until(call, proxy, "promoted")) <= {"1", "2"}
+    assert _document(proxy)["shadow"]["copies"] >= 200
+
+
+def test_requests_over_http_that_name_a_version_are_not_copied(roll_out: Callable[..., ProxyHere]) -> None:
+    proxy = roll_out(EQUAL, shadow="100%")
+    eventually(lambda: _document(proxy)["state"] == "shadow", "both versions to be ready")
+    body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}).encode()
+
+    def infer(path: str) -> None:
+        url = f"http://{proxy.serving.http_address}/v2/models/model{path}/infer"
+        with urllib.request.urlopen(urllib.request.Request(url, body)) as answer:
+            assert answer.status == 200
+
+    def copied() -> int:
+        found = _document(proxy)["shadow"]
+        return int(found["copies"] + found["left_out"])
+
+    for _ in range(10):
+        infer("/versions/1")
+    infer("")
+    eventually(copied, "the copy of the request that names no version")
+    assert copied() == 1
 
 
 def test_requests_over_http_are_given_versions_and_compared(roll_out: Callable[..., ProxyHere]) -> None:

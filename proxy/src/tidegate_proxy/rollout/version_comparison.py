@@ -32,10 +32,26 @@ class Verdict(Enum):
     WORSE = "worse"
 
 
+class RequestEnd(Enum):
+    """End of a request that a version was given."""
+
+    ANSWERED = "answered"
+    REJECTED = "rejected"
+    """Tidegate answered instead, or the client left: late, and no error of the version."""
+    INVALID = "invalid"
+    """Triton found the request invalid: an error of the client, unless only this version finds it so."""
+    FAILED = "failed"
+
+
 class RequestComparison:
     """Outcomes of the requests that each version was given: attainment, and requests without error.
 
     It is the comparison of the canary of policies, in the same blocks of time; an error counts at once as well.
+
+    Invalid requests are errors in both groups alike, which cancels out where versions are drawn by request. Where they
+    are drawn by client, one client can have all of them. So those of the first such client of the stable version are
+    no errors. Those of the candidate's first such client hinder its promotion, and undo it only beside a second one,
+    or if the candidate answers no request at all.
     """
 
     def __init__(self, model: str, tolerance: float, begins_ns: int = 0) -> None:
@@ -47,28 +63,55 @@ class RequestComparison:
         self._ended = {True: 0, False: 0}
         """Requests that have ended, by whether the candidate had them."""
         self._errors = {True: 0, False: 0}
+        self._has_answered = False
+        """Whether the candidate has answered a request."""
+        self._first_invalid: dict[bool, str] = {}
+        """The first client of each group with an invalid request, where versions are drawn by client."""
+        self._invalid_of_first = 0
+        """Number of the candidate's invalid requests from its first such client."""
+        self._several_invalid = False
+        """Whether another client of the candidate has invalid requests as well."""
 
     def began(self, now_ns: int, *, is_candidate: bool) -> None:
         """Record that a version was given a request."""
         self._comparisons["attainment"].drew(now_ns, self._model, scheduled=is_candidate)
 
     def ended(
-        self, began_ns: int, ended_ns: int, slo_ns: int, *, is_answered: bool, is_rejected: bool, is_candidate: bool
+        self, began_ns: int, ended_ns: int, slo_ns: int, end: RequestEnd, *, is_candidate: bool, client: str = ""
     ) -> None:
         """Record the end of a request of either version, by whether `is_candidate`.
 
-        `began_ns`, `ended_ns`: instants of its beginning and end; `slo_ns`: SLO of the model; `is_answered`: whether it
-        succeeded; `is_rejected`: whether Tidegate rejected it, which is late, and no error.
+        `began_ns`, `ended_ns`: instants of its beginning and end; `slo_ns`: SLO of the model; `client`: whose version
+        was drawn; "": it was drawn for this request.
         """
         self._ended[is_candidate] += 1
         took_ns = ended_ns - began_ns
-        if is_answered:
+        if end in (RequestEnd.ANSWERED, RequestEnd.INVALID):  # to find a request invalid takes its time as well
             self._comparisons["attainment"].answered(began_ns, self._model, took_ns, slo_ns, scheduled=is_candidate)
+        self._has_answered |= is_candidate and end is RequestEnd.ANSWERED
         self._comparisons["errors"].drew(began_ns, self._model, scheduled=is_candidate)
-        if is_answered or is_rejected:
-            self._comparisons["errors"].answered(began_ns, self._model, took_ns, NO_LIMIT_NS, scheduled=is_candidate)
-        else:
+        if end is RequestEnd.FAILED or (
+            end is RequestEnd.INVALID and self._is_error(client, is_candidate=is_candidate)
+        ):
             self._errors[is_candidate] += 1
+        else:
+            self._comparisons["errors"].answered(began_ns, self._model, took_ns, NO_LIMIT_NS, scheduled=is_candidate)
+
+    def _is_error(self, client: str, *, is_candidate: bool) -> bool:
+        """Count an invalid request of a client; return whether it is an error."""
+        if not client:
+            return True
+        is_first = self._first_invalid.setdefault(is_candidate, client) == client
+        if is_candidate:
+            self._several_invalid |= not is_first
+            self._invalid_of_first += is_first
+            return True
+        return not is_first
+
+    @property
+    def _excused(self) -> int:
+        """Number of the candidate's errors that may be one client's own, so that they undo nothing."""
+        return self._invalid_of_first if self._has_answered and not self._several_invalid else 0
 
     def verdict(self, now_ns: int) -> tuple[Verdict, str]:
         """Settle blocks up to now; return the verdict and its reason."""
@@ -83,7 +126,8 @@ class RequestComparison:
             low, high = gain
             words.append(f"{_NAMES[name]} {100 * low:+.1f} to {100 * high:+.1f} percentage points")
         said = "; ".join(words)
-        if any(gain and gain[1] < -self._tolerance for gain in gains.values()):
+        worse = {name for name, gain in gains.items() if gain and gain[1] < -self._tolerance}
+        if worse - ({"errors"} if self._excused else set()):
             return Verdict.WORSE, said
         if all(gain and gain[0] >= -self._tolerance for gain in gains.values()):
             return Verdict.AS_GOOD, said
@@ -91,16 +135,17 @@ class RequestComparison:
 
     def why_hopeless(self) -> str:
         """Return why the candidate's errors leave no doubt; "" if they do."""
+        errors = self._errors[True] - self._excused
         if self._ended[True] < MIN_REQUESTS_TO_REJECT:
             return ""
-        low, _ = wilson(self._errors[True] / self._ended[True], self._ended[True])
+        low, _ = wilson(errors / self._ended[True], self._ended[True])
         most = 1.0
         if self._ended[False]:
             _, most = wilson(self._errors[False] / self._ended[False], self._ended[False])
         if low <= most + self._tolerance:
             return ""
         return (
-            f"{self._errors[True]} of {self._ended[True]} requests of the new version failed, and "
+            f"{errors} of {self._ended[True]} requests of the new version failed, and "
             f"{self._errors[False]} of {self._ended[False]} of the stable one"
         )
 

@@ -19,7 +19,13 @@ from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.configuration.config import ServeConfig, VersionRolloutConfig
 from tidegate_proxy.messages.request import PassedThrough
 from tidegate_proxy.messages.wire import first_string, lacks_model_version, with_model_version, with_other_model_version
-from tidegate_proxy.rollout.version_comparison import RequestComparison, ResponseComparison, Verdict, why_different
+from tidegate_proxy.rollout.version_comparison import (
+    RequestComparison,
+    RequestEnd,
+    ResponseComparison,
+    Verdict,
+    why_different,
+)
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.batch_verification import wait_until_idle
 from tidegate_proxy.transport import CallFailed, RpcCall
@@ -28,23 +34,62 @@ from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S: Final = 1.0
+VERDICT_INTERVAL_S: Final = 1.0
 """Interval in seconds at which a rollout looks for a verdict."""
 COPY_TIMEOUT_S: Final = 30.0
 NO_SLO_NS: Final = 1 << 62
 """SLO in ns of a model without one: every answer is on time."""
 ROLLOUT_STATES: Final = ("waiting", "shadow", "canary", "promoted", "undone", "pinned")
 """States of a rollout: waiting for the candidate to be ready; both comparisons; the ends; no candidate is named."""
+INVALID_CODES: Final = frozenset(
+    {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.ALREADY_EXISTS,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+    }
+)
+"""Status codes of Triton for an invalid request; over HTTP those of 400 to 499."""
+SEQUENCE_WORDS: Final = "its sequence_batching needs all requests of a sequence at one version"
+_OK_STATUS: Final = 200
+_CLIENT_LEFT_STATUS: Final = 499
+"""HTTP status of Triton for a client that left; Tidegate sends none."""
+
+
+def end_of_grpc(code: grpc.StatusCode, reason: str) -> RequestEnd:
+    """Return the end of a request by the status of its error. `reason`: that of Tidegate, if it rejected it."""
+    if reason or code is grpc.StatusCode.CANCELLED:
+        return RequestEnd.REJECTED
+    return RequestEnd.INVALID if code in INVALID_CODES else RequestEnd.FAILED
+
+
+def end_of_http(status: int, *, is_rejected: bool) -> RequestEnd:
+    """Return the end of a request by the status of its response; 0: it has none, because its client left.
+
+    `is_rejected`: whether Tidegate rejected it.
+    """
+    if status == _OK_STATUS:
+        return RequestEnd.ANSWERED
+    if is_rejected or status in (0, _CLIENT_LEFT_STATUS):
+        return RequestEnd.REJECTED
+    return RequestEnd.INVALID if 400 <= status < 500 else RequestEnd.FAILED
 
 
 class ChosenVersion:
     """Version that a request was given, and the comparison that hears how the request ends."""
 
-    __slots__ = ("_began_ns", "_is_candidate", "_rollout", "version")
+    __slots__ = ("_began_ns", "_client", "_is_candidate", "_rollout", "version")
 
-    def __init__(self, version: str, rollout: "VersionRollout | None", *, is_candidate: bool) -> None:
-        """Create the choice. `rollout`: compares the outcome; None: nothing does. `is_candidate`: its group there."""
+    def __init__(
+        self, version: str, rollout: "VersionRollout | None" = None, *, is_candidate: bool = False, client: str = ""
+    ) -> None:
+        """Create the choice. `rollout`: compares the outcome; None: nothing does. `is_candidate`: its group there.
+
+        `client`: see `RequestComparison.ended`.
+        """
         self.version = version
+        self._client = client
         self._rollout = rollout
         self._is_candidate = is_candidate
         self._began_ns = time.monotonic_ns()
@@ -54,16 +99,16 @@ class ChosenVersion:
         """Whether a comparison hears of the outcome."""
         return self._rollout is not None
 
-    def ended(self, *, is_answered: bool, is_rejected: bool = False) -> None:
-        """Record the end of the request. `is_rejected`: Tidegate rejected it, which is no error of the version."""
+    def ended(self, end: RequestEnd) -> None:
+        """Record the end of the request."""
         if self._rollout:
             self._rollout.requests.ended(
                 self._began_ns,
                 time.monotonic_ns(),
                 self._rollout.slo_ns,
-                is_answered=is_answered,
-                is_rejected=is_rejected,
+                end,
                 is_candidate=self._is_candidate,
+                client=self._client,
             )
 
 
@@ -99,24 +144,27 @@ class VersionRollout:
     def choose(self, key: str, *, is_compared: bool) -> ChosenVersion | None:
         """Return the version for a request that names none; None: any. `key`: see `rollouts.versions.NAME.sticky`.
 
-        `is_compared`: whether the outcome is reported; otherwise the request gets no version that is on trial.
+        `is_compared`: whether the outcome is reported; otherwise the request gets no candidate before its promotion.
         """
         has_stable, has_candidate = self._readiness()
         if self.state == "promoted" and has_candidate:
-            return ChosenVersion(self._candidate, None, is_candidate=True)
+            return ChosenVersion(self._candidate)
         if not has_stable:
             return None
-        if self.state != "canary" or not is_compared or not has_candidate:
-            return ChosenVersion(self._stable, None, is_candidate=False)
+        if self.state != "canary" or not is_compared or not has_candidate or self._has_sequences:
+            return ChosenVersion(self._stable)
         drawn = zlib.crc32(f"{self.model}/{key}".encode()) / (1 << 32) if key else self._random.random()
         is_candidate = drawn < (self.config.canary or 0.0)
-        chosen = ChosenVersion(self._candidate if is_candidate else self._stable, self, is_candidate=is_candidate)
+        version = self._candidate if is_candidate else self._stable
+        chosen = ChosenVersion(version, self, is_candidate=is_candidate, client=key)
         self.requests.began(time.monotonic_ns(), is_candidate=is_candidate)
         return chosen
 
     def copies(self) -> bool:
         """Return whether to copy the next request."""
-        return self.state == "shadow" and self._readiness()[1] and self._random.random() < (self.config.shadow or 0.0)
+        if self.state != "shadow" or not self._readiness()[1] or self._has_sequences:
+            return False
+        return self._random.random() < (self.config.shadow or 0.0)
 
     def any_of(self, tritons: Sequence[Backend]) -> Backend:
         """Return one of the Tritons for the next copy."""
@@ -137,16 +185,18 @@ class VersionRollout:
 
     def look(self, now_ns: int) -> None:
         """Advance to the next state if the comparison has a verdict, or if the time for one is over."""
+        has_stable, has_candidate = self._readiness()
         if self.state == "waiting":
-            has_stable, has_candidate = self._readiness()
             if self._has_sequences:
-                self.verdict = "its sequence_batching needs all requests of a sequence at one version"
+                self.verdict = SEQUENCE_WORDS
             elif has_stable and has_candidate:
                 self._enter(self._next_state("waiting"), "both versions are ready", now_ns)
             elif has_stable:
                 self.verdict = f"version {self._candidate} is not ready on every Triton that has the model"
             else:
                 self.verdict = f"version {self._stable} is not ready on any Triton"
+        elif self.state in ("shadow", "canary") and self._has_sequences:
+            self._enter("waiting", SEQUENCE_WORDS, now_ns)
         elif self.state in ("shadow", "canary"):
             compared = self.responses if self.state == "shadow" else self.requests
             verdict, words = compared.verdict(now_ns)
@@ -194,15 +244,17 @@ class VersionRollout:
     def _next_state(self, state: str) -> str:
         stages = [
             name
-            for name, share in (("shadow", self.config.shadow), ("canary", self.config.canary))
-            if share is not None
+            for name, fraction in (("shadow", self.config.shadow), ("canary", self.config.canary))
+            if fraction is not None
         ]
         rest = stages if state == "waiting" else stages[stages.index(state) + 1 :]
         return rest[0] if rest else "promoted"
 
     def _enter(self, state: str, why: str, now_ns: int) -> None:
         self.state, self.verdict, self.since_ns = state, why, now_ns
-        if state == "canary":
+        if state == "shadow":
+            self.responses = ResponseComparison(self.config.min_agreement, self.config.max_slowdown)
+        elif state == "canary":
             self.requests = RequestComparison(self.model, self.config.tolerance, now_ns)
         level = logging.WARNING if state == "undone" else logging.INFO
         fields = {"model": self.model, "stable": self._stable, "candidate": self._candidate, "state": state}
@@ -262,7 +314,7 @@ class VersionRollouts(Collector):
         return named, ComparedCall(call, chosen) if chosen.is_compared else call
 
     def route_in_stream(self, message: bytes) -> bytes:
-        """Name a version in a request of a stream, whose outcome is not compared: never one on trial."""
+        """Name a version in a request of a stream, whose outcome is not compared: no candidate before its promotion."""
         rollout = self.of_model.get(first_string(message))
         chosen = rollout.choose("", is_compared=False) if rollout else None
         return with_model_version(message, chosen.version) if chosen else message
@@ -286,7 +338,7 @@ class VersionRollouts(Collector):
 
     async def _look(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(VERDICT_INTERVAL_S)
             for rollout in list(self.of_model.values()):
                 try:
                     now_ns = time.monotonic_ns()
@@ -381,8 +433,8 @@ class VersionRollouts(Collector):
             await rollout.compare(took)
 
 
-def _percent(share: float | None) -> str:
-    return f"{100 * (share or 0):g} %"
+def _percent(fraction: float | None) -> str:
+    return f"{100 * (fraction or 0):g} %"
 
 
 class ComparedCall(RpcCall):
@@ -418,7 +470,7 @@ class ComparedCall(RpcCall):
 
     def answer(self, message: bytes) -> None:
         """End the call with its response."""
-        self._chosen.ended(is_answered=True)
+        self._chosen.ended(RequestEnd.ANSWERED)
         self._call.answer(message)
 
     def send(self, message: bytes, then: Callable[[object], None]) -> None:
@@ -427,5 +479,5 @@ class ComparedCall(RpcCall):
 
     def end(self, code: grpc.StatusCode = grpc.StatusCode.OK, details: str = "", reason: str = "") -> None:
         """End the call without a response. `reason`: that of Tidegate, if it rejected the request."""
-        self._chosen.ended(is_answered=False, is_rejected=bool(reason))
+        self._chosen.ended(end_of_grpc(code, reason))
         self._call.end(code, details, reason)

@@ -14,7 +14,7 @@ from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.messages.model_signature import ModelSignature
 from tidegate_proxy.messages.request import InferenceRequest, NotSchedulable, PassedThrough
-from tidegate_proxy.rollout.versions import VersionRollouts
+from tidegate_proxy.rollout.versions import VersionRollouts, end_of_http
 from tidegate_proxy.servers.http import compression, infer_request, infer_response, routes
 from tidegate_proxy.servers.http.compression import TooLarge
 from tidegate_proxy.servers.http.exchange import ClientLeft, HttpExchange, RequestBody
@@ -173,12 +173,21 @@ class HttpApplication:
             await self._answer_route(exchange, body, route, is_inference=True)
             return
         exchange.path = routes.with_version(exchange.path, chosen.version)
-        await self._answer_route(exchange, body, replace(route, version=chosen.version), is_inference=True)
-        chosen.ended(is_answered=exchange.status == _OK, is_rejected=exchange.is_rejected)
+        await self._answer_route(
+            exchange, body, replace(route, version=chosen.version), is_inference=True, versions=versions
+        )
+        chosen.ended(end_of_http(exchange.status, is_rejected=exchange.is_rejected))
 
     async def _answer_route(
-        self, exchange: HttpExchange, body: RequestBody, route: routes.Route | None, *, is_inference: bool
+        self,
+        exchange: HttpExchange,
+        body: RequestBody,
+        route: routes.Route | None,
+        *,
+        is_inference: bool,
+        versions: VersionRollouts | None = None,
     ) -> None:
+        """Answer a request. `versions`: gets a copy of it, because it chose the version; None: the client did."""
         if route is None:
             await self._forward(exchange, body, routes.NO_ROUTE)
         elif (
@@ -186,7 +195,7 @@ class HttpApplication:
             and exchange.method == "POST"
             and (known := self._scheduled(route.model, exchange))
         ):
-            await self._infer(exchange, body, known, route)
+            await self._infer(exchange, body, known, route, versions)
         elif route.pattern in SHARED_MEMORY_CHANGES and exchange.method == "POST":
             await self._change_regions(exchange, await body.whole(), route)
         elif handler := self._handler(exchange.method, route):
@@ -214,14 +223,19 @@ class HttpApplication:
         return self._overrides(method, route) or (self._merged.get(key) if is_merged else None)
 
     async def _infer(
-        self, exchange: HttpExchange, body: RequestBody, signature: ModelSignature, route: routes.Route
+        self,
+        exchange: HttpExchange,
+        body: RequestBody,
+        signature: ModelSignature,
+        route: routes.Route,
+        versions: VersionRollouts | None,
     ) -> None:
         content = await body.whole()
         exchange.watch()
         try:
             message, form = await self._translate(exchange, content, signature, route.version)
-            if self._versions and self._versions.of_model:
-                self._versions.copy(message)
+            if versions:
+                versions.copy(message)
             answer = await self._inference.infer(message, None, exchange.metadata, exchange.owner)
         except NotSchedulable as why:
             if words := self._inference.why_not_bypassed(route.model, str(why)):
