@@ -69,19 +69,19 @@ class SimulationOutcome:
         return (self.attainment + self.worst) / 2
 
 
-def simulate_run(trial: SimulationRun) -> SimulationOutcome:
+def simulate_run(run: SimulationRun) -> SimulationOutcome:
     """Simulate the run, and return its outcome. Raises TraceError."""
-    scenario = windowed(trial)
-    if trial.recording is not None:
-        requests = _recorded(trial, scenario)
+    scenario = scenario_of(run)
+    if run.recording is not None:
+        requests = _recorded_requests(run, scenario)
     else:
-        requests = draw_requests(scenario, trial.seed, trial.load)
+        requests = draw_requests(scenario, run.seed, run.load)
     counts = Counter(requests.model[bisect_left(requests.at_ns, round(scenario.warmup_s * NS_PER_S)) :])
     # Of a model with few requests a single one that is late would end the run.
-    limit = None if trial.goal is None or min(counts.values(), default=MIN_REQUESTS) < MIN_REQUESTS else 1 - trial.goal
-    run = RunSpec(scenario, trial.choice, trial.seed, load=trial.load, bad_limit=limit)
+    limit = None if run.goal is None or min(counts.values(), default=MIN_REQUESTS) < MIN_REQUESTS else 1 - run.goal
+    spec = RunSpec(scenario, run.choice, run.seed, load=run.load, bad_limit=limit)
     try:
-        result = simulate(run, requests=requests)
+        result = simulate(spec, requests=requests)
     except (PluginError, SimulationError) as error:
         return SimulationOutcome(broken=str(error))
     row = result.total
@@ -94,21 +94,21 @@ def simulate_run(trial: SimulationRun) -> SimulationOutcome:
     )
 
 
-def windowed(trial: SimulationRun) -> Scenario:
+def scenario_of(run: SimulationRun) -> Scenario:
     """Return the scenario with the window and the part of the trace of this run."""
-    scenario, arrivals = trial.scenario, trial.scenario.arrivals
-    if trial.recording is not None:
+    scenario, arrivals = run.scenario, run.scenario.arrivals
+    if run.recording is not None:
         return scenario
     steady = isinstance(arrivals, TraceSpec) or not isinstance(arrivals.rate_rps, list)
     changes: dict[str, object] = {}
-    if steady and trial.requests is not None:
+    if steady and run.requests is not None:
         slo_s = max((model.slo_ms for model in scenario.models if model.slo_ms is not None), default=0.0) / 1000
-        wanted_s = max(LEAST_S, SLOS_OF_WINDOW * slo_s, trial.requests / _rate_rps(scenario, trial.load))
+        wanted_s = max(LEAST_S, SLOS_OF_WINDOW * slo_s, run.requests / _rate_rps(scenario, run.load))
         changes["duration_s"] = min(scenario.duration_s, wanted_s)
         changes["warmup_s"] = min(scenario.warmup_s, max(LEAST_S / 2, SLOS_OF_WARMUP * slo_s))
     if isinstance(arrivals, TraceSpec):
         period_s = read_trace(scenario.folder / arrivals.file, arrivals.format).period_s
-        start_s = (arrivals.start_s + trial.seed * GOLDEN_RATIO * period_s) % period_s
+        start_s = (arrivals.start_s + run.seed * GOLDEN_RATIO * period_s) % period_s
         changes["arrivals"] = arrivals.model_copy(update={"start_s": start_s})
     return scenario.model_copy(update=changes)
 
@@ -120,13 +120,13 @@ def _rate_rps(scenario: Scenario, load: float) -> float:
     return read_trace(scenario.folder / arrivals.file, arrivals.format).rate_rps * arrivals.scale * load
 
 
-def _recorded(trial: SimulationRun, scenario: Scenario) -> RequestSequence:
-    assert trial.recording is not None, "asked by the caller"
+def _recorded_requests(run: SimulationRun, scenario: Scenario) -> RequestSequence:
+    assert run.recording is not None, "asked by the caller"
     slos_ns = tuple(NEVER_NS if model.slo_ms is None else ms_to_ns(model.slo_ms) for model in scenario.models)
     late = frozenset(
         model.name for model in scenario.models if model.on_deadline_miss == "serve" and model.slo_ms is not None
     )
-    return trial.recording.requests(trial.seed, trial.load, slos_ns, late)
+    return run.recording.requests(run.seed, run.load, slos_ns, late)
 
 
 Collect = Callable[[str, Iterable[SimulationOutcome], int], list[SimulationOutcome]]
@@ -156,13 +156,13 @@ class SimulationRuns:
     """The goal that other runs missed, and what they had come to."""
     _digests: dict[int, tuple[Scenario, str]] = field(default_factory=dict)
 
-    def run(self, label: str, trials: Sequence[SimulationRun]) -> list[SimulationOutcome]:
+    def run(self, label: str, runs: Sequence[SimulationRun]) -> list[SimulationOutcome]:
         """Return the outcomes in order. Raises TraceError, ParallelBackendError."""
-        keys = [self._key(trial) for trial in trials]
+        keys = [self._key(run) for run in runs]
         new = {
-            (key, trial.goal): trial
-            for key, trial in zip(keys, trials, strict=True)
-            if self._known_outcome(key, trial.goal) is None
+            (key, run.goal): run
+            for key, run in zip(keys, runs, strict=True)
+            if self._known_outcome(key, run.goal) is None
         }
         if new:
             found = self.collect(label, run_parallel(simulate_run, [*new.values()], jobs=self.jobs), len(new))
@@ -172,7 +172,7 @@ class SimulationRuns:
                 else:
                     self._known[key] = outcome
             self.count += len(new)
-        known = [self._known_outcome(key, trial.goal) for key, trial in zip(keys, trials, strict=True)]
+        known = [self._known_outcome(key, run.goal) for key, run in zip(keys, runs, strict=True)]
         return [outcome for outcome in known if outcome is not None]
 
     def _known_outcome(self, key: Key, goal: float | None) -> SimulationOutcome | None:
@@ -182,10 +182,10 @@ class SimulationRuns:
         missed, outcome = self._stopped.get(key, (2.0, None))
         return outcome if goal is not None and goal >= missed else None
 
-    def _key(self, trial: SimulationRun) -> Key:
-        options = json.dumps(trial.choice.options, sort_keys=True)
-        digest = self._digest(trial.scenario)
-        return digest, trial.choice.name, options, trial.seed, trial.load, trial.requests
+    def _key(self, run: SimulationRun) -> Key:
+        options = json.dumps(run.choice.options, sort_keys=True)
+        digest = self._digest(run.scenario)
+        return digest, run.choice.name, options, run.seed, run.load, run.requests
 
     def _digest(self, scenario: Scenario) -> str:
         """The same for equal scenarios. It is kept, by identity, beside the scenario, which so keeps its identity."""

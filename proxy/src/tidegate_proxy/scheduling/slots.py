@@ -48,7 +48,7 @@ class Slot:
         """Whether the request had a response."""
         return self._response_ns > 0
 
-    def begin_turn(self) -> None:
+    def begin_member(self) -> None:
         """Begin a request of the sequence that has the slot, while no other runs: no gap is counted from before it."""
         if self._response_ns:
             self._response_ns = time.monotonic_ns()

@@ -102,7 +102,7 @@ class _SlotSequence:
         self._key = key
         self._idle_s = idle_s
         self._waiting: deque[_Member] = deque()
-        self._turns: list[_SequenceTurn] = []
+        self._in_flight: list[_MemberSlot] = []
         """Requests in flight, in order."""
         self._has_sent_last = False
         """Whether the request that ends the sequence is in flight."""
@@ -117,34 +117,34 @@ class _SlotSequence:
         self._waiting.append(member)
         self._go_on()
 
-    def is_in_flight(self, turn: "_SequenceTurn") -> bool:
+    def is_in_flight(self, member_slot: "_MemberSlot") -> bool:
         """Return whether a request is in flight."""
-        return turn in self._turns
+        return member_slot in self._in_flight
 
-    def end_turn(self, turn: "_SequenceTurn") -> None:
+    def end_member(self, member_slot: "_MemberSlot") -> None:
         """Go on after a request that is over."""
-        self._turns.remove(turn)
-        if self._has_sent_last and not self._turns and self._slot:
+        self._in_flight.remove(member_slot)
+        if self._has_sent_last and not self._in_flight and self._slot:
             self._end(self._slot)
         else:
             self._go_on()
 
-    def give_up_turn(self, turn: "_SequenceTurn", slot: Slot) -> None:
+    def give_up_member(self, member_slot: "_MemberSlot", slot: Slot) -> None:
         """Go on after a request whose client left; a sequence without clients that had no response ends."""
-        if slot.has_responded or self._waiting or len(self._turns) > 1:
-            self.end_turn(turn)
+        if slot.has_responded or self._waiting or len(self._in_flight) > 1:
+            self.end_member(member_slot)
             return
         self._sequences.forget(self._key)
-        self._turns.clear()
+        self._in_flight.clear()
         self.driver.leave(self.holder)
         slot.give_up()
 
     def _leave(self, member: _Member) -> bool:
         """Handle a client that left: its request is not sent, or its call ends. Return whether it waited."""
-        for turn in self._turns:
-            if turn.member is member:
-                turn.is_left = True
-                asyncio.get_running_loop().call_later(CANCEL_AFTER_S, turn.cancel)
+        for member_slot in self._in_flight:
+            if member_slot.member is member:
+                member_slot.is_left = True
+                asyncio.get_running_loop().call_later(CANCEL_AFTER_S, member_slot.cancel)
                 return True
         if member not in self._waiting:
             return False
@@ -158,14 +158,14 @@ class _SlotSequence:
         """Take a slot: the first one, or another since that was lost with its Triton before it responded."""
         self._slot = slot
         slot.call_on_cancel(self._cancel)
-        self._waiting.extendleft(turn.member for turn in reversed(self._turns))
-        self._turns.clear()
+        self._waiting.extendleft(each.member for each in reversed(self._in_flight))
+        self._in_flight.clear()
         self._has_sent_last = False
         self._go_on()
 
     def _cancel(self) -> None:
-        for turn in tuple(self._turns):
-            turn.cancel()
+        for member_slot in tuple(self._in_flight):
+            member_slot.cancel()
 
     def _go_on(self) -> None:
         """Send what waits; if nothing does, wait for it."""
@@ -174,15 +174,15 @@ class _SlotSequence:
         if self._idle:
             self._idle.cancel()
             self._idle = None
-        while self._waiting and not self._has_sent_last and not (self.is_decoupled and self._turns):
+        while self._waiting and not self._has_sent_last and not (self.is_decoupled and self._in_flight):
             member = self._waiting.popleft()
-            if not self._turns:
-                self._slot.begin_turn()
-            turn = _SequenceTurn(self, self._slot, member)
-            self._turns.append(turn)
+            if not self._in_flight:
+                self._slot.begin_member()
+            member_slot = _MemberSlot(self, self._slot, member)
+            self._in_flight.append(member_slot)
             self._has_sent_last = member.request.ends_sequence
-            member.waiter.take(turn)
-        if not self._turns:
+            member.waiter.take(member_slot)
+        if not self._in_flight:
             self._idle = asyncio.get_running_loop().call_later(self._idle_s, self._end, self._slot)
 
     def _end(self, slot: Slot) -> None:
@@ -200,14 +200,14 @@ class _SlotSequence:
         self._slot = None
         if self._idle:
             self._idle.cancel()
-        members = [turn.member for turn in self._turns if not turn.is_left] + list(self._waiting)
-        self._turns.clear()
+        members = [each.member for each in self._in_flight if not each.is_left] + list(self._waiting)
+        self._in_flight.clear()
         self._waiting.clear()
         for member in members:
             member.waiter.resolve(failure)
 
 
-class _SequenceTurn(Slot):
+class _MemberSlot(Slot):
     """Slot of a sequence, as one of its requests in flight has it."""
 
     __slots__ = ("_has_response", "_sequence", "_whole", "is_left", "member")
@@ -238,7 +238,7 @@ class _SequenceTurn(Slot):
         if self.is_held:
             if not self._has_response:
                 self._whole.responded()
-            self._sequence.end_turn(self)
+            self._sequence.end_member(self)
 
     def failed(self, code: grpc.StatusCode, details: str) -> None:
         if not self.is_held:
@@ -254,4 +254,4 @@ class _SequenceTurn(Slot):
 
     def give_up(self) -> None:
         if self.is_held:
-            self._sequence.give_up_turn(self, self._whole)
+            self._sequence.give_up_member(self, self._whole)

@@ -89,7 +89,7 @@ def test_what_is_passed_on_is_looked_into_so_too(aside: JsonWorkerPool) -> None:
         assert header == infer_request.outline(text, len(text))
         assert header is not None
         assert header.inputs[0].name == "X"
-        assert sum(place.pool is not None for place in aside._places) == pools
+        assert sum(process.pool is not None for process in aside._processes) == pools
     assert asyncio.run(aside.outline(b"[" * FROM_BYTES)) == (NO_SEQUENCE, None)
 
 
@@ -113,7 +113,7 @@ def test_so_are_errors(shared_aside: JsonWorkerPool, body: bytes, raised: type[E
 def test_small_ones_need_no_process(aside: JsonWorkerPool) -> None:
     body = _request(10)
     asyncio.run(aside.translate(SIGNATURE, "", body, len(body)))
-    assert all(place.pool is None for place in aside._places)
+    assert all(process.pool is None for process in aside._processes)
 
 
 def test_a_large_one_that_a_triton_can_parse_waits_for_no_process_to_start(aside: JsonWorkerPool) -> None:
@@ -126,7 +126,7 @@ def test_a_large_one_that_a_triton_can_parse_waits_for_no_process_to_start(aside
         expected = await aside.translate(SIGNATURE, "", body, len(body))
         assert await aside.translate(SIGNATURE, "", body, len(body), may_bypass=True) == expected
         await asyncio.gather(*aside._starting)
-        crowd = (aside._run("a", 1, os._exit, 1) for _ in aside._places)
+        crowd = (aside._run("a", 1, os._exit, 1) for _ in aside._processes)
         assert all(isinstance(each, BrokenProcessPool) for each in await asyncio.gather(*crowd, return_exceptions=True))
         with pytest.raises(NotSchedulable, match="are being started"):
             await aside.translate(SIGNATURE, "", body, len(body), may_bypass=True)
@@ -196,9 +196,9 @@ from tidegate_proxy.servers.http.json_worker_pool import JsonWorkerPool
 async def start():
     pool = JsonWorkerPool()
     pool._is_up()
-    while not all(place.pool for place in pool._places):
+    while not all(process.pool for process in pool._processes):
         await asyncio.sleep(0)
-    print(*(number for place in pool._places for number in place.pool._processes), flush=True)
+    print(*(number for process in pool._processes for number in process.pool._processes), flush=True)
     os._exit(0)
 
 asyncio.run(start())

@@ -85,7 +85,7 @@ _PROCESSES: Final = 2
 _PR_SET_PDEATHSIG: Final = 1
 
 
-class _Place:
+class _JsonProcess:
     """One process, started when it is needed: what ends it ends no other's work."""
 
     pool: ProcessPoolExecutor | None = None
@@ -97,8 +97,8 @@ class JsonWorkerPool:
     """Pool of processes, started by the first large request. Use it only in one event loop."""
 
     def __init__(self) -> None:
-        self._places = [_Place() for _ in range(_PROCESSES)]
-        self._turns = FairQueue(self._places)
+        self._processes = [_JsonProcess() for _ in range(_PROCESSES)]
+        self._queue = FairQueue(self._processes)
         self._starting: list[asyncio.Task[None]] = []
 
     async def translate(
@@ -149,10 +149,10 @@ class JsonWorkerPool:
 
     def _is_up(self) -> bool:
         """Whether a process is up; if not, all are started, unless they are being started."""
-        if any(place.is_up for place in self._places):
+        if any(process.is_up for process in self._processes):
             return True
         if all(task.done() for task in self._starting):
-            self._starting = [asyncio.create_task(self._start()) for _ in self._places]
+            self._starting = [asyncio.create_task(self._start()) for _ in self._processes]
         return False
 
     async def _start(self) -> None:
@@ -165,28 +165,28 @@ class JsonWorkerPool:
         """Stop the processes."""
         for task in self._starting:
             task.cancel()
-        for place in self._places:
-            if place.pool:
-                place.pool.shutdown(wait=False, cancel_futures=True)
-                place.pool = None
+        for process in self._processes:
+            if process.pool:
+                process.pool.shutdown(wait=False, cancel_futures=True)
+                process.pool = None
 
     async def _run(self, owner: str, size: int, work: Callable[..., Any], *arguments: Any) -> Any:  # noqa: ANN401 - whatever it gives
-        place = await self._turns.take(owner, size)
+        process = await self._queue.take(owner, size)
         try:
-            if place.pool is None:
+            if process.pool is None:
                 spawn = multiprocessing.get_context("spawn")  # a fork would take gRPC's locks along, not its threads
-                place.pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=_prepare, initargs=(os.getpid(),))
-            done = asyncio.get_running_loop().run_in_executor(place.pool, work, *arguments)
+                process.pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=_prepare, initargs=(os.getpid(),))
+            done = asyncio.get_running_loop().run_in_executor(process.pool, work, *arguments)
         except BaseException:
-            place.pool = None
-            self._turns.give_back(place)
+            process.pool = None
+            self._queue.give_back(process)
             raise
 
         def over(done: "asyncio.Future[Any]") -> None:
-            place.is_up = not (done.cancelled() or isinstance(done.exception(), BrokenProcessPool))
-            if not done.cancelled() and not place.is_up:
-                place.pool = None  # the next one gets a new one
-            self._turns.give_back(place)
+            process.is_up = not (done.cancelled() or isinstance(done.exception(), BrokenProcessPool))
+            if not done.cancelled() and not process.is_up:
+                process.pool = None  # the next one gets a new one
+            self._queue.give_back(process)
 
         done.add_done_callback(over)
         return await asyncio.shield(done)  # whose client leaves keeps its place until the process is done with it
