@@ -2,8 +2,10 @@
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -15,9 +17,11 @@ from tests.conftest import eventually
 from tests.proxy.fixtures.api_server import NAMESPACE, SimulatedApiServer, serving_api
 from tests.proxy.fixtures.calls import request_of
 from tests.proxy.fixtures.fake_answers import echo
-from tidegate_proxy.app.triton_scaling import ReplicaDemand
+from tidegate_proxy.app import triton_scaling
+from tidegate_proxy.app.triton_scaling import ReplicaDemand, TritonUtilization
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.configuration.triton_sources import ScalingConfig
+from tidegate_proxy.tritons.kubernetes_api import KubernetesApi
 
 Make = Callable[..., Any]
 ROW = np.ones((1, 3), np.float32)
@@ -80,7 +84,9 @@ def cluster(start_fake: Make) -> Iterator[SimulatedCluster]:
     simulated.close()
 
 
-def _config(cluster: SimulatedCluster, least: int, most: int, **scaling: object) -> Any:
+def _config(
+    cluster: SimulatedCluster, least: int, most: int, models: dict[str, Any] | None = None, **scaling: object
+) -> Any:
     service = {
         "service": "triton",
         "namespace": NAMESPACE,
@@ -98,6 +104,7 @@ def _config(cluster: SimulatedCluster, least: int, most: int, **scaling: object)
         "policy": "fifs",
         "listen": "127.0.0.1:0",
         "batch_verification": {"fraction": 0},
+        "models": models or {},
         "drain_timeout_s": 5.0,
     }
     return read_config(flags=document)
@@ -134,6 +141,10 @@ def load() -> Iterator[Make]:
         thread.join()
 
 
+class _IdleBackend:
+    in_flight, open_calls = 0, frozenset[Any]()
+
+
 def _in_use(proxy: Any) -> int:
     return len(proxy.serving.config.tritons)
 
@@ -162,8 +173,10 @@ def test_a_dry_run_asks_the_api_server_and_changes_nothing(
     proxy = start_proxy_here(_config(cluster, 3, 3, dry_run=True))
     eventually(lambda: "PATCH scale?dryRun=All" in cluster.server.asked, "a dry run")
     eventually(lambda: "scaling proposed (dry run)" in caplog.text, "a word on it")
+    eventually(lambda: cluster.server.asked.count("PATCH scale?dryRun=All") > 5, "more of them")
     assert (cluster.server.replicas, _in_use(proxy)) == (1, 1)
     assert "PATCH scale" not in cluster.server.asked
+    assert caplog.text.count("scaling proposed (dry run)") == 1
 
 
 def test_what_the_api_server_refuses_is_said_once_and_the_tritons_that_were_to_leave_stay(
@@ -203,6 +216,128 @@ def test_pods_that_were_to_go_and_stay_after_all_are_used_again(
     eventually(lambda: _in_use(proxy) == 2 == cluster.server.replicas, "both Tritons again")
 
 
+def test_tritons_that_cannot_leave_keep_their_pods(
+    cluster: SimulatedCluster, start_proxy_here: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(triton_scaling, "LEAVE_TIMEOUT_S", 0.1)
+    proxy = start_proxy_here(_config(cluster, 2, 2))
+    eventually(lambda: _in_use(proxy) == 2, "two Tritons")
+    cluster.pods[0].stop()
+    eventually(lambda: not all(each.alive for each in proxy.serving._discovery.backends), "the one to stay to be lost")
+    asked = cluster.server.asked.count("PATCH scale")
+    proxy.run(proxy.serving.reconfigure(_config(cluster, 1, 1)))
+    eventually(lambda: "cannot leave (after 0.1 s)" in caplog.text, "a word on it")
+    so_far = cluster.server.asked.count("GET scale")
+    eventually(lambda: cluster.server.asked.count("GET scale") > so_far + 2, "more looks")
+    assert (cluster.server.replicas, _in_use(proxy)) == (2, 2)
+    assert cluster.server.asked.count("PATCH scale") == asked
+    assert caplog.text.count("cannot leave (after 0.1 s)") == 1
+
+
+def test_replicas_are_not_removed_for_a_load_that_is_not_measured(
+    cluster: SimulatedCluster, start_proxy_here: Make
+) -> None:
+    models = {"echo": {"scheduling": "bypass"}}
+    proxy = start_proxy_here(_config(cluster, 2, 2, models))
+    eventually(lambda: _in_use(proxy) == 2, "two Tritons")
+    proxy.run(proxy.serving.reconfigure(_config(cluster, 1, 2, models, stabilization_window_s=0.05)))
+    so_far = cluster.server.asked.count("GET scale")
+    eventually(lambda: cluster.server.asked.count("GET scale") > so_far + 10, "ten looks")
+    assert (cluster.server.replicas, _in_use(proxy)) == (2, 2)
+
+
+def test_idle_batch_workers_lose_replicas(cluster: SimulatedCluster, start_proxy_here: Make) -> None:
+    proxy = start_proxy_here(_config(cluster, 2, 2))
+    eventually(lambda: _in_use(proxy) == 2, "two Tritons")
+    proxy.run(proxy.serving.reconfigure(_config(cluster, 1, 2, stabilization_window_s=0.05)))
+    eventually(lambda: _in_use(proxy) == 1 == cluster.server.replicas, "one Triton")
+
+
+def test_another_configuration_is_scaled_once_the_former_has_ended(
+    cluster: SimulatedCluster, start_proxy_here: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments: list[str] = []
+
+    class SlowApi(KubernetesApi):
+        async def __aenter__(self) -> Any:
+            moments.append("begins")
+            return await super().__aenter__()
+
+        async def __aexit__(self, *_: object) -> None:
+            for _number in range(100):
+                await asyncio.sleep(0)
+            await super().__aexit__()
+            moments.append("ends")
+
+    monkeypatch.setattr(triton_scaling, "KubernetesApi", SlowApi)
+    proxy = start_proxy_here(_config(cluster, 1, 1))
+    for number in (2, 1):
+        proxy.run(proxy.serving.reconfigure(_config(cluster, number, number)))
+        eventually(lambda wanted=number: _in_use(proxy) == wanted, f"{number} Tritons")
+    proxy.stop()
+    assert moments == ["begins", "ends"] * 3
+
+
+@pytest.mark.parametrize(
+    ("slots", "seen"),
+    [("echo", (1.0, False)), ("gated", (0.0, True))],
+    ids=["a batch beside idle slots", "a slot beside idle batches"],
+)
+def test_busy_workers_count_and_slots_do_not(
+    triton: Any, serve_here: Make, jam: Make, slots: str, seen: tuple[float, bool]
+) -> None:
+    proxy = serve_here([triton], models={slots: {"scheduling": "bypass", "max_concurrency": 32}})
+    release = jam(proxy)
+    tritons, metrics = proxy.serving._tritons, proxy.serving.driver.observability.metrics
+    assert len(metrics.workers) > 32
+    utilization = proxy.in_loop(lambda: TritonUtilization(tritons, metrics, time.monotonic_ns()))
+    assert proxy.in_loop(lambda: utilization.look(time.monotonic_ns())) == seen
+    release()
+    eventually(
+        lambda: proxy.in_loop(lambda: utilization.look(time.monotonic_ns())) == (0.0, False), "all of it to be idle"
+    )
+
+
+@pytest.mark.parametrize(
+    ("busy_s", "gpus", "busy"),
+    [
+        ([[5]], 1, 0.5),
+        ([[10, 0, 0, 0]], 1, 1.0),  # models that nobody asks for
+        ([[5, 5]], 1, 0.75),
+        ([[5, 5]], 2, 0.5),  # one on each
+        ([[10], [0]], 1, 0.5),
+        ([[12], [-1]], 1, 0.5),
+    ],
+)
+def test_the_busy_fraction_is_the_mean_of_the_tritons(busy_s: list[list[float]], gpus: int, busy: float) -> None:
+    """`busy_s`: seconds out of ten, by Triton and worker."""
+    backends = [_IdleBackend() for _ in busy_s]
+    numbered = {10 * triton + place: spent for triton, each in enumerate(busy_s) for place, spent in enumerate(each)}
+    workers = {number: SimpleNamespace(busy_ns=7) for number in numbered}
+
+    class Simulated:
+        def batch_workers(self) -> Any:
+            return {each: [n for n in numbered if n // 10 == place] for place, each in enumerate(backends)}
+
+        def gpus_of(self, _backend: object) -> int:
+            return gpus
+
+        def running_ns(self, _now_ns: int) -> dict[int, int]:
+            return {}
+
+    tritons: Any = Simulated()
+    metrics: Any = SimpleNamespace(workers=workers)
+    utilization = TritonUtilization(tritons, metrics, 0)
+    for number, spent_s in numbered.items():
+        workers[number].busy_ns += int(spent_s * 1e9)
+    seen, is_partial = utilization.look(10_000_000_000)
+    assert seen == pytest.approx(busy)
+    assert not is_partial
+    for number in [each for each in numbered if each < 10]:
+        del workers[number]
+    assert utilization.look(20_000_000_000)[1], "a Triton of which nothing is known"
+
+
 @pytest.mark.parametrize(
     ("replicas", "ready", "busy", "advised", "wanted"),
     [
@@ -225,6 +360,16 @@ def test_the_number_follows_utilization_and_advice_within_its_bounds(
     demand = ReplicaDemand(ScalingConfig(statefulset="triton", min_replicas=2, max_replicas=8))
     demand.replicas(0.0, 2, 2, 0.0, 0)
     assert demand.replicas(1000.0, replicas, ready, busy, advised) == wanted
+
+
+@pytest.mark.parametrize(
+    ("replicas", "busy", "wanted"), [(4, 0.0, 4), (4, 0.2, 4), (4, 0.9, 5), (9, 0.0, 8), (1, 0.0, 2)]
+)
+def test_load_that_is_not_measured_keeps_the_replicas(replicas: int, busy: float, wanted: int) -> None:
+    demand = ReplicaDemand(ScalingConfig(statefulset="triton", min_replicas=2, max_replicas=8))
+    demand.replicas(0.0, 2, 2, 0.0, 0)
+    assert demand.replicas(1000.0, replicas, replicas, busy, 0, is_partial=True) == wanted
+    assert demand.replicas(1001.0, wanted, wanted, 0.0, 0) == wanted, "within the stabilization window, too"
 
 
 def test_fewer_replicas_only_after_the_stabilization_window() -> None:

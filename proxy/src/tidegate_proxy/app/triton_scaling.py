@@ -1,4 +1,4 @@
-"""Scaling of Tritons in Kubernetes: the replicas of their StatefulSet follow the load of their workers.
+"""Scaling of Tritons in Kubernetes: the replicas of their StatefulSet follow their load.
 
 The rule is that of a HorizontalPodAutoscaler. What an autoscaler cannot do is to drain first: Tritons that are to go
 leave before their pods are told to end.
@@ -9,7 +9,8 @@ import logging
 import math
 import time
 from collections import deque
-from contextlib import suppress
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from tidegate_proxy.app.discovered_tritons import DiscoveredTritons
@@ -24,6 +25,8 @@ from tidegate_proxy.tritons.kubernetes_api import KubernetesApi
 log = logging.getLogger(__name__)
 
 DRAIN_POLL_S: Final = 0.05
+LEAVE_TIMEOUT_S: Final = 10.0
+"""Time in seconds after which Tritons that are to be removed and still take part stay."""
 TOLERANCE_FRACTION: Final = 0.1
 """Deviation of the utilization from its target, as a fraction of that, up to which nothing changes."""
 ADVICE_HOLDS_NS: Final = 60_000_000_000
@@ -42,17 +45,22 @@ class ReplicaDemand:
         self._recent: deque[tuple[float, int]] = deque()
         """Demands within the stabilization window, each with its instant in seconds."""
 
-    def replicas(self, now_s: float, replicas: int, ready: int, busy: float, advised: int) -> int:
+    def replicas(
+        self, now_s: float, replicas: int, ready: int, busy: float, advised: int, *, is_partial: bool = False
+    ) -> int:
         """Return the number of replicas to have now.
 
-        `replicas`: number that is set; `ready`: number of Tritons that take part; `busy`: busy fraction of their
-        workers; `advised`: replicas that the policy wants added, 0 for none.
+        `replicas`: number that is set; `ready`: number of Tritons that take part; `busy`: their busy fraction;
+        `advised`: replicas that the policy wants added, 0 for none; `is_partial`: whether there is load besides, so
+        that none may be removed.
         """
         scaling = self._scaling
         ratio = busy / scaling.target_utilization
         needed = ready if abs(ratio - 1) <= TOLERANCE_FRACTION else math.ceil(ready * ratio - 1e-9)
         if advised > 0:
             needed = max(needed, ready + advised)
+        if is_partial:
+            needed = max(needed, replicas)
         needed = min(max(needed, scaling.min_replicas), scaling.max_replicas)
         self._recent.append((now_s, needed if self._recent else max(needed, replicas)))
         while self._recent[0][0] < now_s - scaling.stabilization_window_s:
@@ -64,6 +72,56 @@ class ReplicaDemand:
         return min(replicas, highest, scaling.max_replicas)
 
 
+class TritonUtilization:
+    """Busy fraction of the Tritons between one look and the next. It does not read the clock."""
+
+    def __init__(self, tritons: Tritons, metrics: Metrics, now_ns: int) -> None:
+        self._tritons = tritons
+        self._metrics = metrics
+        self._looked_ns = now_ns
+        self._busy_ns = self._busy(now_ns)
+
+    def look(self, now_ns: int) -> tuple[float, bool]:
+        """Return the busy fraction since the last look, and whether it is a part of the load only.
+
+        Of each Triton it is the time in which at least one batch runs, as if its workers were busy independently of
+        each other; of several Tritons it is the mean. Bypassed requests, and those in slots, are not in it.
+        """
+        before_ns, self._busy_ns = self._busy_ns, self._busy(now_ns)
+        elapsed_ns, self._looked_ns = max(1, now_ns - self._looked_ns), now_ns
+        fractions: list[float] = []
+        is_partial = False
+        for backend, workers in self._tritons.batch_workers().items():
+            both = [each for each in workers if each in before_ns and each in self._busy_ns]
+            is_partial |= not both or bool(backend.in_flight or backend.open_calls)
+            if both:
+                ran_ns = (max(0, self._busy_ns[each] - before_ns[each]) for each in both)
+                idle = math.prod(1 - min(1.0, each / elapsed_ns) for each in ran_ns)
+                fractions.append(1 - idle ** (1 / self._tritons.gpus_of(backend)))
+        return (sum(fractions) / len(fractions), is_partial) if fractions else (0.0, True)
+
+    def _busy(self, now_ns: int) -> dict[int, int]:
+        """Total busy time of all workers until now, in ns by id: also of the batches that run."""
+        busy_ns = {number: worker.busy_ns for number, worker in self._metrics.workers.items()}
+        for number, ran_ns in self._tritons.running_ns(now_ns).items():
+            if number in busy_ns:
+                busy_ns[number] += ran_ns
+        return busy_ns
+
+
+@dataclass(slots=True)
+class _ScaledSource:
+    """Source of Tritons, with what its scaling remembers."""
+
+    source: TritonSource
+    scale: "StatefulSetScale"
+    slices: EndpointSlices
+    demand: ReplicaDemand
+    utilization: TritonUtilization
+    proposal: tuple[int, int] | None = None
+    """Replicas that are set and wanted by the last dry run; None if nothing was to change."""
+
+
 class TritonScaling:
     """Scaling of all sources of Tritons for which that is configured. Use it only in the event loop."""
 
@@ -73,7 +131,7 @@ class TritonScaling:
         self._metrics = metrics
         self._sources: tuple[TritonSource, ...] = ()
         self._tasks: list[asyncio.Task[None]] = []
-        self._complaint = ""
+        """Tasks of the current sources, and of former ones until they have ended."""
         self.follow(config)
 
     def follow(self, config: ServeConfig) -> None:
@@ -81,13 +139,15 @@ class TritonScaling:
         if config.discovery == self._sources:
             return
         self._sources = config.discovery
-        for task in self._tasks:
+        former = [task for task in self._tasks if not task.done()]
+        for task in former:
             task.cancel()
-        self._tasks = [
-            asyncio.create_task(self._scale(source, source.kubernetes, source.kubernetes.scaling))
+        current = [
+            asyncio.create_task(self._scale(source, source.kubernetes, source.kubernetes.scaling, former))
             for source in self._sources
             if source.kubernetes and source.kubernetes.scaling
         ]
+        self._tasks = [*former, *current]
 
     async def close(self) -> None:
         """Stop scaling."""
@@ -95,45 +155,50 @@ class TritonScaling:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _scale(self, source: TritonSource, service: KubernetesService, scaling: ScalingConfig) -> None:
-        """Look at the load of a source's Tritons forever, and change their number."""
-        demand = ReplicaDemand(scaling)
-        busy_ns = self._busy_ns()
-        looked_ns = time.monotonic_ns()
+    async def _scale(
+        self,
+        source: TritonSource,
+        service: KubernetesService,
+        scaling: ScalingConfig,
+        former: Sequence[asyncio.Task[None]],
+    ) -> None:
+        """Look at the load of a source's Tritons forever, and change their number, once `former` tasks have ended."""
+        if former:
+            await asyncio.wait(former)
+        complaint = ""
         async with KubernetesApi(source.label, service) as api, EndpointSlices(source, service) as slices:
-            scale = StatefulSetScale(api, scaling)
+            utilization = TritonUtilization(self._tritons, self._metrics, time.monotonic_ns())
+            scaled = _ScaledSource(source, StatefulSetScale(api, scaling), slices, ReplicaDemand(scaling), utilization)
             while True:
                 await asyncio.sleep(scaling.interval_s)
-                before_ns, busy_ns = busy_ns, self._busy_ns()
-                elapsed_ns, looked_ns = time.monotonic_ns() - looked_ns, time.monotonic_ns()
                 try:
-                    await self._look(source, scale, slices, demand, _busy_fraction(before_ns, busy_ns, elapsed_ns))
-                    self._complaint = ""
+                    await self._look(scaled)
+                    complaint = ""
                 except SourceError as error:
-                    if self._complaint != str(error):
-                        self._complaint = str(error)
-                        log.warning("scaling failed", extra={"detail": str(error)})
+                    if complaint != str(error):
+                        complaint = str(error)
+                        log.warning("scaling failed", extra={"detail": complaint})
                 except Exception as error:  # there is a next time
                     faults.report("scaling Tritons", error)
 
-    async def _look(
-        self,
-        source: TritonSource,
-        scale: "StatefulSetScale",
-        slices: EndpointSlices,
-        demand: ReplicaDemand,
-        busy: float,
-    ) -> None:
+    async def _look(self, scaled: _ScaledSource) -> None:
+        """Compare the load with the replicas, and change them if need be. Raises SourceError."""
+        source, scale = scaled.source, scaled.scale
+        busy, is_partial = scaled.utilization.look(time.monotonic_ns())
         replicas, version = await scale.read()
         in_use = {triton.grpc for triton in self._tritons.config.tritons}
         ready = sum(triton.grpc in in_use for triton in self._discovered.listed(source))
-        wanted = demand.replicas(time.monotonic(), replicas, ready, busy, self._advised(max(1, ready)))
+        advised = self._advised(max(1, ready))
+        wanted = scaled.demand.replicas(time.monotonic(), replicas, ready, busy, advised, is_partial=is_partial)
+        proposal, scaled.proposal = scaled.proposal, None
         if wanted == replicas:
             return
         fields = {"statefulset": scale.name, "replicas": replicas, "wanted": wanted, "utilization": round(busy, 3)}
         if scale.is_dry_run:
             await scale.write(wanted, version)
-            log.info("scaling proposed (dry run)", extra=fields)
+            scaled.proposal = (replicas, wanted)
+            if scaled.proposal != proposal:
+                log.info("scaling proposed (dry run)", extra=fields)
             return
         if wanted > replicas:
             await scale.write(wanted, version)
@@ -141,28 +206,37 @@ class TritonScaling:
             self._discovered.readmit([triton.grpc for triton in self._discovered.listed(source)])
             log.info("scaled up", extra=fields)
             return
-        pods = await slices.list_pods()
+        pods = await scaled.slices.list_pods()
         leaving = {pods[name] for name in scale.pods(wanted, replicas) if name in pods}
         self._discovered.withhold(leaving)
         try:
-            with suppress(TimeoutError):  # what still runs there is tried again elsewhere
-                async with asyncio.timeout(scale.drain_timeout_s):
-                    while not self._tritons.is_idle(leaving):
-                        await asyncio.sleep(DRAIN_POLL_S)
+            await self._drain(source, leaving)
             await scale.write(wanted, version)
         except BaseException:
             self._discovered.readmit(leaving)
             raise
         log.info("scaled down", extra=fields)
 
-    def _busy_ns(self) -> dict[str, int]:
-        return {worker.name: worker.busy_ns for worker in self._metrics.snapshot().workers if worker.up}
+    async def _drain(self, source: TritonSource, leaving: set[str]) -> None:
+        """Return when withheld Tritons have left, and their requests ended or `drain_timeout_s` is over.
+
+        Raises SourceError if they do not leave.
+        """
+        loop = asyncio.get_running_loop()
+        leave_s = loop.time() + LEAVE_TIMEOUT_S
+        while not self._tritons.is_idle(leaving):
+            if loop.time() > leave_s and self._tritons.take_part(leaving):
+                raise SourceError(
+                    f"{source.label}: its replicas stay, because {', '.join(sorted(leaving))} cannot leave (after "
+                    f"{LEAVE_TIMEOUT_S:g} s); that takes a list of each source and another live Triton"
+                )
+            await asyncio.sleep(DRAIN_POLL_S)
 
     def _advised(self, tritons: int) -> int:
         """Replicas that the policy wants added: it counts workers, of which a Triton may have several."""
         snapshot = self._metrics.snapshot()
-        told_ns = snapshot.advised_at_ns
-        if told_ns is None or time.monotonic_ns() - told_ns > ADVICE_HOLDS_NS or snapshot.advised <= 0:
+        advised_ns = snapshot.advised_at_ns
+        if advised_ns is None or time.monotonic_ns() - advised_ns > ADVICE_HOLDS_NS or snapshot.advised <= 0:
             return 0
         workers = sum(worker.up for worker in snapshot.workers)
         return math.ceil(snapshot.advised * tritons / max(1, workers))
@@ -185,11 +259,6 @@ class StatefulSetScale:
         """Whether nothing is changed."""
         return self._scaling.dry_run
 
-    @property
-    def drain_timeout_s(self) -> float:
-        """Time in seconds for requests on Tritons that are to be removed."""
-        return self._scaling.drain_timeout_s
-
     def pods(self, wanted: int, replicas: int) -> list[str]:
         """Return the names of the pods that go with a change from `replicas` to `wanted`: the highest ordinals."""
         return [f"{self.name}-{ordinal}" for ordinal in range(wanted, replicas)]
@@ -209,9 +278,3 @@ class StatefulSetScale:
     @property
     def _path(self) -> str:
         return f"/apis/apps/v1/namespaces/{self._api.namespace}/statefulsets/{self.name}/scale"
-
-
-def _busy_fraction(before_ns: dict[str, int], now_ns: dict[str, int], elapsed_ns: int) -> float:
-    """Busy fraction of the workers that were there at both instants."""
-    busy = [now_ns[name] - before_ns[name] for name in now_ns if name in before_ns]
-    return min(1.0, sum(busy) / (len(busy) * elapsed_ns)) if busy else 0.0

@@ -17,6 +17,7 @@ from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.discovery import Discovery, watch
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.tritons.catalog import CurrentCatalog
+from tidegate_proxy.tritons.workers import gpu_ordinals_of
 
 Joining = Mapping[str, tuple[TritonAddress, Backend, list[LoadedModel]]]
 """New Tritons by worker: address, backend, and models."""
@@ -82,15 +83,40 @@ class Tritons:
         addresses = {triton.grpc for triton in tritons}
         return any(backend.alive and backend.address in addresses for backend in self._discovery.backends)
 
+    def take_part(self, addresses: Collection[str]) -> bool:
+        """Return whether any Triton at these gRPC addresses takes part."""
+        return any(triton.grpc in addresses for triton in self.config.tritons)
+
     def is_idle(self, addresses: Collection[str]) -> bool:
         """Return whether no Triton at these gRPC addresses takes part, nor has requests in flight."""
-        if any(triton.grpc in addresses for triton in self.config.tritons):
+        if self.take_part(addresses):
             return False
         leaving = [backend for backend in self._leaving if backend.address in addresses]
         return not any(
             backend.in_flight or backend.open_calls or any(run.backend is backend for run in self._driver.running)
             for backend in leaving
         )
+
+    def batch_workers(self) -> dict[Backend, list[int]]:
+        """Return the live Tritons, each with the ids of its workers that run batches: all but slots."""
+        catalog = self._directory.catalog
+        found: dict[Backend, list[int]] = {backend: [] for backend in self._discovery.backends if backend.alive}
+        for worker in catalog.workers:
+            if not worker.server and (backend := catalog.backend_of[worker.id]) in found:
+                found[backend].append(worker.id)
+        return found
+
+    def gpus_of(self, backend: Backend) -> int:
+        """Return the number of GPUs on which a Triton has instances of models; 1 if it has none there."""
+        return max(1, len(gpu_ordinals_of(self._directory.catalog.loaded.get(backend, ()))))
+
+    def running_ns(self, now_ns: int) -> dict[int, int]:
+        """Return for how long the stages that run have done so, in ns by worker id; not those sent ahead."""
+        running = self._driver.running
+        ran_ns: dict[int, int] = {}
+        for run in running:
+            ran_ns[run.worker_id] = max(ran_ns.get(run.worker_id, 0), now_ns - running.since_ns(run))
+        return ran_ns
 
     async def change(self, config: ServeConfig, layout: Layout | None, suspects: Collection[str] | None = None) -> None:
         """Apply another configuration: its new Tritons join, removed ones are released once they ended.

@@ -22,14 +22,11 @@ class ScalingConfig(ConfigSection):
     min_replicas: int = Field(default=1, ge=1, description="Least number of replicas")
     max_replicas: int = Field(ge=1, description="Largest number of replicas")
     target_utilization: float = Field(
-        default=0.75, gt=0, le=1, description="Busy fraction of the workers that the number of replicas is chosen for"
+        default=0.75, gt=0, le=1, description="Busy fraction of the Tritons that the number of replicas is chosen for"
     )
     interval_s: Seconds = Field(default=15.0, description="Interval at which the load is looked at")
     stabilization_window_s: Seconds = Field(
         default=600.0, description="Time of which the largest number counts before replicas are removed"
-    )
-    drain_timeout_s: Seconds = Field(
-        default=30.0, description="Time for requests on Tritons that are to be removed to end"
     )
     dry_run: bool = Field(
         default=False, description="Log what would be done; the API server checks it, and changes nothing"

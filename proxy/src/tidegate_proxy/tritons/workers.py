@@ -146,7 +146,7 @@ async def places_of(
     asked = {
         backend.address: backend.metrics
         for backend, models in loaded.items()
-        if unlike and backend.is_local and backend.metrics and not backend.device_class and _ordinals(models)
+        if unlike and backend.is_local and backend.metrics and not backend.device_class and gpu_ordinals_of(models)
     }
     pages = await scrape(asked) if asked else {}
     places = {}
@@ -164,7 +164,7 @@ def place_of(device_class: str, models: Iterable[LoadedModel], gpus: Sequence[Gp
     """Return the hardware of one Triton's workers. `device_class`: as configured; `gpus`: those it may use."""
     if device_class:
         return WorkerHardware(device_class)
-    ordinals = _ordinals(models)
+    ordinals = gpu_ordinals_of(models)
     if not ordinals or max(ordinals) >= len(gpus):
         return WorkerHardware()  # it uses none, or sees more than there are here: then it is elsewhere
     if len({gpu.device_class for gpu in gpus}) > 1:
@@ -175,7 +175,7 @@ def place_of(device_class: str, models: Iterable[LoadedModel], gpus: Sequence[Gp
     return WorkerHardware(only.device_class, only.device, only.slice)
 
 
-def _ordinals(models: Iterable[LoadedModel]) -> set[int]:
+def gpu_ordinals_of(models: Iterable[LoadedModel]) -> set[int]:
     """The numbers of the GPUs on which a Triton has instances of models, as it counts those that CUDA shows it.
 
     CUDA may count them by speed, NVML counts them by bus: so a number does not say which one it is.
