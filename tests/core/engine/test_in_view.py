@@ -1,24 +1,38 @@
-"""What the policy sees, counted: how much of each kind of batch there is of what can still be in a full one."""
+"""What the policy sees, counted: how much of each kind of batch there is of what can still be in a full one.
 
+And what makes room when another flow's request is shown beyond a full batch.
+"""
+
+import pytest
 from msgspec.structs import replace
 
-from tidegate.api import Model, Profile, Request
+from tidegate.api import Model, Profile, Request, Worker
 from tidegate.engine.estimates.expectations import Expectations
-from tidegate.engine.waiting.fair_queue_group import BatchCosts, VisibleRequests, WidestRoute
+from tidegate.engine.state_tables import WorkerTable
+from tidegate.engine.waiting.fair_queue_group import (
+    REMEMBERED_NS,
+    BatchCosts,
+    FairQueueGroup,
+    VisibleRequests,
+    WidestRoute,
+)
 from tidegate.engine.waiting.flows import ClientFlow
 
 FLOW = ClientFlow(1, hurried=True)
 
 
+MODELS = {"m": Model("m", max_rows=4)}
+PLACES = {"m": WidestRoute(frozenset({0}), ((("m", "default"),),), 4)}
+PROFILES = [Profile("m", "default", (10, 20, 30, 40))]
+
+
 def view() -> VisibleRequests:
     """One model on one worker: batches of up to four take 10 to 40 ns, so that two rows are on time for 50 ns."""
-    place = WidestRoute(frozenset({0}), ((("m", "default"),),), 4)
-    expectations = Expectations([Profile("m", "default", (10, 20, 30, 40))], learn=False)
-    return VisibleRequests(BatchCosts({"m": Model("m", max_rows=4)}, {"m": place}, expectations, lambda model: False))
+    return VisibleRequests(BatchCosts(MODELS, PLACES, Expectations(PROFILES, learn=False), lambda model: False))
 
 
-def request(number: int, *, key: str = "", due_ns: int = 50) -> Request:
-    return Request(number, "m", 1, 0, due_ns, key)
+def request(number: int, *, key: str = "", due_ns: int = 50, client: str = "", rows: int = 1) -> Request:
+    return Request(number, "m", rows, 0, due_ns, key, client=client)
 
 
 def test_what_leaves_no_time_for_a_full_batch_counts_for_none() -> None:
@@ -44,3 +58,91 @@ def test_what_comes_back_as_another_kind_of_batch_counts_as_that_as_long_as_it_m
     assert seen.rows_of("m") == {("m", "", "/0.1"): 1}
     seen.hide(again, FLOW)
     assert seen.rows_of("m") == {}
+
+
+class Contention:
+    """Three requests of a flood that the policy sees, one more than a full batch has; the worker is busy."""
+
+    def __init__(self) -> None:
+        fleet = WorkerTable([Worker(0, "w0", ("m",))], MODELS)
+        fleet.idle_ids.clear()
+        self.group = FairQueueGroup(fleet, Expectations(PROFILES, learn=False), PLACES, 1000, lambda model: False)
+        self.seen = {number: request(number, client="flood") for number in (1, 2, 3)}
+        assert all(map(self.group.admits, self.seen.values()))
+        self.group.begin_to_contend(0, self.seen.values())
+
+    def come(self, *requests: Request) -> None:
+        """All wait from the same event on, as those of a failed batch do."""
+        for each in requests:
+            self.group.contend(each)
+        assert self.withdraw() == []
+        assert {each.id for each in self.show()} == {each.id for each in requests}
+
+    def withdraw(self, now_ns: int = 0) -> list[int]:
+        """Withdraw what is in excess; return the ids."""
+        excess = self.group.excess(now_ns, self.seen.values())
+        assert len({each.id for each in excess}) == len(excess), "each once"
+        for each in excess:
+            self.group.call_back(self.seen.pop(each.id))
+        return [each.id for each in excess]
+
+    def show(self) -> list[Request]:
+        shown = []
+        while following := self.group.next(0):
+            shown.append(following)
+            self.seen[following.id] = following
+        return shown
+
+    def start(self, *numbers: int) -> None:
+        self.group.start([self.seen.pop(number) for number in numbers], len(numbers), 10 * len(numbers))
+
+
+@pytest.mark.parametrize(("clients", "withdrawn"), [("ab", [1, 2]), ("aa", [1])])
+def test_each_request_beyond_a_full_batch_displaces_another_one_of_more_than_a_share(
+    clients: str, withdrawn: list[int]
+) -> None:
+    """Of three flows each has a share of a row and a third, of two each has two rows."""
+    contention = Contention()
+    contention.come(*(request(4 + number, client=client) for number, client in enumerate(clients)))
+    assert contention.withdraw() == withdrawn
+
+
+def test_a_request_displaces_none_of_another_queue() -> None:
+    """Where the second one is shown, no flow has more than its share, a row."""
+    contention = Contention()
+    hurried = (request(5, key="k", client="b", due_ns=25), request(6, key="k", client="c", due_ns=25))
+    contention.come(request(4, client="a"), *hurried)
+    assert contention.withdraw() == [1]
+
+
+@pytest.mark.parametrize(("started", "withdrawn"), [((4, 5), [1]), ((1, 4, 5), [])])
+def test_nothing_is_displaced_from_what_is_no_more_than_a_full_batch(
+    started: tuple[int, ...], withdrawn: list[int]
+) -> None:
+    """Two of the flood are left, a full batch, though its share is a row and a third."""
+    contention = Contention()
+    others = (request(6, key="k", client="b"), request(7, key="k", client="a"))
+    contention.come(request(4, client="a"), request(5, client="b"), *others)
+    contention.start(*started)
+    assert contention.withdraw() == withdrawn
+
+
+def test_what_is_in_excess_as_flows_contend_again_does_not_spare_the_flood() -> None:
+    contention = Contention()
+    contention.come(request(4, client="a"), request(5, client="b"), request(6, client="b"))
+    assert contention.withdraw(REMEMBERED_NS) == [6], "beyond the largest batch, and not the first of its flow"
+    assert contention.withdraw(REMEMBERED_NS) == [1, 2]
+
+
+def test_what_was_shown_before_a_more_urgent_class_came_displaces_nothing_after_it() -> None:
+    contention = Contention()
+    others = (request(5, key="k", client="b"), request(6, key="k", client="a"))
+    contention.come(request(4, client="a"), *others)
+    contention.group.closed = True
+    assert len(contention.withdraw()) == 6
+    contention.group.closed = False
+    contention.show()
+    contention.group.contend(wide := request(7, client="c", rows=2))
+    contention.show()
+    assert wide.id in contention.seen
+    assert len(contention.withdraw()) == 1

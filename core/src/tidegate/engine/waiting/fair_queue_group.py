@@ -15,6 +15,7 @@ the worker time of the batches that it takes part in, by rows.
 - Each priority class has a group of its own (`priority_classes`). The policy sees nothing of a group that is `closed`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import is_
@@ -308,8 +309,8 @@ class FairQueueGroup:
         """A request that arrived while nothing was throttled; it is checked first, since most are shown at once."""
         self._latest: Request | None = None
         """The latest request that arrived while others were throttled, until `next` was asked about it."""
-        self._overfull: list[QueueKey] = []
-        """Queue key of each request that was shown beyond a full batch and has displaced no other one yet."""
+        self._overfull: list[Request] = []
+        """Requests that were shown beyond a full batch and have displaced no other one yet."""
         self._flows = WaitingFlows(self._patience_ns)
         self._view = VisibleRequests(self._costs)
         self._crowded_ns: dict[str, list[int]] = {}
@@ -365,6 +366,7 @@ class FairQueueGroup:
         `queued`: requests that the policy sees, of these and other models.
         """
         if self.closed:
+            self._overfull = []
             return self._excess_of_closed(queued) if self._view.kinds else []
         excess: list[Request] = []
         seen, held, newcomer = self._view.models, self._held, self._newcomer
@@ -375,9 +377,8 @@ class FairQueueGroup:
                 self._limit(now_ns, model, queued, excess)
         if newcomer and newcomer.model not in seen:
             self._limit(now_ns, newcomer.model, queued, excess)
-        overfull, self._overfull = self._overfull, []
-        if not excess:
-            excess = [request for key in overfull if (request := self._displaced(key, queued))]
+        if self._overfull and not excess:  # otherwise next time, if what is left is still more than a full batch
+            excess = self._displaced(queued)
         return excess
 
     def call_back(self, request: Request) -> None:
@@ -600,21 +601,39 @@ class FairQueueGroup:
             return True
         if shown and shown * request.rows >= self._share_rows(request.model, flow):
             return False
-        self._overfull.append(key)
+        self._overfull.append(request)
         return True
 
     def _share_rows(self, model: str, flow: ClientFlow) -> float:
         """Share of a flow in the largest batch, in rows; at least two flows contend, though one may not wait now."""
         return self._fleet.models[model].max_rows / max(2, self._flows.count[flow.hurried])
 
-    def _displaced(self, key: QueueKey, queued: Iterable[Request]) -> Request | None:
-        """The oldest visible request of a queue key whose flow shows more than its share; None if there is none."""
+    def _displaced(self, queued: Iterable[Request]) -> list[Request]:
+        """Return the requests that those shown beyond full batches displace, oldest first.
+
+        Each displaces another visible request of its queue key, whose flow shows more than its share, while the batch
+        is more than full.
+        """
+        overfull, self._overfull = self._overfull, []
+        full = {(shown.model, shown.shape, shown.merge_key): self._costs.full_rows(shown) for shown in overfull}
+        rows = {key: self._view.rows_of(key[0]).get(key, 0) for key in full}
+        most = Counter((shown.model, shown.shape, shown.merge_key) for shown in overfull)
+        gone: Counter[tuple[int, str]] = Counter()
+        displaced: list[Request] = []
         for request in queued:
-            if (request.model, request.shape, request.merge_key) == key and self._view.is_counted(request.id):
-                flow = self._flows.of(request.id)
-                if self._view.count(flow, request.model) * request.rows > self._share_rows(request.model, flow):
-                    return request
-        return None
+            key = (request.model, request.shape, request.merge_key)
+            if not most.get(key) or rows[key] <= full[key] or not self._view.is_counted(request.id):
+                continue
+            flow = self._flows.of(request.id)
+            left = self._view.count(flow, request.model) - gone[flow.top.number, request.model]
+            if left * request.rows > self._share_rows(request.model, flow):
+                displaced.append(request)
+                if len(displaced) == len(overfull):
+                    break
+                most[key] -= 1
+                rows[key] -= request.rows
+                gone[flow.top.number, request.model] += 1
+        return displaced
 
     def _next_of(self, now_ns: int, model: str, held: ThrottledRequests) -> Request | None:
         request = self._next_in_turn(now_ns, model, held) or self._next_to_join(now_ns, model, held)
