@@ -1,7 +1,4 @@
-"""What the policy sees, counted: how much of each kind of batch there is of what can still be in a full one.
-
-And what makes room when another flow's request is shown beyond a full batch.
-"""
+"""The requests that fair queueing shows a policy: how many rows of each batch key, and which make room for others."""
 
 import pytest
 from msgspec.structs import replace

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,37 +52,6 @@ def listed(tmp_path: Path, start_proxy_here: Make, monkeypatch: pytest.MonkeyPat
     return start
 
 
-@pytest.fixture
-def load() -> Iterator[Make]:
-    """`load(proxy)`: callers in threads, one request of each in flight at a time; how they ended, by status."""
-    stop = threading.Event()
-    threads: list[threading.Thread] = []
-
-    def start(proxy: Any) -> Counter[str]:
-        outcomes: Counter[str] = Counter()
-        message = request_of("echo", {"X": ROW}).SerializeToString()
-
-        def call() -> None:
-            with grpc.insecure_channel(proxy.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-                infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-                while not stop.is_set():
-                    try:
-                        answer = service_pb2.ModelInferResponse.FromString(infer(message, timeout=60))
-                        outcomes["right" if answer.raw_output_contents[0] == ROW.tobytes() else "wrong"] += 1
-                    except grpc.RpcError as error:
-                        outcomes[f"{error.code()}: {error.details()}"] += 1
-
-        threads.extend(threading.Thread(target=call) for _ in range(CALLERS))
-        for thread in threads:
-            thread.start()
-        return outcomes
-
-    yield start
-    stop.set()
-    for thread in threads:
-        thread.join()
-
-
 def _in_use(proxy: Any) -> list[str]:
     return sorted(triton.grpc for triton in proxy.serving.config.tritons)
 
@@ -93,10 +60,10 @@ def _addresses(*tritons: Any) -> list[str]:
     return sorted(getattr(triton, "address", triton) for triton in tritons)
 
 
-def test_a_rolling_update_under_load_loses_nothing(listed: Make, load: Make, start_fake: Make) -> None:
+def test_a_rolling_update_under_load_loses_nothing(listed: Make, echo_load: Make, start_fake: Make) -> None:
     old = [start_fake(echo) for _ in range(2)]
     proxy, write = listed(*old)
-    outcomes = load(proxy)
+    outcomes = echo_load(proxy, CALLERS)
     pods = list(old)
     for place, leaver in enumerate(old):
         pods[place] = start_fake(echo)

@@ -3,19 +3,15 @@
 import asyncio
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
-from tritonclient.grpc import service_pb2
 
 from tests.conftest import eventually
 from tests.proxy.fixtures.api_server import NAMESPACE, SimulatedApiServer, serving_api
-from tests.proxy.fixtures.calls import request_of
 from tests.proxy.fixtures.fake_answers import echo
 from tidegate_proxy.app import triton_scaling
 from tidegate_proxy.app.triton_scaling import ReplicaDemand, TritonUtilization
@@ -110,37 +106,6 @@ def _config(
     return read_config(flags=document)
 
 
-@pytest.fixture
-def load() -> Iterator[Make]:
-    """`load(proxy)`: callers in threads, one request of each in flight at a time; how they ended, by status."""
-    stop = threading.Event()
-    threads: list[threading.Thread] = []
-
-    def start(proxy: Any) -> Counter[str]:
-        outcomes: Counter[str] = Counter()
-        message = request_of("echo", {"X": ROW}).SerializeToString()
-
-        def call() -> None:
-            with grpc.insecure_channel(proxy.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-                infer = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-                while not stop.is_set():
-                    try:
-                        answer = service_pb2.ModelInferResponse.FromString(infer(message, timeout=60))
-                        outcomes["right" if answer.raw_output_contents[0] == ROW.tobytes() else "wrong"] += 1
-                    except grpc.RpcError as error:
-                        outcomes[f"{error.code()}: {error.details()}"] += 1
-
-        threads.extend(threading.Thread(target=call) for _ in range(CALLERS))
-        for thread in threads:
-            thread.start()
-        return outcomes
-
-    yield start
-    stop.set()
-    for thread in threads:
-        thread.join()
-
-
 class _IdleBackend:
     in_flight, open_calls = 0, frozenset[Any]()
 
@@ -150,11 +115,11 @@ def _in_use(proxy: Any) -> int:
 
 
 def test_from_two_to_six_and_back_under_load_nothing_is_lost_and_nothing_is_tried_again(
-    cluster: SimulatedCluster, start_proxy_here: Make, load: Make, caplog: pytest.LogCaptureFixture
+    cluster: SimulatedCluster, start_proxy_here: Make, echo_load: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     proxy = start_proxy_here(_config(cluster, 2, 2))
     eventually(lambda: _in_use(proxy) == 2, "two Tritons")
-    outcomes = load(proxy)
+    outcomes = echo_load(proxy, CALLERS)
     for number in (6, 2):
         so_far = outcomes.total()
         eventually(lambda seen=so_far: outcomes.total() > seen + 100, "requests to be answered")
@@ -190,7 +155,7 @@ def test_what_the_api_server_refuses_is_said_once_and_the_tritons_that_were_to_l
     async def refuse_patches(request: Any) -> Any:
         if request.method == "PATCH":
             refused.set()
-            cluster.server.replicas_version += 1  # somebody else was faster
+            cluster.server.replicas_version += 1  # another client changed it first
         return await answer_scale(request)
 
     monkeypatch.setattr(cluster.server, "_answer_scale", refuse_patches)

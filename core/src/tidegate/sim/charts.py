@@ -321,7 +321,7 @@ def _missed(results: Sequence[RunResult]) -> dict[str, float]:
 
 
 def _over_time(own: Sequence[ModelDetail], span_s: float) -> list[tuple[float, float] | None]:
-    """The share on time of those that arrived in each span, drawn in its middle; None where nobody came."""
+    """Return the attainment of the requests that arrived in each span, at its middle; None for a span without any."""
     came = [sum(counts) for counts in zip(*(each.accepted_over_time for each in own), strict=True)]
     kept = [sum(counts) for counts in zip(*(each.on_time_over_time for each in own), strict=True)]
     return [((number + 0.5) * span_s, kept[number] / count) if count else None for number, count in enumerate(came)]

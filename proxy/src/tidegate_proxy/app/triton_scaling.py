@@ -1,7 +1,7 @@
 """Scaling of Tritons in Kubernetes: the replicas of their StatefulSet follow their load.
 
 The rule is that of a HorizontalPodAutoscaler. What an autoscaler cannot do is to drain first: Tritons that are to go
-leave before their pods are told to end.
+leave before Kubernetes ends their pods.
 """
 
 import asyncio
