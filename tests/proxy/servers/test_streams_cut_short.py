@@ -13,8 +13,10 @@ from tritonclient.grpc import service_pb2
 
 from tests.proxy.fixtures.calls import request_of, rest_of
 from tests.proxy.fixtures.fake_answers import ROW, echo
+from tests.proxy.fixtures.fake_triton import FakeTriton
 from tidegate_proxy.messages.request import PassedThrough
 from tidegate_proxy.service.stream_passthrough import BypassedStreamRequest, StreamRelay
+from tidegate_proxy.tritons.backend import Backend
 
 Make = Callable[..., Any]
 Asked = Iterator[Any]
@@ -71,15 +73,40 @@ def test_each_request_without_an_answer_is_told(start_fake: Make, serve_here: Ma
     assert answers[-1].infer_response.parameters["triton_final_response"].bool_param
 
 
-def test_so_is_one_that_had_a_slot(start_fake: Make, serve_here: Make, open_stream: Make) -> None:
-    fake = start_fake(echo, lambda asked: iter([_answer(request) for request in asked if request.id == "0"]))
+def _has_no_batches(fake: FakeTriton, *, decoupled: bool = False) -> None:
     config = service_pb2.ModelConfigResponse.FromString(fake.answers["ModelConfig"])
     config.config.max_batch_size = 0
+    config.config.model_transaction_policy.decoupled = decoupled
     config.config.parameters.clear()
     fake.answers["ModelConfig"] = config.SerializeToString()
+
+
+def test_so_is_one_that_had_a_slot(start_fake: Make, serve_here: Make, open_stream: Make) -> None:
+    fake = start_fake(echo, lambda asked: iter([_answer(request) for request in asked if request.id == "0"]))
+    _has_no_batches(fake)
     asked = [request_of("echo", {"X": ROW[0]}, id=str(number)) for number in range(2)]
     answers, code, _ = rest_of(open_stream(serve_here([fake], models={"echo": {"max_concurrency": 2}}), asked))
     assert (_in_order(answers), code) == ([("0", ""), ("1", _words(fake.address))], OK)
+
+
+def test_one_with_a_response_is_told_before_a_silent_triton_is_given_up(
+    start_fake: Make, serve_here: Make, open_stream: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answers_once_and_breaks(asked: Asked) -> Iterator[bytes]:
+        yield _answer(next(asked))
+        raise ConnectionError("it breaks")
+
+    async def is_silent(_: Backend) -> bool:
+        await asyncio.Event().wait()
+        return False
+
+    fake = start_fake(echo, answers_once_and_breaks)
+    _has_no_batches(fake, decoupled=True)
+    proxy = serve_here([fake], models={"echo": {"max_concurrency": 1}})
+    monkeypatch.setattr(Backend, "is_live", is_silent)
+    answers, code, details = rest_of(open_stream(proxy, [request_of("echo", {"X": ROW[0]}, id="0")], metadata=STRICT))
+    assert _in_order(answers) == [("0", "")]
+    assert (code, details) == (UNAVAILABLE, "it breaks")
 
 
 def test_so_is_each_of_a_client_that_was_not_done(

@@ -165,7 +165,7 @@ class OccupiedSlots:
         self.running = running
         self._metrics = metrics
         self._finish = finish
-        self.fail = fail
+        self._fail = fail
         self.abandon = abandon
         self._limit_changed = limit_changed
 
@@ -194,6 +194,16 @@ class OccupiedSlots:
         self._metrics.responded(run.effect.batch.model, now_ns - before_ns)
         self._count(run, now_ns)
         return now_ns
+
+    def fail(self, run: StageRun, code: grpc.StatusCode, details: str) -> None:
+        """Free the slot of a request whose call failed, once it is known whether its Triton is lost.
+
+        A request with a response is told at once, since it gets no other slot: the look at a silent Triton takes
+        seconds.
+        """
+        if run.clients[0].ended_ns:
+            self._clients.fail(run.clients[0].request_id, RequestFailed(code, details, reason="BACKEND"))
+        self._fail(run, code, details)
 
     def _count(self, run: StageRun, now_ns: int) -> None:
         if run.limit and run.limit.respond(now_ns):
