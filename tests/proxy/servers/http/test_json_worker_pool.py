@@ -69,15 +69,44 @@ def test_it_says_the_same_and_holds_nobody_up(shared_aside: JsonWorkerPool) -> N
     assert rounds > 1, "the loop goes on meanwhile"
 
 
-def test_answers_are_written_so_too(shared_aside: JsonWorkerPool) -> None:
+def _answer(datatype: str, tensor: np.ndarray[Any, Any]) -> bytes:
     answer = service_pb2.ModelInferResponse(model_name="m", model_version="1")
-    tensor = np.arange(FROM_BYTES, dtype=np.float32)
-    answer.outputs.add(name="Y", datatype="FP32", shape=[1, FROM_BYTES])
+    answer.outputs.add(name="Y", datatype=datatype, shape=[1, tensor.size])
     answer.raw_output_contents.append(tensor.tobytes())
-    message = answer.SerializeToString()
-    body = asyncio.run(shared_aside.render(message, TEXT))
+    return bytes(answer.SerializeToString())
+
+
+def test_answers_are_written_so_too(shared_aside: JsonWorkerPool) -> None:
+    message = _answer("FP32", np.arange(FROM_BYTES, dtype=np.float32))
+
+    async def ask() -> infer_response.ResponseBody:
+        shared_aside._is_up()
+        await asyncio.gather(*shared_aside._starting)
+        return await shared_aside.render(message, TEXT)
+
+    body = asyncio.run(ask())
     assert body == infer_response.render(message, TEXT)
     assert json.loads(bytes(body.pieces[0]))["outputs"][0]["data"][-1] == FROM_BYTES - 1
+
+
+@pytest.mark.parametrize(("datatype", "kind"), [("FP32", "<f4"), ("INT64", "<i8")])
+def test_an_answer_waits_for_no_process_to_start(
+    aside: JsonWorkerPool, monkeypatch: pytest.MonkeyPatch, datatype: str, kind: str
+) -> None:
+    monkeypatch.setattr(JsonWorkerPool, "_start", lambda _: asyncio.Event().wait())
+    message = _answer(datatype, np.arange(FROM_BYTES).astype(kind))
+
+    async def ask() -> tuple[list[infer_response.ResponseBody], int]:
+        rounds = 0
+        works = [asyncio.create_task(aside.render(message, TEXT)) for _ in range(2)]
+        while not all(work.done() for work in works):
+            await asyncio.sleep(0.001)
+            rounds += 1
+        return [work.result() for work in works], rounds
+
+    bodies, rounds = asyncio.run(ask())
+    assert [json.loads(bytes(body.pieces[0]))["outputs"][0]["data"] for body in bodies] == [list(range(FROM_BYTES))] * 2
+    assert rounds > 1, "the loop goes on meanwhile"
 
 
 def test_what_is_passed_on_is_looked_into_so_too(aside: JsonWorkerPool) -> None:

@@ -306,7 +306,10 @@ def write(name: str, datatype: str, shape: Iterable[int], contents: bytes | memo
         with np.errstate(invalid="ignore"):  # some kinds of NaN complain of becoming another
             doubles = np.frombuffer(contents, _FLOATS[datatype]).astype(np.float64)
         return ",".join(print_doubles(doubles)).encode()
-    return ",".join(map(str, np.frombuffer(contents, _INTEGERS[datatype]).tolist())).encode()
+    integers = np.frombuffer(contents, _INTEGERS[datatype])
+    # In blocks, between which a thread lets others run.
+    blocks = [",".join(map(str, integers[at : at + _BLOCK].tolist())) for at in range(0, len(integers), _BLOCK)]
+    return ",".join(blocks).encode()
 
 
 def quote(text: bytes) -> bytes:

@@ -100,6 +100,7 @@ class JsonWorkerPool:
         self._processes = [_JsonProcess() for _ in range(_PROCESSES)]
         self._queue = FairQueue(self._processes)
         self._starting: list[asyncio.Task[None]] = []
+        self._in_thread = asyncio.Lock()
 
     async def translate(
         self,
@@ -128,11 +129,17 @@ class JsonWorkerPool:
     async def render(self, answer: bytes, form: ResponseForm, owner: str = "") -> infer_response.ResponseBody:
         """Render a response like `infer_response.render`, in a worker process if it is large.
 
+        While no process is up, one response at a time is rendered in a thread: slowly, but before a process would be.
+
         `answer`: serialized ModelInferResponse; `owner`: client, for fair queueing.
         """
         all_binary = all(form.named.values()) if form.named else form.binary
         if len(answer) < FROM_BYTES or all_binary:
             return infer_response.render(answer, form)
+        if not self._is_up():
+            async with self._in_thread:
+                if not self._is_up():
+                    return await asyncio.to_thread(infer_response.render, answer, form)
         pieces, json_bytes = await self._run(owner, len(answer), _rendered, answer, form)
         return infer_response.ResponseBody(pieces, json_bytes)
 
