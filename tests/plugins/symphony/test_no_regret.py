@@ -1,11 +1,15 @@
 """Nobody is worse off behind the default policy than behind Triton's batcher: simulated, with times that scatter."""
 
+from typing import Any
+
 import pytest
+from pydantic import ValidationError
 
 from tests.examples import few
 from tidegate.sim.result import RunResult
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
+from tidegate_symphony.policy import SymphonyOptions
 
 DEFAULT = PolicyChoice(name="symphony")
 TRITON = PolicyChoice(name="triton")
@@ -84,10 +88,11 @@ def test_nothing_is_dropped_on_a_guess(told: dict[str, float], seed: int) -> Non
     assert ours.total.attainment >= 0.995
 
 
-def test_in_overload_quick_models_are_served_more_than_slow_ones_unless_fair_is_chosen() -> None:
-    """By `requests` more are on time in all; by `fair` the worst model keeps more."""
+@pytest.fixture(scope="module")
+def overload() -> Scenario:
+    """Quick and slow requests, more than two workers can serve."""
     told = {"quick": (2.0, 0.5), "slow": (30.0, 15.0)}
-    of = Scenario.model_validate(
+    return Scenario.model_validate(
         {
             "warmup_s": 1,
             "duration_s": 6,
@@ -100,6 +105,27 @@ def test_in_overload_quick_models_are_served_more_than_slow_ones_unless_fair_is_
             "simulation": {"jitter": {"cv": 0.2}},
         }
     )
-    by_requests, fair = runs(of, 1, DEFAULT, PolicyChoice(name="symphony", label="fair", options={"objective": "fair"}))
-    assert by_requests.total.attainment > fair.total.attainment + 0.05
-    assert by_requests.total.worst_bad_rate > fair.total.worst_bad_rate
+
+
+def test_in_overload_quick_models_are_served_more_than_slow_ones_unless_fair_is_chosen(overload: Scenario) -> None:
+    """By `requests` more are on time in all; by `fair` the worst model keeps more."""
+    fair = PolicyChoice(name="symphony", label="fair", options={"objective": "fair"})
+    by_requests, by_urgency = runs(overload, 1, DEFAULT, fair)
+    assert by_requests.total.attainment > by_urgency.total.attainment + 0.05
+    assert by_requests.total.worst_bad_rate > by_urgency.total.worst_bad_rate
+
+
+def test_in_overload_models_are_served_by_their_weights(overload: Scenario) -> None:
+    """Weights of 1 change nothing; a slow model of a large weight is served before quick ones."""
+    options = [{"objective": "weighted", "weights": {"slow": weight}} for weight in (1, 100)]
+    choices = [PolicyChoice(name="symphony", label=str(number), options=each) for number, each in enumerate(options)]
+    unweighted, alike, weighted = runs(overload, 1, DEFAULT, *choices)
+    assert alike.total.attainment == unweighted.total.attainment
+    before, after = ({row.model: row.attainment for row in run.rows}["slow"] for run in (unweighted, weighted))
+    assert after > before + 0.04
+
+
+@pytest.mark.parametrize("options", [{"objective": "weighted"}, {"weights": {"slow": 2}}])
+def test_weights_belong_to_their_objective(options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="`objective: weighted` needs them"):
+        SymphonyOptions.model_validate(options)

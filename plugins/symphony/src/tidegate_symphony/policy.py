@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from math import inf
 from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat, model_validator
 
 from tidegate.api import (
     NEVER_NS,
@@ -61,11 +61,14 @@ class SymphonyOptions(PolicyOptions):
         "less, if it has the rows that the load needs or a larger batch would save less time than it "
         "costs (adaptive)",
     )
-    objective: Literal["requests", "fair"] = Field(
+    objective: Literal["requests", "weighted", "fair"] = Field(
         default="requests",
         description="adaptive: what goes first while requests are dropped: batches with more requests for the worker "
-        "time, so that more requests are on time (requests), or the most urgent batch, so that slow models lose no "
-        "more than others (fair)",
+        "time, so that more requests are on time (requests), the same with `weights` (weighted), or the most urgent "
+        "batch, so that slow models lose no more than others (fair)",
+    )
+    weights: dict[str, PositiveFloat] = Field(
+        default={}, description="`objective: weighted`: worth of a request on time, by model; default: 1"
     )
     pack_workers: bool = Field(
         default=False,
@@ -85,6 +88,12 @@ class SymphonyOptions(PolicyOptions):
         default=0.0, ge=0, description="Time in ms reserved before every deadline for the response to the client"
     )
 
+    @model_validator(mode="after")
+    def _weighs(self) -> Self:
+        if bool(self.weights) != (self.objective == "weighted"):
+            raise ValueError("weights: `objective: weighted` needs them, and no other objective has them")
+        return self
+
 
 class Symphony(QueueingPolicy[ModelThread]):
     """Symphony: a batch starts when it is as large as the load needs, or when no further request could join it in time.
@@ -101,7 +110,8 @@ class Symphony(QueueingPolicy[ModelThread]):
         self._by_window = options.batch_formation == "skip_head"
         self._adapts = options.deferral == "adaptive"
         self._chooses = self._by_window and self._adapts
-        self._by_density = self._adapts and options.objective == "requests"
+        self._by_density = self._adapts and options.objective != "fair"
+        self._weights = options.weights
         self._contention = options.contention_weight
         self._consolidates = options.pack_workers
         self._slack_ns = setup.timer_latency_ns
@@ -296,7 +306,8 @@ class Symphony(QueueingPolicy[ModelThread]):
             requests: float = candidate.requests
             if candidate.on_time and self._precedence.drops and len(self._loads[thread.model_shape].rates_of_keys) > 1:
                 requests = thread.expected_on_time(candidate)  # as within a queue, which skips what may be late
-            rank_ns = self._precedence.rank_ns(rank_ns, requests, duration_ns)
+            worth = requests * self._weights.get(thread.model.name, 1.0)
+            rank_ns = self._precedence.rank_ns(rank_ns, worth, duration_ns)
         is_new = self._ready.put(thread.key, rank_ns + (0 if candidate.on_time else TRIED_NS))
         if thread.leaves_room(now_ns) and self._rooms(thread):
             return (SetTimer(thread.key, min(candidate.frontrun_ns, candidate.latest_ns + 1)),)

@@ -48,18 +48,18 @@ class Precedence:
         self._dropped_fraction *= (1 - DROP_WEIGHT) ** requests
         self._mean_ns += DURATION_WEIGHT * (duration_ns - self._mean_ns)
 
-    def rank_ns(self, latest_ns: int, requests: float, duration_ns: int) -> int:
+    def rank_ns(self, latest_ns: int, worth: float, duration_ns: int) -> int:
         """Return the rank of a candidate in ns.
 
         Args:
             latest_ns: its latest start in ns; without a deadline NEVER_NS, which remains.
-            requests: number of its requests, or how many of them are expected on time; more than 0.
+            worth: number of its requests, or how many are expected on time, times the weight of one; more than 0.
             duration_ns: its expected duration in ns.
         """
         scale_ns = BATCHES_OF_LEAD * self._dropped_fraction * self._mean_ns
         if not scale_ns or latest_ns == NEVER_NS:
             return latest_ns
-        return latest_ns + round(scale_ns * log(duration_ns / (requests * self._mean_ns)))
+        return latest_ns + round(scale_ns * log(duration_ns / (worth * self._mean_ns)))
 
 
 class ReadyCandidates:
