@@ -114,8 +114,9 @@ def test_the_live_page_shows_what_is_said(
     monkeypatch.setattr(shadow, "REPORT_EVERY", 1)
     slo = {"echo": {"slo_ms": 60_000}}
     proxy = serve_here([triton], policy="symphony", tritons=[_both(triton)], listen=LISTEN, shadow=True, models=slo)
-    call(proxy, "ModelInfer", CASES["an answer"])
     trial = proxy.serving.trial
+    eventually(lambda: _document(proxy)["report"], "the simulator to answer")  # it forgets requests after a minute
+    call(proxy, "ModelInfer", CASES["an answer"])
     eventually(lambda: (section := section_of(trial)) and section.rows, "a report")
     section = section_of(trial)
     assert section is not None
