@@ -302,6 +302,23 @@ def test_the_reason_of_what_ran_out_of_time_behind_others_is_said() -> None:
     assert run.clients["neighbor"].dropped == 0
 
 
+@settings(max_examples=examples(0.4))
+@given(rng=st.randoms(use_true_random=False), name=st.sampled_from(sorted(PLUGINS.policies)))
+def test_a_client_of_one_request_has_no_more_than_its_share(rng: random.Random, name: str) -> None:
+    """What came with too little time for the next batch waits, too, but not because of other requests of its client."""
+    scenario = random_world(rng, disturbances=False)
+    engine = Engine(make_policy(PLUGINS.policy(name), scenario.setup, {}), name=name, strict=True)
+    simulation = Simulation(engine)
+    simulation.schedule(
+        RequestArrived(event.now_ns, replace(event.request, client=str(event.request.id), priority=1))
+        for event in scenario.events
+        if isinstance(event, RequestArrived)
+    )
+    simulation.run()
+    assert engine.tally.ended == engine.tally.accepted
+    assert not engine.tally.dropped["fair_share"]
+
+
 def of(client: str, request_id: int, now_ns: int = 0, *, due_ns: int = NEVER_NS) -> RequestArrived:
     """A request of one row for the model that only worker 0 of the script hosts."""
     return arrived(request_id, now_ns, model="n", due_ns=due_ns, client=client)

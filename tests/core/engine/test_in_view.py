@@ -1,6 +1,8 @@
 """The requests that fair queueing shows a policy: how many rows of each batch key, and which make room for others."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tidegate.api import Model, Profile, Request, Worker
@@ -41,7 +43,7 @@ def test_what_leaves_no_time_for_a_full_batch_counts_for_none() -> None:
     assert seen.rows_of("m") == {("m", "", ""): 1}
     seen.pass_time(50)
     assert seen.rows_of("m") == {}
-    assert seen.count(FLOW, "m") == 2
+    assert seen.rows_of_flow(FLOW, "m") == 2
 
 
 def test_what_comes_back_as_another_kind_of_batch_counts_as_that_as_long_as_it_may() -> None:
@@ -94,14 +96,36 @@ class Contention:
         self.group.start([self.seen.pop(number) for number in numbers], len(numbers), 10 * len(numbers))
 
 
-@pytest.mark.parametrize(("clients", "withdrawn"), [("ab", [1, 2]), ("aa", [1])])
+@pytest.mark.parametrize(("clients", "withdrawn"), [("abc", [1, 2]), ("ab", [1]), ("aa", [1])])
 def test_each_request_beyond_a_full_batch_displaces_another_one_of_more_than_a_share(
     clients: str, withdrawn: list[int]
 ) -> None:
-    """Of three flows each has a share of a row and a third, of two each has two rows."""
+    """Of four flows each has a share of one row, of three one row and a third, of two two rows."""
     contention = Contention()
     contention.come(*(request(4 + number, client=client) for number, client in enumerate(clients)))
     assert contention.withdraw() == withdrawn
+
+
+@given(
+    arrivals=st.lists(
+        st.tuples(st.sampled_from("abcdefgh"), st.integers(1, 3), st.sampled_from(["", "k"]), st.integers(20, 90)),
+        max_size=12,
+    )
+)
+def test_each_flow_keeps_a_visible_request_and_shows_none_that_was_displaced(
+    arrivals: list[tuple[str, int, str, int]],
+) -> None:
+    """There may be more flows than the largest batch has rows, four."""
+    contention = Contention()
+    gone: list[int] = []
+    for number, (client, rows, key, due_ns) in enumerate([*arrivals, ("", 1, "", 90)], start=4):
+        contention.group.contend(request(number, client=client, rows=rows, key=key, due_ns=due_ns))
+        clients = {each.client for each in contention.seen.values()}
+        withdrawn = contention.withdraw()
+        assert {each.client for each in contention.seen.values()} == clients
+        gone += withdrawn
+        contention.show()
+        assert not contention.seen.keys() & set(gone)
 
 
 def test_a_request_displaces_none_of_another_queue() -> None:
@@ -128,7 +152,7 @@ def test_what_is_in_excess_as_flows_contend_again_does_not_spare_the_flood() -> 
     contention = Contention()
     contention.come(request(4, client="a"), request(5, client="b"), request(6, client="b"))
     assert contention.withdraw(REMEMBERED_NS) == [6], "beyond the largest batch, and not the first of its flow"
-    assert contention.withdraw(REMEMBERED_NS) == [1, 2]
+    assert contention.withdraw(REMEMBERED_NS) == [1]
 
 
 def test_what_was_shown_before_a_more_urgent_class_came_displaces_nothing_after_it() -> None:

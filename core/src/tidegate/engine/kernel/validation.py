@@ -229,9 +229,12 @@ def _flows(shared: FairQueueGroup, queued: dict[int, Request], held: dict[int, R
 
 def _view(shared: FairQueueGroup, queued: dict[int, Request]) -> Iterator[str]:
     view, flows = shared._view, shared._flows
-    shown = Counter((flows._flow_of[i].top.number, r.model) for i, r in queued.items() if i in flows._flow_of)
-    if shown != Counter(view._shown):
-        yield f"the policy sees {dict(shown)} by flow and model, and is thought to see {view._shown}"
+    seen = [request for request in queued.values() if flows.has(request.id)]
+    shown = Counter[tuple[int, str]]()
+    for request in seen:
+        shown[flows.of(request.id).top.number, request.model] += request.rows
+    if (len(seen), shown) != (view._requests, view._shown):
+        yield f"the policy sees {dict(shown)} rows by flow and model, and is thought to see {view._shown}"
     if gone := view._counted.keys() - queued.keys():
         yield f"requests {sorted(gone)} fill batches of which the policy does not know"
     rows: dict[str, Counter[object]] = {}

@@ -112,6 +112,10 @@ class FairQueue:
         """Whether a throttled request waits because of more urgent ones."""
         return self._of(request).closed
 
+    def exceeds_share(self, now_ns: int, request: Request) -> bool:
+        """Whether a throttled request waits because its client was served more than others, or has its share."""
+        return self._of(request).exceeds_share(now_ns, request)
+
     def next(self, now_ns: int) -> Request | None:
         """Return the next request for the policy; None if none is due."""
         quiet = False

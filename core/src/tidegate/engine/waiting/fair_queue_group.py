@@ -8,7 +8,7 @@ the worker time of the batches that it takes part in, by rows.
   key as many as fill a batch of the size that the load needs. Started requests are replaced within the same event, and
   a new client is in one of the next batches.
 - A flow may show more, up to its share of the largest batch. It then displaces the oldest visible request of a flow
-  that shows more than its share. So a flood neither fills all batches nor makes the requests of others too old.
+  that shows its share without it. So a flood neither fills all batches nor makes the requests of others too old.
 - While a worker is idle, only requests behind a full batch of their queue key are throttled.
 - Requests without a deadline yield to those with one until they have waited for `no_slo_max_deferral_ns`; from then on
   they share the workers fairly.
@@ -166,8 +166,10 @@ class VisibleRequests:
 
     def __init__(self, costs: BatchCosts) -> None:
         self._costs = costs
+        self._requests = 0
+        """How many requests the policy sees."""
         self._shown: dict[tuple[int, str], int] = {}
-        """How many requests, by flow and model, the policy sees."""
+        """The rows, by flow and model, of all that the policy sees."""
         self._rows: dict[str, dict[QueueKey, int]] = {}
         """The rows, by model and key, of what the policy sees and can still be in a batch of full size."""
         self._counted: dict[int, Request] = {}
@@ -181,7 +183,7 @@ class VisibleRequests:
 
         -1 if it has passed for one of them, or if one has no deadline.
         """
-        return self._stale.next_ns if len(self._stale) == sum(self._shown.values()) else -1
+        return self._stale.next_ns if len(self._stale) == self._requests else -1
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -201,15 +203,16 @@ class VisibleRequests:
         """Return the rows of a model that can still be in a full batch, by queue key."""
         return self._rows.get(model, NO_REQUESTS)
 
-    def count(self, flow: ClientFlow, model: str) -> int:
-        """Return the number of requests of a flow for a model that the policy sees."""
+    def rows_of_flow(self, flow: ClientFlow, model: str) -> int:
+        """Return the rows of a flow for a model that the policy sees."""
         return self._shown.get((flow.top.number, model), 0)
 
     def show(self, now_ns: int, request: Request, flow: ClientFlow) -> None:
         """Count a request that the policy sees from `now_ns` on."""
         model = request.model
         shown = (flow.top.number, model)
-        self._shown[shown] = self._shown.get(shown, 0) + 1
+        self._requests += 1
+        self._shown[shown] = self._shown.get(shown, 0) + request.rows
         if self._costs.counts_time_of(request):
             stale_ns = self._costs.stale_ns(request)
             if stale_ns <= now_ns:
@@ -225,9 +228,10 @@ class VisibleRequests:
     def hide(self, request: Request, flow: ClientFlow) -> None:
         """Stop counting a request that the policy no longer sees."""
         shown = (flow.top.number, request.model)
-        count = self._shown[shown] - 1
-        if count:
-            self._shown[shown] = count
+        self._requests -= 1
+        left = self._shown[shown] - request.rows
+        if left:
+            self._shown[shown] = left
         else:
             del self._shown[shown]
         self._discount(request.id)
@@ -459,6 +463,15 @@ class FairQueueGroup:
         """Keep a throttled request that `pop_hopeless` returned, as a changed profile lets it meet its deadline."""
         self.hopeless.set(request.id, self._costs.hopeless_ns(request))
 
+    def exceeds_share(self, now_ns: int, request: Request) -> bool:
+        """Whether a throttled request waits because its flow was served more than others, or has its share without it.
+
+        Otherwise it came with too little time, or workers were too slow.
+        """
+        flow = self._flows.of(request.id)
+        others = max(self._view.rows_of_flow(flow, request.model), flow.waiting - 1, flow.top.waiting - 1)
+        return not self._is_turn_of(now_ns, flow, request) or self._is_share(request.model, flow, others)
+
     @property
     def held(self) -> list[Request]:
         """All throttled requests."""
@@ -594,25 +607,28 @@ class FairQueueGroup:
         come requests of flows that show less than their share; each displaces another one (`excess`).
         """
         seen, key = self._view.rows_of(request.model), (request.model, request.shape, request.merge_key)
-        rows, shown = seen.get(key, 0), self._view.count(flow, request.model)
+        rows, shown = seen.get(key, 0), self._view.rows_of_flow(flow, request.model)
         if not rows:
             return len(seen) < OPEN_BATCHES or not shown
         if rows < self._costs.full_rows(request):
             return True
-        if shown and shown * request.rows >= self._share_rows(request.model, flow):
+        if self._is_share(request.model, flow, shown):
             return False
         self._overfull.append(request)
         return True
 
-    def _share_rows(self, model: str, flow: ClientFlow) -> float:
-        """Share of a flow in the largest batch, in rows; at least two flows contend, though one may not wait now."""
-        return self._fleet.models[model].max_rows / max(2, self._flows.count[flow.hurried])
+    def _is_share(self, model: str, flow: ClientFlow, rows: int) -> bool:
+        """Whether so many rows are a flow's share of the largest batch, or more.
+
+        At least two flows contend, though one may not wait now.
+        """
+        return rows * max(2, self._flows.count[flow.hurried]) >= self._fleet.models[model].max_rows
 
     def _displaced(self, queued: Iterable[Request]) -> list[Request]:
         """Return the requests that those shown beyond full batches displace, oldest first.
 
-        Each displaces another visible request of its queue key, whose flow shows more than its share, while the batch
-        is more than full.
+        Each displaces another visible request of its queue key, without which the batch is still full and its flow
+        still shows its share. So no flow may show again what was displaced, and none loses its only visible request.
         """
         overfull, self._overfull = self._overfull, []
         full = {(shown.model, shown.shape, shown.merge_key): self._costs.full_rows(shown) for shown in overfull}
@@ -622,17 +638,17 @@ class FairQueueGroup:
         displaced: list[Request] = []
         for request in queued:
             key = (request.model, request.shape, request.merge_key)
-            if not most.get(key) or rows[key] <= full[key] or not self._view.is_counted(request.id):
+            if not most.get(key) or rows[key] - request.rows < full[key] or not self._view.is_counted(request.id):
                 continue
             flow = self._flows.of(request.id)
-            left = self._view.count(flow, request.model) - gone[flow.top.number, request.model]
-            if left * request.rows > self._share_rows(request.model, flow):
+            left = self._view.rows_of_flow(flow, request.model) - gone[flow.top.number, request.model] - request.rows
+            if self._is_share(request.model, flow, left):
                 displaced.append(request)
                 if len(displaced) == len(overfull):
                     break
                 most[key] -= 1
                 rows[key] -= request.rows
-                gone[flow.top.number, request.model] += 1
+                gone[flow.top.number, request.model] += request.rows
         return displaced
 
     def _next_of(self, now_ns: int, model: str, held: ThrottledRequests) -> Request | None:

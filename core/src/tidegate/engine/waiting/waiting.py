@@ -22,11 +22,13 @@ from tidegate.engine.waiting.fair_queue import FairQueue
 from tidegate.engine.waiting.late_requests import LateRequests
 
 FAIR_SHARE = "fair_share"
-"""Drop reason of a request that missed its deadline while throttled: its client had more service than others."""
+"""Drop reason of a request that missed its deadline while throttled: its client had more service than others, or its
+share without this request.
+"""
 LOWER_PRIORITY = "lower_priority"
 """Drop reason of a request that missed its deadline while more urgent ones used the workers."""
 DEADLINE_UNREACHABLE = "deadline_unreachable"
-"""Drop reason of a request that missed its deadline while it waited; policies use the same reason."""
+"""Drop reason of another request that missed its deadline while it waited; policies use the same reason."""
 Notification = RequestArrived | RequestCancelled | ProfileUpdated | Drop | None
 """Next notification: an event for the policy, or the end of a request; None: first handle the consequences."""
 
@@ -182,13 +184,21 @@ class WaitingRequests:
         for hopeless in sharing.hopeless(now_ns):
             if (yield from self._doubt(now_ns, hopeless)):
                 sharing.reprieve(hopeless)
-            elif self.give_up(now_ns, hopeless, seen=False):
-                yield Drop(hopeless.id, LOWER_PRIORITY if sharing.is_outranked(hopeless) else FAIR_SHARE)
+                continue
+            reason = self._throttling_reason(now_ns, hopeless)
+            if self.give_up(now_ns, hopeless, seen=False):
+                yield Drop(hopeless.id, reason)
         yield None  # so does what was expected of those who will not come
         while following := sharing.next(now_ns):
             self.returns(following)
             yield RequestArrived(now_ns, following)
             yield None
+
+    def _throttling_reason(self, now_ns: int, request: Request) -> str:
+        """Return the drop reason of a throttled request."""
+        if self._sharing.is_outranked(request):
+            return LOWER_PRIORITY
+        return FAIR_SHARE if self._sharing.exceeds_share(now_ns, request) else DEADLINE_UNREACHABLE
 
     def _take_late(self, now_ns: int) -> Iterator[Notification]:
         late = self.late
