@@ -49,13 +49,13 @@ def test_requests_as_large_as_have_come_must_be_taken() -> None:
 def test_a_layout_that_does_not_bear_what_comes_is_refused() -> None:
     present = layout(workers_of(4))
     why = objection(present, layout(workers_of(1)), observed(present, rate_rps=600))
-    assert why == "it would not bear what comes: that is 150% of it, and 38% of what serves"
+    assert why == "it would not sustain the load: 150% of its capacity, 38% of the present one"
 
 
 def test_what_gains_too_little_is_refused_unless_requests_are_lost() -> None:
     present, wanted = layout(workers_of(30)), layout(workers_of(31))
     its = observed(present)
-    assert objection(present, wanted, its) == "it bears +3% and takes +3% of the GPUs: 5% is wanted"
+    assert objection(present, wanted, its) == "it sustains +3% load with +3% GPUs: 5% is wanted"
     assert objection(present, wanted, its, min_improvement=0.03) == ""
     assert objection(present, wanted, observed(present, attainment=0.9)) == ""
     fewer = layout(workers_of(29))
@@ -77,7 +77,7 @@ def test_workers_that_are_away_bear_nothing() -> None:
     revision, governor = LayoutRevision.of(present), Governor(ControllerChoice(name="c"))
     fewer = revision.followed_by(layout(workers_of(3)), 4)
     its = observed(present, rate_rps=1400)
-    assert "it would not bear what comes" in governor.rejection_reason(revision, fewer, its)
+    assert "it would not sustain the load" in governor.rejection_reason(revision, fewer, its)
     other = revision.followed_by(layout({"w0": ["m"], "w1": ["m"], "w4": ["m"]}), 4)
     assert governor.rejection_reason(revision, other, its, away={2, 3}) == ""
 

@@ -215,7 +215,7 @@ BREAKAGES: dict[Callable[[EngineState], None], tuple[Callable[[EngineState], obj
     invent_a_request: (running, "have ended and are still somewhere"),
     forget_who_is_on_the_way: (running, "not known to be on their way"),
     forget_a_batch: (running, "which is not on its way"),
-    stop_a_stage: (running, "drivers were told of"),
+    stop_a_stage: (running, "drivers were sent"),
     skip_a_stage: (running, "is kept as"),
     swap_a_request: (running, "has requests that are not its own"),
     free_a_batch_id: (running, "and its id is free"),
@@ -233,18 +233,18 @@ BREAKAGES: dict[Callable[[EngineState], None], tuple[Callable[[EngineState], obj
     break_a_timer: (running, "that will not fire"),
     plan_a_start_of_nothing: (running, "is not to start"),
     miscount_who_waits: (running, "queued and"),
-    stop_looking_for_turns: (contended, "nobody looks for whose turn it is"),
+    stop_looking_for_turns: (contended, "no turn is looked for"),
     miscount_a_flow: (contended, "other requests than theirs"),
     miscount_flows: (contended, "flows that wait are counted as"),
     lose_a_request_of_a_flow: (contended, "flows have"),
     miscount_what_is_seen: (contended, "is thought to see"),
     miscount_rows: (contended, "are thought to have"),
     watch_what_is_not_held: (contended, "watched for their deadline and not held"),
-    hold_though_nobody_else_waits: (contended, "are held though nobody else waits"),
+    hold_though_nobody_else_waits: (contended, "are held though no other flow waits"),
     take_several_flows_for_one: (lonely, "several flows wait as if they were one"),
     count_what_is_gone: (contended, "fill batches of which the policy does not know"),
-    forget_to_tell: (running, "the policy was not told all"),
-    forget_to_release: (idle_workers, "and the one that follows was not told"),
+    forget_to_tell: (running, "the policy has not received all events"),
+    forget_to_release: (idle_workers, "and the one that follows has not received them"),
 }
 
 
@@ -261,7 +261,7 @@ def test_wrong_books_are_found(breakage: Callable[[EngineState], None]) -> None:
     pytest.fail("no world has what is to be broken")
 
 
-@pytest.mark.parametrize(("start_ns", "says"), [(100, "nobody will wake for it"), (0, "could run .* and does not")])
+@pytest.mark.parametrize(("start_ns", "says"), [(100, "no timer is set for it"), (0, "could run .* and does not")])
 def test_a_stage_that_nobody_will_start_is_found(start_ns: int, says: str) -> None:
     engine = engine_of(Script([run(0, at_ns=100)]))
     engine.handle(arrived(0))

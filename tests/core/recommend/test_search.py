@@ -8,7 +8,7 @@ import pytest
 
 from tidegate.api import PlanningError
 from tidegate.host import Plugins
-from tidegate.recommend import simulation_runs as trials_module
+from tidegate.recommend import simulation_runs
 from tidegate.recommend.assess import first_enough, least_around, least_count
 from tidegate.recommend.hardware import format_gpus, parse_gpus, parse_offer
 from tidegate.recommend.simulation_runs import SimulationOutcome, SimulationRun, SimulationRuns
@@ -24,12 +24,12 @@ class Known(SimulationRuns):
 
     asked: int = 0
 
-    def run(self, label: str, trials: Sequence[SimulationRun]) -> list[SimulationOutcome]:
+    def run(self, label: str, runs: Sequence[SimulationRun]) -> list[SimulationOutcome]:
         """The more it carries, the later it begins to miss."""
-        self.asked += len(trials)
+        self.asked += len(runs)
         found = []
-        for trial in cast("list[tuple[float, int, float]]", trials):
-            carries, seed, load = trial
+        for run in cast("list[tuple[float, int, float]]", runs):
+            carries, seed, load = run
             if not carries:
                 found.append(SimulationOutcome(broken="no"))
                 continue
@@ -39,11 +39,11 @@ class Known(SimulationRuns):
 
 
 def race_of(*carried: float) -> tuple[list[float], float, int]:
-    trials = Known()
+    simulations = Known()
     found = successive_halving(
-        "race", carried, lambda each, seed, load, goal=None: cast("SimulationRun", (each, seed, load)), trials
+        "race", carried, lambda each, seed, load, goal=None: cast("SimulationRun", (each, seed, load)), simulations
     )
-    return [standing.entrant for standing in found.standings], found.load, trials.asked
+    return [standing.entrant for standing in found.standings], found.load, simulations.asked
 
 
 def test_the_best_wins_by_few_runs() -> None:
@@ -58,13 +58,13 @@ def test_who_is_far_behind_is_stopped_and_not_asked_again() -> None:
     """Those that the heat stops stand last, below what is far behind the best."""
     asked: list[tuple[float, int, float | None]] = []
 
-    def trial_of(each: float, seed: int, load: float, goal: float | None = None) -> SimulationRun:
+    def run_of(each: float, seed: int, load: float, goal: float | None = None) -> SimulationRun:
         asked.append((each, seed, goal))
         return cast("SimulationRun", (each, seed, load))
 
     class Stopping(Known):
-        def run(self, label: str, trials: Sequence[SimulationRun]) -> list[SimulationOutcome]:
-            found = super().run(label, trials)
+        def run(self, label: str, runs: Sequence[SimulationRun]) -> list[SimulationOutcome]:
+            found = super().run(label, runs)
             goals = [goal for _, _, goal in asked[-len(found) :]]
             return [
                 replace(got, missed=goal is not None and got.worst < goal)
@@ -72,7 +72,7 @@ def test_who_is_far_behind_is_stopped_and_not_asked_again() -> None:
             ]
 
     slow, near, best = [0.3] * 3, 0.88, 0.95
-    found = successive_halving("race", [best, *slow, near, 0.2, 0.93], trial_of, Stopping())
+    found = successive_halving("race", [best, *slow, near, 0.2, 0.93], run_of, Stopping())
     assert [(each.entrant, each.runs) for each in found.standings] == [
         (best, 6), (0.93, 6), (near, 6), (0.3, 1), (0.3, 1), (0.3, 1), (0.2, 0),
     ]  # fmt: skip
@@ -83,11 +83,11 @@ def test_who_is_far_behind_is_stopped_and_not_asked_again() -> None:
 def test_what_was_run_to_its_end_is_run_for_no_goal_again(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[float | None] = []
 
-    def run_trial(trial: SimulationRun) -> SimulationOutcome:
-        ran.append(trial.goal)
-        return SimulationOutcome(0.5, {"m": 0.5}, missed=trial.goal is not None and trial.goal > 0.5)
+    def simulate(run: SimulationRun) -> SimulationOutcome:
+        ran.append(run.goal)
+        return SimulationOutcome(0.5, {"m": 0.5}, missed=run.goal is not None and run.goal > 0.5)
 
-    monkeypatch.setattr(trials_module, "simulate_run", run_trial)
+    monkeypatch.setattr(simulation_runs, "simulate_run", simulate)
     scenario = Scenario.model_validate(
         {
             "models": [{"name": "m", "slo_ms": 9, "profile": {"alpha_ms": 1, "beta_ms": 1, "max_batch": 2}}],
@@ -97,16 +97,16 @@ def test_what_was_run_to_its_end_is_run_for_no_goal_again(monkeypatch: pytest.Mo
         }
     )
 
-    def trial(seed: int, goal: float | None) -> SimulationRun:
+    def run_of(seed: int, goal: float | None) -> SimulationRun:
         return SimulationRun(scenario, PolicyChoice(name="eager"), seed, goal=goal)
 
-    trials = SimulationRuns(jobs=1)
-    assert trials.run("", [trial(0, 0.6)])[0].missed
-    assert trials.run("", [trial(0, 0.7)])[0].missed  # who misses the lower goal misses the higher one
-    assert not trials.run("", [trial(0, 0.4)])[0].missed
-    trials.run("", [trial(0, None), trial(0, 0.9), trial(1, None)])
+    simulations = SimulationRuns(jobs=1)
+    assert simulations.run("", [run_of(0, 0.6)])[0].missed
+    assert simulations.run("", [run_of(0, 0.7)])[0].missed  # who misses the lower goal misses the higher one
+    assert not simulations.run("", [run_of(0, 0.4)])[0].missed
+    simulations.run("", [run_of(0, None), run_of(0, 0.9), run_of(1, None)])
     assert ran == [0.6, 0.4, None]
-    assert trials.count == 3
+    assert simulations.count == 3
 
 
 def test_who_misses_nothing_is_told_apart_under_more_load() -> None:

@@ -80,11 +80,11 @@ def test_what_a_model_may_go_back_to_is_said() -> None:
 class Wanted(SimulationRuns):
     """Every model keeps the less the further its delay is from the one that is good for it; seeds differ a little."""
 
-    def run(self, label: str, trials: Sequence[SimulationRun]) -> list[SimulationOutcome]:
+    def run(self, label: str, runs: Sequence[SimulationRun]) -> list[SimulationOutcome]:
         """Of pairs of a candidate and a seed."""
         del label
-        self.count += len(trials)
-        return [self._outcome(*pair) for pair in cast("list[tuple[Candidate, int]]", trials)]
+        self.count += len(runs)
+        return [self._outcome(*pair) for pair in cast("list[tuple[Candidate, int]]", runs)]
 
     def _outcome(self, candidate: Candidate, seed: int) -> SimulationOutcome:
         options = candidate.choice.options
@@ -98,13 +98,13 @@ class Wanted(SimulationRuns):
 
 
 def tune(*standings: tuple[PolicyChoice, float]) -> tuple[HalvingResult[Candidate], int]:
-    def trial_of(each: Candidate, seed: int, load: float, goal: float | None = None, /) -> SimulationRun:
+    def run_of(each: Candidate, seed: int, load: float, goal: float | None = None, /) -> SimulationRun:
         del load, goal
         return cast("SimulationRun", (each, seed))
 
-    trials = Wanted()
+    simulations = Wanted()
     common = HalvingResult(1.0, [EntrantStanding(Candidate(choice), score, 6) for choice, score in standings], [])
-    return tuned_by_model(SCENARIO, common, trial_of, trials), trials.count
+    return tuned_by_model(SCENARIO, common, run_of, simulations), simulations.count
 
 
 def test_each_model_gets_the_delay_that_is_good_for_it() -> None:

@@ -168,7 +168,7 @@ def test_a_dry_run_says_what_it_would_do_and_changes_nothing() -> None:
         (5, "refused", (), ("node0/A100-1",)),
         (10, "proposed", ("node0/A100-2",), ()),
     ]
-    assert "would not bear" in dry.changes[0].reason
+    assert "would not sustain" in dry.changes[0].reason
     assert dry.rows == still.rows
 
 

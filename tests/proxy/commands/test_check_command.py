@@ -217,7 +217,7 @@ def test_online_all_that_cannot_be_reached_is_named(tmp_path: Path, triton: Embe
     document = _json(_write(tmp_path, tritons=[nobody, reached]), "--online")
     assert [(error["where"], error["what"]) for error in document["errors"]] == [
         ("tritons.0.grpc", f"no Triton is ready at {nobody}: does it run, and is this its gRPC port?"),
-        ("tritons.1.http", f"nobody listens at {nobody}; null stands for a Triton without it"),
+        ("tritons.1.http", f"no server listens at {nobody}; null stands for a Triton without it"),
     ]
     assert [report["answers"] for report in document["tritons"]] == [False, True]
 

@@ -117,7 +117,7 @@ def test_somebody_who_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (tmp_path / "tidegate.yaml").write_text(yaml.safe_dump(document))
         status, out = _run(tmp_path / "tidegate.yaml")
     assert status == 1
-    assert "somebody listens there who does not speak gRPC as a Triton does" in out
+    assert "the server there does not speak gRPC as a Triton does" in out
 
 
 def test_a_host_that_there_is_not() -> None:

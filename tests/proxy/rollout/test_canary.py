@@ -72,16 +72,16 @@ def test_a_share_is_scheduled_and_both_are_answered_alike_and_compared(
     page = _document(half, "metrics")
     assert 'tidegate_canary_attainment{group="control",model="echo"} ' in page
     assert 'tidegate_canary_request_duration_seconds{group="treatment",model="echo",quantile="0.99"}' in page
-    section = section_of(half.serving.trial)
+    section = section_of(half.serving.rollout)
     assert section is not None
-    assert (section.mode, section.policy, section.share) == ("canary", "fifs", 0.5)
+    assert (section.mode, section.policy, section.fraction) == ("canary", "fifs", 0.5)
     (row,) = [each for each in section.rows if each.model == "echo"]
     assert row.gain == tuple(found["gain"])
     assert [(side.name, side.requests) for side in row.sides] == [
         ("as it passes", found["passed"]["requests"]),
         ("scheduled by fifs", found["scheduled"]["requests"]),
     ]
-    words = canary.describe("fifs", half.serving.trial.canary._compared[0])
+    words = canary.describe("fifs", half.serving.rollout.canary._compared[0])
     assert words.startswith("echo: by fifs ")
     assert "gained " in words
 
@@ -96,7 +96,7 @@ def test_the_share_is_changed_while_it_serves_and_the_comparison_begins_anew(hal
     before = 0
     for share, scheduled in ((0.0, 0), (1.0, 20), (None, 20), (0.0, 0)):
         half.run(half.serving.reconfigure(half.serving.config.model_copy(update={"canary": share})))
-        eventually(lambda share=share: half.serving.trial.canary._share == share, "the new share")
+        eventually(lambda share=share: half.serving.rollout.canary._share == share, "the new share")
         for number in range(20):
             assert call(half, "ModelInfer", _request("echo", number))[0] is grpc.StatusCode.OK
         assert half.engine.tally.accepted - before == scheduled
@@ -107,7 +107,7 @@ def test_the_share_is_changed_while_it_serves_and_the_comparison_begins_anew(hal
 def test_a_policy_that_breaks_is_not_spoken_of_as_if_it_scheduled(
     half: ProxyHere, call: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    of_half = half.serving.trial.canary
+    of_half = half.serving.rollout.canary
     for number in range(40):
         call(half, "ModelInfer", _request("echo", number))
     eventually(lambda: _document(half)["compared"], "a comparison")

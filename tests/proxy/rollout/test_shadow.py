@@ -114,11 +114,11 @@ def test_the_live_page_shows_what_is_said(
     monkeypatch.setattr(shadow, "REPORT_EVERY", 1)
     slo = {"echo": {"slo_ms": 60_000}}
     proxy = serve_here([triton], policy="symphony", tritons=[_both(triton)], listen=LISTEN, shadow=True, models=slo)
-    trial = proxy.serving.trial
+    rollout = proxy.serving.rollout
     eventually(lambda: _document(proxy)["report"], "the simulator to answer")  # it forgets requests after a minute
     call(proxy, "ModelInfer", CASES["an answer"])
-    eventually(lambda: (section := section_of(trial)) and section.rows, "a report")
-    section = section_of(trial)
+    eventually(lambda: (section := section_of(rollout)) and section.rows, "a report")
+    section = section_of(rollout)
     assert section is not None
     assert section.mode == "shadow"
     assert (section.policy, section.rows[0].model, section.rows[0].gain) == ("symphony", "", None)
@@ -130,14 +130,14 @@ def test_the_live_page_shows_what_is_said(
     ]
     assert section.rows[0].why, "too few requests, or no profile yet"
     proxy.run(proxy.serving.reconfigure(proxy.serving.config.model_copy(update={"shadow": False})))
-    assert section_of(trial) is None
+    assert section_of(rollout) is None
 
 
 def test_a_killed_simulator_costs_nothing_and_is_started_again(
     shadowing: ProxyHere, call: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shadow, "START_AGAIN_S", 0.05)
-    of_proxy = shadowing.serving.trial.shadow
+    of_proxy = shadowing.serving.rollout.shadow
     eventually(lambda: of_proxy.process_id, "the simulator runs")
     first = of_proxy.process_id
     assert first
@@ -153,7 +153,7 @@ def test_a_simulator_that_reads_nothing_costs_no_memory(
 ) -> None:
     monkeypatch.setattr(shadow, "MAX_REQUESTS", 3)
     monkeypatch.setattr(shadow, "TELL_EVERY_S", 1.0)
-    of_proxy = shadowing.serving.trial.shadow
+    of_proxy = shadowing.serving.rollout.shadow
     eventually(lambda: of_proxy.process_id, "the simulator runs")
     assert of_proxy.process_id
     os.kill(of_proxy.process_id, signal.SIGSTOP)
@@ -185,7 +185,7 @@ def test_it_says_why_nothing_can_be_said(
     caplog.set_level(logging.INFO)
     eventually(lambda: "no shadow estimate: nothing has come" in caplog.text, "the log says that there was no traffic")
     assert _document(shadowing)["why"].startswith("nothing has come")
-    section = section_of(shadowing.serving.trial)
+    section = section_of(shadowing.serving.rollout)
     assert section is not None
     assert section.note.startswith("Nothing has come that could have been scheduled")
     without_slo: Any = SimpleNamespace(
@@ -214,7 +214,7 @@ def _kill(of_proxy: shadow.Shadow) -> None:
 def test_it_says_why_the_simulator_has_ended(
     does: str, says: str, shadowing: ProxyHere, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    of_proxy = shadowing.serving.trial.shadow
+    of_proxy = shadowing.serving.rollout.shadow
     monkeypatch.setattr(shadow, "START_AGAIN_S", 0.2)
     monkeypatch.setattr(shadow, "SHADOW_COMMAND", ("-c", does))
     eventually(lambda: of_proxy.process_id, "the simulator runs")
@@ -234,7 +234,7 @@ def test_a_slow_simulator_is_asked_for_one_report_at_a_time_and_told_of(
     )
     monkeypatch.setattr(shadow, "START_AGAIN_S", 0.05)
     monkeypatch.setattr(shadow, "OVERDUE_S", 0.1)
-    of_proxy = shadowing.serving.trial.shadow
+    of_proxy = shadowing.serving.rollout.shadow
     eventually(lambda: of_proxy.process_id, "the simulator runs")
     _kill(of_proxy)
 
@@ -287,7 +287,7 @@ def test_a_report_of_the_policy_before_is_not_shown_as_one_of_the_present(
     }
     monkeypatch.setattr(shadow, "SHADOW_COMMAND", ("-c", f"folder, estimate = {str(tmp_path)!r}, {estimate}{_SLOW}"))
     monkeypatch.setattr(shadow, "START_AGAIN_S", 0.05)
-    of_proxy = shadowing.serving.trial.shadow
+    of_proxy = shadowing.serving.rollout.shadow
     eventually(lambda: of_proxy.process_id, "the simulator runs")
     _kill(of_proxy)
     eventually((tmp_path / "asked 1").exists, "a report is asked for")
@@ -297,7 +297,7 @@ def test_a_report_of_the_policy_before_is_not_shown_as_one_of_the_present(
     (tmp_path / "answer 1").touch()
     eventually((tmp_path / "asked 2").exists, "the first report has come")
     assert _document(shadowing)["report"] is None
-    section = section_of(shadowing.serving.trial)
+    section = section_of(shadowing.serving.rollout)
     assert section is not None
     assert not section.rows
     assert "50.0 % on time" not in caplog.text
@@ -312,7 +312,7 @@ def test_one_that_is_stopped_is_ended_and_another_is_started(
     shadowing: ProxyHere, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(shadow, "START_AGAIN_S", 0.05)
-    of_proxy = shadowing.serving.trial.shadow
+    of_proxy = shadowing.serving.rollout.shadow
     eventually(lambda: of_proxy.process_id and _document(shadowing)["report"], "the simulator answers")
     stopped = of_proxy.process_id
     assert stopped
@@ -325,7 +325,7 @@ def test_one_that_is_stopped_is_ended_and_another_is_started(
 
 
 def test_what_clients_make_up_is_not_kept(shadowing: ProxyHere, call: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    of_proxy = shadowing.serving.trial.shadow
+    of_proxy = shadowing.serving.rollout.shadow
     eventually(lambda: of_proxy.process_id, "the simulator runs")
     monkeypatch.setattr(of_proxy, "_tell", lambda *_: None)
     for number in range(3):

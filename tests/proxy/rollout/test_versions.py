@@ -180,7 +180,7 @@ def test_a_version_that_fails_errs_or_is_slow_is_undone(
     if "shadow" in stage:  # no client sees it
         assert set(answered) == {"1"}
     assert {_version(call, proxy) for _ in range(20)} == {"1"}
-    assert proxy.serving.trial.versions.sentences()[0].startswith(
+    assert proxy.serving.rollout.versions.sentences()[0].startswith(
         f"model: version {candidate} is undone, version 1 serves: "
     )
 
@@ -292,7 +292,7 @@ def test_one_tenant_with_invalid_requests_undoes_no_candidate_and_two_do(
             assert infer(name, invalid.SerializeToString())[0] is grpc.StatusCode.INVALID_ARGUMENT
 
     send(first)
-    rollout = proxy.serving.trial.versions.of_model["model"]
+    rollout = proxy.serving.rollout.versions.of_model["model"]
     assert proxy.in_loop(rollout.requests.why_hopeless) == ""
     assert _document(proxy)["state"] == "canary"
     send(second)

@@ -210,7 +210,7 @@ def test_a_canary_starts_and_says_of_which_model_with_an_slo_it_compares_nothing
     monkeypatch.setattr(canary, "FOLD_EVERY_S", 0.02)
     monkeypatch.setattr(comparison, "BLOCK_NS", 20_000_000)
     here = serve_here([normalizing], canary=0.5, models={"delayed": {"slo_ms": 50}})
-    of_here = here.serving.trial.canary
+    of_here = here.serving.rollout.canary
     eventually(lambda: of_here.compared, "a comparison")
     (compared,) = of_here.compared
     said = canary.describe("fifs", compared)

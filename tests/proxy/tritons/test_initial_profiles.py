@@ -108,7 +108,7 @@ def test_a_measured_shape_that_no_request_can_have_is_named(shape: str, fits: bo
     catalog.signatures["wide"] = ModelSignature("wide", inputs, frozenset(), 4)
     shape = ";".join(sorted(shape.split(";")))
     measured = ProfileFile(profiles=[_measured("wide", 1, shape=shape), _measured("gone", 1, shape="x:1")])
-    remedy = "what varies in them is mask:-1; x:3,-1,-1; measure it anew with `tidegate profile`"
+    remedy = "what varies in them is mask:-1; x:3,-1,-1; measure it again with `tidegate profile`"
     said = f"no request of 'wide' has the shape {shape!r}, which was measured: {remedy}"
     assert unmatched_shapes(catalog, measured) == ([] if fits else [said])
 

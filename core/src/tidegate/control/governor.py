@@ -86,14 +86,14 @@ class Governor:
         if before == inf:
             return ""  # a model has no worker that is there: whatever helps
         if after > max(1.0, before):
-            return f"it would not bear what comes: that is {after:.0%} of it, and {before:.0%} of what serves"
+            return f"it would not sustain the load: {after:.0%} of its capacity, {before:.0%} of the present one"
         if before > after and observed.attainment < 1 - self._limits.max_miss_rate:
             return ""  # requests are lost: whatever helps
         more = before / after - 1 if after else 0.0
         fewer = 1 - gpus_of(wanted.layout) / gpus_of(present.layout)
         if max(more, fewer) < self._limits.min_improvement:
             wants = f"{self._limits.min_improvement:.0%} is wanted"
-            return f"it bears {more:+.0%} and takes {-fewer:+.0%} of the GPUs: {wants}"
+            return f"it sustains {more:+.0%} load with {-fewer:+.0%} GPUs: {wants}"
         return ""
 
 

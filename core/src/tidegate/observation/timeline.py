@@ -57,7 +57,7 @@ class RequestTimeline(msgspec.Struct):
         """Return an instant in ms since the arrival of the request."""
         return (at_ns - self.request.arrival_ns) / NS_PER_MS
 
-    def tell(self, at_ns: int, what: str, text: str) -> None:
+    def add(self, at_ns: int, what: str, text: str) -> None:
         """Append a step at `at_ns`: its type `what` in a word, and a sentence.
 
         `text`: that sentence.

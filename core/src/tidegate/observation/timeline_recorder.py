@@ -78,7 +78,7 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
         """Return the timeline of a request; None if it is unknown or was forgotten."""
         return self._timelines.get(request_id)
 
-    # What the engine tells ---------------------------------------------------------------------------------------
+    # From the engine ---------------------------------------------------------------------------------------------
 
     def started(self, policy: str, options: dict[str, Any], setup: Setup, settings: EngineSettings) -> None:
         """Store the models and workers by name and id."""
@@ -99,24 +99,24 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
         after = self._take_in(event)
         self._reducer.handled(event, ())
         for concerned, what, text in after:
-            concerned.tell(event.now_ns, what, text)
+            concerned.add(event.now_ns, what, text)
         for heard, answer in policy_events:
             self._hear(event, heard, answer)
         if begun and not begun.shown and not any(isinstance(e, Fail) for e in effects):
-            begun.tell(event.now_ns, "held", "waits for its turn: others wait for the same workers")
+            begun.add(event.now_ns, "held", "waits for its turn: others wait for the same workers")
         self._reducer.handled(ClockAdvanced(event.now_ns), effects)
         for effect in effects:
             if isinstance(effect, StartStage):
                 self._sent(event, effect)
             elif isinstance(effect, PolicyReplaced):
-                self._tell_all(event.now_ns, "policy replaced", str(effect))
+                self._add_to_all(event.now_ns, "policy replaced", str(effect))
             elif isinstance(effect, PolicyRestored):
                 self._timers.clear()
-                self._tell_all(event.now_ns, "policy restored", f"policy {effect.policy} decides again")
+                self._add_to_all(event.now_ns, "policy restored", f"policy {effect.policy} decides again")
         self._why.clear()
 
     def _hear(self, stimulus: AnyStimulus, event: AnyEvent, commands: Sequence[AnyCommand]) -> None:
-        """The policy was told, and answered."""
+        """Record an event that the policy has answered."""
         if isinstance(event, RequestArrived):
             self._show(stimulus, event)
         elif isinstance(event, RequestCancelled) and not isinstance(stimulus, RequestCancelled):
@@ -138,8 +138,8 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
                     self._timers.pop(command.key, None)
                 case Reroute():
                     for concerned in self._of_batch(command.batch_id):
-                        text = f"its stages to come are planned anew: {why.then(concerned, self._workers)}"
-                        concerned.tell(event.now_ns, "rerouted", text)
+                        text = f"its next stages are planned again: {why.then(concerned, self._workers)}"
+                        concerned.add(event.now_ns, "rerouted", text)
         if isinstance(event, RequestArrived) and (timeline := self._timelines.get(event.request.id)):
             self._wait(timeline, event.now_ns, commands)
 
@@ -158,7 +158,7 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
         rows = f"{request.rows} row{'s' * (request.rows > 1)}"
         due = self._due(timeline)
         text = f"{rows} for {request.model!r}, {due}; {wait} of its model wait, {idle} of {hosts} workers are idle"
-        timeline.tell(event.now_ns, "arrived", text)
+        timeline.add(event.now_ns, "arrived", text)
         return timeline
 
     def _due(self, timeline: RequestTimeline) -> str:
@@ -184,25 +184,25 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
         arrives = isinstance(stimulus, RequestArrived) and stimulus.request.id == event.request.id
         if timeline.batch_id is not None:
             timeline.batch_id = None
-            timeline.tell(event.now_ns, "again", f"is tried again: {Why(stimulus).then(timeline, self._workers)}")
+            timeline.add(event.now_ns, "again", f"is tried again: {Why(stimulus).then(timeline, self._workers)}")
         elif event.request.is_late:
             words = "it cannot be on time any more, and a worker is left over"
-            timeline.tell(event.now_ns, "late", f"{words}: {Why(stimulus).then(timeline, self._workers)}")
+            timeline.add(event.now_ns, "late", f"{words}: {Why(stimulus).then(timeline, self._workers)}")
         elif not arrives:
-            what = "told anew" if timeline.shown else "its turn"
-            words = "the policy is told of it anew" if timeline.shown else "its turn has come"
-            timeline.tell(event.now_ns, what, f"{words}: {Why(stimulus).then(timeline, self._workers)}")
+            what = "sent again" if timeline.shown else "its turn"
+            words = "the policy receives it again" if timeline.shown else "its turn has come"
+            timeline.add(event.now_ns, what, f"{words}: {Why(stimulus).then(timeline, self._workers)}")
         timeline.shown, timeline.is_late = True, event.request.is_late
 
     def _call_back(self, event: RequestCancelled) -> None:
         if timeline := self._timelines.get(event.request_id):
             timeline.shown = False
             turn = "waits for its turn: others have begun to wait for the same workers"
-            left_over = "waits until a worker is left over: others, who can be on time, want it"
-            timeline.tell(event.now_ns, "held", left_over if timeline.is_late else turn)
+            left_over = "waits until a worker is left over: requests that can be on time want it"
+            timeline.add(event.now_ns, "held", left_over if timeline.is_late else turn)
 
     def _wait(self, timeline: RequestTimeline, now_ns: int, commands: Sequence[AnyCommand]) -> None:
-        """Say what a request waits for that the policy was just told of, unless it runs, or is dropped, at once."""
+        """Record what a request waits for that the policy just received, unless it runs, or is dropped, at once."""
         if timeline.request.id in self._why:
             return
         hosts, idle = self._hosts(timeline.request)
@@ -218,7 +218,7 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
             text = f"waits for its batch to grow, until {at} at the latest {timer}; {idle} of {hosts} workers are idle"
         else:
             text = f"waits, as the policy has it; {idle} of {hosts} workers are idle"
-        timeline.tell(now_ns, "waits", text)
+        timeline.add(now_ns, "waits", text)
 
     def _join(self, now_ns: int, batch: Batch, why: Why) -> None:
         """The policy formed a batch: its first stage starts now, or when it is planned to and its worker is free."""
@@ -232,9 +232,9 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
                 timeline.batch_id = batch.id
                 later = f", to start at {in_ms(timeline.ms(start_ns))}" if start_ns > now_ns else ""
                 because = why.then(timeline, self._workers)
-                timeline.tell(now_ns, "joined", f"joined batch {batch.id} {company}{later}: {because}")
+                timeline.add(now_ns, "joined", f"joined batch {batch.id} {company}{later}: {because}")
 
-    # What the reducer tells --------------------------------------------------------------------------------------
+    # From the reducer --------------------------------------------------------------------------------------------
 
     def _sent(self, event: AnyStimulus, effect: StartStage) -> None:
         batch, stage = effect.batch, effect.batch.stages[effect.stage]
@@ -244,7 +244,7 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
                 continue
             if timeline.batch_id != batch.id:  # the engine formed it
                 company = f" with {len(batch.request_ids) - 1} others" if len(batch.request_ids) > 1 else " alone"
-                timeline.tell(event.now_ns, "joined", f"joined batch {batch.id}{company}, formed for a late request")
+                timeline.add(event.now_ns, "joined", f"joined batch {batch.id}{company}, formed for a late request")
                 timeline.batch_id = batch.id
             part = (
                 ""
@@ -252,7 +252,7 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
                 else f", stage {effect.stage + 1} of {len(batch.stages)} ({stage.partition})"
             )
             planned = f"planned to end at {in_ms(timeline.ms(stage.end_ns))}"
-            timeline.tell(event.now_ns, "sent", f"sent to {name_of(stage.worker_id, self._workers)}{part}, {planned}")
+            timeline.add(event.now_ns, "sent", f"sent to {name_of(stage.worker_id, self._workers)}{part}, {planned}")
 
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
         """Record the end of a stage."""
@@ -260,7 +260,7 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
         for timeline in self._of_batch(effect.batch.id):
             planned = in_ms(stage.duration_ns / NS_PER_MS)
             took = f"ran for {in_ms((ended_ns - started_ns) / NS_PER_MS)} (planned: {planned})"
-            timeline.tell(ended_ns, "ran", f"{took} on {name_of(stage.worker_id, self._workers)}")
+            timeline.add(ended_ns, "ran", f"{took} on {name_of(stage.worker_id, self._workers)}")
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         """Record the answer of a batch."""
@@ -273,7 +273,7 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
                     if request.deadline_ns == NEVER_NS
                     else f", {in_ms(abs(left_ms))} {'early' if left_ms >= 0 else 'late'}"
                 )
-                timeline.tell(ended_ns, "answered", f"answered after {in_ms(timeline.ms(ended_ns))}{when}")
+                timeline.add(ended_ns, "answered", f"answered after {in_ms(timeline.ms(ended_ns))}{when}")
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
         """Record a dropped request."""
@@ -293,12 +293,12 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
     def _end(self, now_ns: int, request: Request, outcome: str, text: str) -> None:
         if timeline := self._timelines.get(request.id):
             timeline.outcome = outcome
-            timeline.tell(now_ns, outcome, text)
+            timeline.add(now_ns, outcome, text)
 
     # Workers -----------------------------------------------------------------------------------------------------
 
     def _take_in(self, event: AnyStimulus) -> list[tuple[RequestTimeline, str, str]]:
-        """Take note of workers that come and go; what is to be told of it once the stages that it ended are."""
+        """Take note of workers that join or leave; return the entries to add after those of the stages that ended."""
         match event:
             case FirstResponse():
                 text = f"first response after {in_ms((event.now_ns - event.started_ns) / NS_PER_MS)} in its slot"
@@ -316,13 +316,13 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
                 return [(timeline, "worker lost", text) for batch_id in lost for timeline in self._of_batch(batch_id)]
             case PolicyChanged():
                 self._timers.clear()
-                self._tell_all(event.now_ns, "policy changed", f"{event.policy} decides from now on")
+                self._add_to_all(event.now_ns, "policy changed", f"{event.policy} decides from now on")
             case TopologyChanged():
                 self._models = {model.name: model for model in event.models}
                 self._workers = {worker.id: worker for worker in event.workers}
                 self._lost.clear()
                 self._timers.clear()
-                self._tell_all(event.now_ns, "plan changed", "the plan changed: the policy's successor decides")
+                self._add_to_all(event.now_ns, "plan changed", "the plan changed: the policy's successor decides")
         return []
 
     def _hosts(self, request: Request) -> tuple[int, int]:
@@ -340,6 +340,6 @@ class TimelineRecorder(PolicyTraceObserver, OutcomeListener):
     def _open(self) -> list[RequestTimeline]:
         return [timeline for timeline in self._timelines.values() if not timeline.outcome]
 
-    def _tell_all(self, now_ns: int, what: str, text: str) -> None:
+    def _add_to_all(self, now_ns: int, what: str, text: str) -> None:
         for timeline in self._open():
-            timeline.tell(now_ns, what, text)
+            timeline.add(now_ns, what, text)

@@ -120,8 +120,8 @@ class Assessment:
 class Assessor:
     """Assesses hardware sites by simulated runs."""
 
-    def __init__(self, trials: SimulationRuns) -> None:
-        self._trials = trials
+    def __init__(self, simulations: SimulationRuns) -> None:
+        self._simulations = simulations
 
     def assess(self, site: HardwareSite, enough: int) -> Assessment | list[UnfitCandidate]:
         """Assess a site; return the rejected candidates if none can run there. Raises TraceError.
@@ -187,10 +187,10 @@ class Assessor:
 
         def keeps(load: float) -> bool:
             runs = [
-                self._trial(site, candidate, count, seed, load=load, goal=_hopeless(goal, len(FEWER_SEEDS)))
+                self._run_of(site, candidate, count, seed, load=load, goal=_hopeless(goal, len(FEWER_SEEDS)))
                 for seed in FEWER_SEEDS
             ]
-            outcomes = self._trials.run(f"{candidate.choice.name}, at {load:.1f} times the load", runs)
+            outcomes = self._simulations.run(f"{candidate.choice.name}, at {load:.1f} times the load", runs)
             return not any(each.missed or each.broken for each in outcomes) and held_out_result(outcomes).keeps(goal)
 
         good, bad = 1.0, 1.2
@@ -209,7 +209,7 @@ class Assessor:
         """Return a choice as a candidate on whole GPUs; None, with the reason in `unfit`, where it cannot run there."""
         candidate = Candidate(choice)
         try:
-            (outcome,) = self._trials.run(f"{choice.name}: able?", [self._trial(site, candidate, count, 0)])
+            (outcome,) = self._simulations.run(f"{choice.name}: able?", [self._run_of(site, candidate, count, 0)])
         except (PlanningError, ScenarioError) as error:
             unfit.append(UnfitCandidate((f"policy {choice.name}",), str(error)))
             return None
@@ -242,7 +242,7 @@ class Assessor:
         near = [standing.entrant.choice for standing in found.standings[:MAX_HEAT_SURVIVORS] if standing.runs]
         found = raced(", by SLO", [in_proportion(scenario, each) for each in near], found)
         found = raced(", finer", nearby(found.standings[0].entrant.choice), found)
-        return tuned_by_model(scenario, found, self._trial_of(site, count), self._trials)
+        return tuned_by_model(scenario, found, self._run_of_entrant(site, count), self._simulations)
 
     def _race(
         self, label: str, site: HardwareSite, entrants: Sequence[Candidate], count: int
@@ -256,15 +256,15 @@ class Assessor:
             able.append(each)
         if not able:
             return HalvingResult(1.0, [], [])
-        return successive_halving(label, able, self._trial_of(site, count), self._trials)
+        return successive_halving(label, able, self._run_of_entrant(site, count), self._simulations)
 
-    def _trial_of(self, site: HardwareSite, count: int) -> RunOfEntrant[Candidate]:
-        def trial_of(each: Candidate, seed: int, load: float, goal: float | None = None, /) -> SimulationRun:
-            return self._trial(site, each, count, seed, load=load, goal=goal)
+    def _run_of_entrant(self, site: HardwareSite, count: int) -> RunOfEntrant[Candidate]:
+        def run_of(each: Candidate, seed: int, load: float, goal: float | None = None, /) -> SimulationRun:
+            return self._run_of(site, each, count, seed, load=load, goal=goal)
 
-        return trial_of
+        return run_of
 
-    def _trial(
+    def _run_of(
         self,
         site: HardwareSite,
         candidate: Candidate,
@@ -303,10 +303,10 @@ class Assessor:
         choices = policy_choices(site.plugins, site.question.only)
         first = [*(Candidate(choice) for choice in choices if not choice.options), *others]
         try:
-            trials = [self._trial(site, each, count, 0, goal=site.question.goal) for each in first]
+            runs = [self._run_of(site, each, count, 0, goal=site.question.goal) for each in first]
         except (PlanningError, ScenarioError):
             return True  # whole GPUs are no measure of it: the planners are asked, with one bundle
-        outcomes = self._trials.run(f"{site.words(count)}: enough?", trials)
+        outcomes = self._simulations.run(f"{site.words(count)}: enough?", runs)
         return any(outcome.worst >= site.question.goal for outcome in outcomes)
 
     def _least(
@@ -322,12 +322,12 @@ class Assessor:
             if count == known:
                 return True
             try:
-                trials = [
-                    self._trial(site, each, count, seed, goal=hopeless) for each in candidates for seed in FEWER_SEEDS
+                runs = [
+                    self._run_of(site, each, count, seed, goal=hopeless) for each in candidates for seed in FEWER_SEEDS
                 ]
             except (PlanningError, ScenarioError):
                 return False
-            outcomes = self._trials.run(f"{site.words(count)}: enough?", trials)
+            outcomes = self._simulations.run(f"{site.words(count)}: enough?", runs)
             size = len(FEWER_SEEDS)
             groups = [outcomes[start : start + size] for start in range(0, len(outcomes), size)]
             return any(
@@ -348,8 +348,8 @@ class Assessor:
         longer: int = REPORTED_WINDOW_FACTOR,
         seeds: Sequence[int] = HELD_OUT_SEEDS,
     ) -> HeldOutResult:
-        runs = [self._trial(site, candidate, count, seed, load=load, slo=slo, longer=longer) for seed in seeds]
-        return held_out_result(self._trials.run(f"{candidate.choice.name}, held-out seeds", runs))
+        runs = [self._run_of(site, candidate, count, seed, load=load, slo=slo, longer=longer) for seed in seeds]
+        return held_out_result(self._simulations.run(f"{candidate.choice.name}, held-out seeds", runs))
 
     def _changes(
         self,
@@ -478,11 +478,11 @@ PER_MODEL_LABEL = "Triton's own batcher, model by model"
 
 
 def tuned_by_model(
-    scenario: Scenario, common: HalvingResult[Candidate], trial_of: RunOfEntrant[Candidate], trials: SimulationRuns
+    scenario: Scenario, common: HalvingResult[Candidate], run_of: RunOfEntrant[Candidate], simulations: SimulationRuns
 ) -> HalvingResult[Candidate]:
     """Return a race of common settings with the best settings by model added to its finishers.
 
-    `common`: result of the race of common settings. `trial_of`: returns the run of a candidate. `trials`: simulates
+    `common`: result of the race of common settings. `run_of`: returns the run of a candidate. `simulations`: simulates
     runs. Settings by model are added only if they are better on the seeds that chose them.
     """
     first, *others = common.standings
@@ -494,8 +494,8 @@ def tuned_by_model(
     def outcomes(
         candidates: Sequence[Candidate], seeds: Sequence[int], goal: float | None = None
     ) -> list[list[SimulationOutcome]]:
-        runs = [trial_of(each, seed, load, goal) for each in candidates for seed in seeds for load in loads]
-        got = trials.run(PER_MODEL_LABEL, runs)
+        runs = [run_of(each, seed, load, goal) for each in candidates for seed in seeds for load in loads]
+        got = simulations.run(PER_MODEL_LABEL, runs)
         size = len(seeds) * len(loads)
         return [got[start : start + size] for start in range(0, len(got), size)]
 

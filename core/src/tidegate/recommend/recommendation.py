@@ -77,12 +77,12 @@ class Recommendation:
         return found.model_copy(update={"policies": policies})
 
 
-def recommend(question: RecommendQuery, trials: SimulationRuns, plugins: Plugins | None = None) -> Recommendation:
+def recommend(question: RecommendQuery, simulations: SimulationRuns, plugins: Plugins | None = None) -> Recommendation:
     """Return the recommendation for a query.
 
-    `trials`: simulates runs. `plugins`: policies and planners to try; None: the installed ones. Raises RecommendError
-    if nothing can run or no model has an SLO, ScenarioError for a GPU without measurements of a model, PluginError and
-    TraceError.
+    `simulations`: runner of simulations. `plugins`: policies and planners to try; None: the installed ones. Raises
+    RecommendError if nothing can run or no model has an SLO, ScenarioError for a GPU without measurements of a model,
+    PluginError and TraceError.
     """
     if all(model.slo_ms is None for model in question.scenario.models):
         raise RecommendError(
@@ -93,7 +93,7 @@ def recommend(question: RecommendQuery, trials: SimulationRuns, plugins: Plugins
     if question.scenario.layout is None:
         check_measured(whole, (product for bundle in question.bundles for product in bundle.gpus))
     plugins = plugins or Plugins.installed()
-    assessor = Assessor(trials)
+    assessor = Assessor(simulations)
     sites = [HardwareSite(question, plugins, bundle) for bundle in question.bundles or (default_bundle(question),)]
     if question.buy:
         assessed, unfit = assess_offers(assessor, sites)
@@ -106,10 +106,10 @@ def recommend(question: RecommendQuery, trials: SimulationRuns, plugins: Plugins
         raise RecommendError(f"nothing can run: {reasons}")
     chosen, verdict = choose(assessed)
     unfit = [*unfit, *chosen.unfit]
-    answer = Recommendation(question, verdict, chosen, tuple(assessed), _merged(unfit), trials.count, None)
+    answer = Recommendation(question, verdict, chosen, tuple(assessed), _merged(unfit), simulations.count, None)
     best = answer.recommended
     max_load = assessor.max_load(chosen.site, answer.count, best.candidate, best.result)
-    return replace(answer, max_load=max_load, runs=trials.count)
+    return replace(answer, max_load=max_load, runs=simulations.count)
 
 
 def choose(assessed: Sequence[Assessment]) -> tuple[Assessment, Verdict]:

@@ -26,7 +26,7 @@ PACEMAKER_COUNT = 4
 SURVIVORS_BY_ROUND = (6, 3)
 """Maximum number of entrants after the first and after the second round."""
 NO_CONTEST = 0.995
-"""Score above which entrants of a heat with unchanged traffic cannot be told apart."""
+"""Score above which entrants of a heat with unchanged traffic are indistinguishable."""
 LOAD_STEP, MAX_LOAD_STEPS = 1.2, 24
 """Growth factor of the load, and maximum number of increases, until the best score falls below `NO_CONTEST`."""
 
@@ -62,13 +62,13 @@ class RunOfEntrant(Protocol[Racer_contra]):
 
 
 def successive_halving(
-    label: str, entrants: Sequence[Entrant], trial_of: RunOfEntrant[Entrant], trials: SimulationRuns
+    label: str, entrants: Sequence[Entrant], run_of: RunOfEntrant[Entrant], simulations: SimulationRuns
 ) -> HalvingResult[Entrant]:
     """Return the entrants ranked by successive halving.
 
-    `label`: text of the progress display. `trial_of`: returns the run of an entrant. `trials`: simulates runs.
+    `label`: text of the progress display. `run_of`: returns the run of an entrant. `simulations`: simulates runs.
     """
-    outcomes, bound = _heat(f"{label}, heat", entrants, trial_of, trials)
+    outcomes, bound = _heat(f"{label}, heat", entrants, run_of, simulations)
     broken = [(each, got.broken) for each, got in zip(entrants, outcomes, strict=True) if got.broken]
     stopped = [EntrantStanding(each, bound, 0) for each, got in zip(entrants, outcomes, strict=True) if got.missed]
     able = [
@@ -80,14 +80,14 @@ def successive_halving(
         return HalvingResult(1.0, [], broken)
     able.sort(key=lambda standing: -standing.score)
     near = [each for each in able if each.score >= able[0].score - MAX_SCORE_GAP]
-    load, near = _under_more_load(near, label, trial_of, trials)
+    load, near = _under_more_load(near, label, run_of, simulations)
     loads = (load,) if load == 1 else (load, 1.0)
     contest = [standing.entrant for standing in near[:MAX_HEAT_SURVIVORS]]
     scores: dict[int, list[float]] = {place: [] for place in range(len(contest))}
     going = [*scores]
     for number, seeds in enumerate(SEEDS_BY_ROUND):
-        runs = [(place, trial_of(contest[place], seed, at)) for place in going for seed in seeds for at in loads]
-        got = trials.run(f"{label}, round {number + 1}", [trial for _, trial in runs])
+        runs = [(place, run_of(contest[place], seed, at)) for place in going for seed in seeds for at in loads]
+        got = simulations.run(f"{label}, round {number + 1}", [run for _, run in runs])
         for (place, _), outcome in zip(runs, got, strict=True):
             scores[place].append(outcome.score)
         going = sorted(going, key=lambda place: -fmean(scores[place]))
@@ -100,20 +100,20 @@ def successive_halving(
 
 
 def _heat(
-    label: str, entrants: Sequence[Entrant], trial_of: RunOfEntrant[Entrant], trials: SimulationRuns
+    label: str, entrants: Sequence[Entrant], run_of: RunOfEntrant[Entrant], simulations: SimulationRuns
 ) -> tuple[list[SimulationOutcome], float]:
-    """All on one seed, with the traffic as it is, and the score that those are below who were stopped."""
+    """Run all on one seed with unchanged traffic; return the outcomes, and a score that stopped ones are below."""
     seed = SEEDS_BY_ROUND[0][0]
-    outcomes = trials.run(label, [trial_of(each, seed, 1.0) for each in entrants[:PACEMAKER_COUNT]])
+    outcomes = simulations.run(label, [run_of(each, seed, 1.0) for each in entrants[:PACEMAKER_COUNT]])
     bound = max((got.score for got in outcomes), default=0.0) - MAX_SCORE_GAP
     # No score is above the mean of 1 and what the worst model has.
     goal = max(0.0, 2 * bound - 1)
-    outcomes += trials.run(label, [trial_of(each, seed, 1.0, goal) for each in entrants[PACEMAKER_COUNT:]])
+    outcomes += simulations.run(label, [run_of(each, seed, 1.0, goal) for each in entrants[PACEMAKER_COUNT:]])
     return outcomes, bound
 
 
 def _under_more_load(
-    near: Sequence[EntrantStanding[Entrant]], label: str, trial_of: RunOfEntrant[Entrant], trials: SimulationRuns
+    near: Sequence[EntrantStanding[Entrant]], label: str, run_of: RunOfEntrant[Entrant], simulations: SimulationRuns
 ) -> tuple[float, list[EntrantStanding[Entrant]]]:
     """Return the load at which the best entrant is no longer above `NO_CONTEST`, and the entrants by rank.
 
@@ -127,8 +127,8 @@ def _under_more_load(
 
     def run(standings: Sequence[EntrantStanding[Entrant]]) -> float:
         """Run some of the entrants at the current load, and return the best score."""
-        got = trials.run(
-            f"{label}, at {load:.1f} times the load", [trial_of(each.entrant, seed, load) for each in standings]
+        got = simulations.run(
+            f"{label}, at {load:.1f} times the load", [run_of(each.entrant, seed, load) for each in standings]
         )
         at_load.update((id(each), outcome.score) for each, outcome in zip(standings, got, strict=True))
         return max(outcome.score for outcome in got)

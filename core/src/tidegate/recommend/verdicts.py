@@ -162,7 +162,7 @@ def _losers(found: Recommendation) -> str:
 
 
 def _others(found: Recommendation) -> Iterator[str]:
-    """How the other contenders do: what serves now, Triton as it is and tuned, the best policy."""
+    """Return the rows of other contenders: the current policy, Triton unmodified and tuned, the best policy."""
     chosen, best = found.chosen, found.recommended
     if chosen.unmodified is None:
         yield "Triton by itself cannot run this, so there is nothing to compare with."

@@ -164,7 +164,7 @@ class Cluster:
     def _change_pace(self, worker_id: int, now_ns: int, agenda: EventQueue) -> None:
         """A worker became busy or idle: who shares its GPU goes on slower, or quicker again."""
         interference = self._interference
-        assert interference is not None, "else nobody shares"
+        assert interference is not None, "else no model shares a GPU"
         sharing = self._sharing.get(worker_id, ())
         busy = [running for other in sharing if (running := self._running.get(other)) is not None]
         for running in busy:

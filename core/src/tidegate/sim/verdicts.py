@@ -77,7 +77,7 @@ def goodput_verdicts(goodputs: Sequence[Goodput], limit: float) -> list[str]:
     best, *others = sorted(goodputs, key=lambda each: -each.median_rps)
     kept = f"at most {number_format.limit(limit)} of every model's requests late, dropped or failed"
     if not best.median_rps:
-        return [f"Nobody carries any rate that was tried with {kept}."]
+        return [f"No policy carries any rate that was tried with {kept}."]
     spread = f" ({rate(best.min_rps)} to {rate(best.max_rps)} by seed)" if best.min_rps < best.max_rps else ""
     least = "" if all(search.bounded for search in best.searches) else "at least "
     said = [f"{best.policy} carries {least}{rate(best.median_rps)} requests/s with {kept}{spread}."]

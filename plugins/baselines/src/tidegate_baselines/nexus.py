@@ -114,7 +114,7 @@ class Nexus(Policy):
     Batches planned for half of an SLO leave no room for more: if durations vary by a tenth, the 99th percentile loses
     5.0 % of the requests, and this quantile 0.3 %.
     """
-    early_drop_reason = "a request runs on the worker that it was routed to or nowhere, whoever else is idle"
+    early_drop_reason = "a request runs only on the worker that it was routed to, even if others are idle"
 
     def __init__(self, setup: Setup, options: NexusOptions) -> None:
         super().__init__(setup, options)

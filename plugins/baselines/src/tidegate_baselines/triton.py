@@ -100,7 +100,7 @@ class Triton(Policy):
     options: TritonOptions
     best_effort = True
     supports_pipelined_dispatch = True
-    early_drop_reason = "what its queue is configured to refuse or to give up is dropped, whoever is idle, as in Triton"
+    early_drop_reason = "a full queue rejects and a queue timeout drops requests even if workers are idle, as in Triton"
 
     def __init__(self, setup: Setup, options: TritonOptions) -> None:
         super().__init__(setup, options)

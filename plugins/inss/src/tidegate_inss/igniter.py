@@ -108,7 +108,7 @@ class Igniter:
                 if rate <= 0:
                     break
             if least is None:
-                missing[model] = "iGniter foretells that it is not on time even on a whole GPU"
+                missing[model] = "iGniter predicts that it is late even on a whole GPU"
             elif rate > 0:
                 wanted.append(least)
         for each in sorted(wanted, key=lambda tenant: -tenant.units):

@@ -84,7 +84,7 @@ class WorkerPool:
             self._late.first_within(wait_ns - now_ns),
         )
         line = self._lines[min(place for place in places if place is not None)]
-        assert line is not None, "nobody's place has a number"
+        assert line is not None, "a place without a worker has a number"
         return wait_ns, line
 
     def look_again(self, now_ns: int) -> None:

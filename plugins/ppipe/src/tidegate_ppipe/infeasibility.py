@@ -51,7 +51,7 @@ def too_high(problem: PpipeProblem, columns: Sequence[Column]) -> PlanningError:
     """Return the error for rates that all GPUs together cannot serve."""
     loads = [model.model_copy(update={"weight": model.rate_rps}) for model in problem.models]
     borne = price(problem.model_copy(update={"objective": "throughput", "models": tuple(loads)}), columns)
-    assert borne is not None, "some load is always borne"
+    assert borne is not None, "some load is always sustained"
     gpus = [0.0] * len(problem.models)
     for column, rate in zip(columns, borne.rates_rps, strict=True):
         gpus[column.model] += float(rate * column.gpus_per_rps(len(problem.classes)).sum()) / borne.objective

@@ -228,7 +228,7 @@ def _borne_whole(
     alone = problem.model_copy(update={"models": tuple(problem.models[number] for number in wholes)})
     columns = [replace(column, model=place) for place, mine in enumerate(wholes.values()) for column in mine]
     prices = price(alone, columns)
-    assert prices is not None, "some load is always borne"
+    assert prices is not None, "some load is always sustained"
     counts = solve(alone, columns, prices, exact=True, time_limit_s=time_limit_s, progress=progress)
     rates_rps = prices.rates_rps if isinstance(counts, Infeasible) else rates_of(columns, counts.workers)
     bears = dict.fromkeys(wholes, 0.0)

@@ -185,7 +185,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         if not thread.joins(request, now_ns, self._enough_rows(thread)):
             return self.queue_changed(now_ns, thread)
         candidate = thread.candidate
-        assert candidate is not None, "somebody joined it"
+        assert candidate is not None, "a request joined it"
         if candidate.exec_ns > now_ns:
             return (SetTimer(thread.key, candidate.exec_ns),)
         if self._ready.holds(thread.key):  # it waits for a worker, and may have become more urgent

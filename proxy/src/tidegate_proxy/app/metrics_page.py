@@ -85,7 +85,7 @@ class MetricsPage:
     """HTTP application of the metrics port. Use it only in one event loop.
 
     It serves GET /metrics, GET /models (scheduling of each), GET /layout (layout and controller), GET /shadow (gain of
-    a policy), GET /canary (the gain measured by a canary), GET /rollouts (versions on trial), and the dashboard.
+    a policy), GET /canary (the gain measured by a canary), GET /rollouts (new versions), and the dashboard.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class MetricsPage:
         gate: AccessControl,
         bounds: ClientBounds,
         limits: HttpLimits,
-        trial: RolloutMode,
+        rollout: RolloutMode,
         tuning: PolicyTuning,
         on_demand: OnDemandModels,
         actuator: Actuator | None = None,
@@ -114,14 +114,14 @@ class MetricsPage:
         self._gate = gate
         self._bounds = bounds
         self._limits = limits
-        self._trial = trial
+        self._rollout = rollout
         self._tuning = tuning
         self._on_demand = on_demand
         self._actuator = actuator
         self._processes = processes
         self._history = HistoryRing(observability.metrics)
         self._sampling: asyncio.Task[None] | None = None
-        live = LiveView(driver, directory, discovery, trial, tuning, self._history)
+        live = LiveView(driver, directory, discovery, rollout, tuning, self._history)
         self._live_page = LivePage(live, Viewers(live), self._looks_refused)
         self._shared = SharedPage(self._rendered)
         self._server: HttpServer | None = None
@@ -212,13 +212,13 @@ class MetricsPage:
         return HttpAnswer(200, [(b"content-type", CONTENT_TYPE_LATEST.encode())], body)
 
     async def _shadow(self) -> HttpAnswer:
-        return _json_answer(self._trial.shadow.document())
+        return _json_answer(self._rollout.shadow.document())
 
     async def _canary(self) -> HttpAnswer:
-        return _json_answer(self._trial.canary.document())
+        return _json_answer(self._rollout.canary.document())
 
     async def _rollouts(self) -> HttpAnswer:
-        return _json_answer(self._trial.versions.document())
+        return _json_answer(self._rollout.versions.document())
 
     async def _models(self) -> HttpAnswer:
         catalog, counts = self._directory.catalog, self._observability.metrics.snapshot().models
@@ -270,9 +270,9 @@ class MetricsPage:
             snapshot, self._policy(), time.monotonic_ns(), ejections, self._bounds, restarts, left_apis
         )
         registry.register(self._liveness)
-        registry.register(self._trial.shadow)
-        registry.register(self._trial.canary)
-        registry.register(self._trial.versions)
+        registry.register(self._rollout.shadow)
+        registry.register(self._rollout.canary)
+        registry.register(self._rollout.versions)
         registry.register(self._tuning)
         registry.register(self._on_demand)
         pending = {(model, version): snapshot.waiting[model] for model, version in counts}

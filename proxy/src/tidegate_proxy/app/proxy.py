@@ -53,7 +53,7 @@ class Proxy:
         gate: AccessControl,
         bounds: ClientBounds,
         in_force: SettingsHolder,
-        trial: RolloutMode,
+        rollout: RolloutMode,
         inference: Inference,
         tritons: Tritons,
         actuator: Actuator | None,
@@ -73,7 +73,7 @@ class Proxy:
         self._scaling = scaling
         self._on_demand = on_demand
         self._reconfiguring = reconfiguring
-        self.trial = trial
+        self.rollout = rollout
         self.in_force = in_force
         self.driver = driver
         self.bounds = bounds
@@ -183,10 +183,10 @@ class Proxy:
             await self._tritons.change(wanted, layout)
         # From here on nothing fails, and nothing waits.
         self._gate.follow(gate)
-        self.trial.follow(wanted)
+        self.rollout.follow(wanted)
         self.in_force.change(settings_of(wanted))
-        self._inference.replace_bypasses(self.trial.bypasses(), self.trial.judged())
-        self.driver.observability.replace_watchers(self.trial.watchers())
+        self._inference.replace_bypasses(self.rollout.bypasses(), self.rollout.judged())
+        self.driver.observability.replace_watchers(self.rollout.watchers())
         self.driver.settings_changed()
         self._on_demand.follow(wanted)
         self.driver.observability.metrics.account(wanted.prices, self._gate.rejections)

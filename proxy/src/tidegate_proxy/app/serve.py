@@ -112,9 +112,9 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             priority_floors=config.priority_floors,
             policies=plugins.make_policy,
         )
-        trial = RolloutMode(config, in_force, directory, measured, engine)
+        rollout = RolloutMode(config, in_force, directory, measured, engine)
         gpus = gpus_of(controller[1]) if controller else None
-        observability = Observability(setup, engine.reducer, tracing, trial.watchers(), gpus)
+        observability = Observability(setup, engine.reducer, tracing, rollout.watchers(), gpus)
         observability.metrics.account(config.prices, gate.rejections)
         stack.callback(observability.close)
 
@@ -166,15 +166,15 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             directory,
             driver,
             ApplicationTags(config.app),
-            trial.bypasses(),
+            rollout.bypasses(),
             passages,
             observability,
-            trial.judged(),
+            rollout.judged(),
         )
         on_demand = OnDemandModels(config, discovery, directory, driver, in_force)
         inference.load_on_demand(on_demand)
         stack.push_async_callback(on_demand.close)
-        stack.push_async_callback(trial.close)
+        stack.push_async_callback(rollout.close)
 
         # What changes while it serves: the configuration, the layout, the plan of several shards.
         tritons = Tritons(config, in_force, directory, driver, discovery)
@@ -196,7 +196,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             gate,
             bounds,
             in_force,
-            trial,
+            rollout,
             inference,
             tritons,
             actuator,
@@ -213,7 +213,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             discovered.run(),
             proxy.look_at_files(),
             proxy.control_layout(),
-            trial.run(driver),
+            rollout.run(driver),
             verifier.run(driver, discovery, gate),
         ):
             stack.push_async_callback(_cancelled, asyncio.create_task(work))
@@ -231,7 +231,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
                 gate,
                 bounds,
                 http_limits(served),
-                trial,
+                rollout,
                 tuning,
                 on_demand,
                 actuator,
@@ -247,7 +247,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             gate,
             served,
             _grpc_servers(served, bounds, shard),
-            trial.versions,
+            rollout.versions,
         )
         await proxy.serve_grpc(grpc_service, stack)
         if config.listen.http and _serves_http(config, backends):
@@ -262,7 +262,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
                 bounds,
                 in_force,
                 _http_servers(served, bounds, shard),
-                trial.versions,
+                rollout.versions,
             )
             await proxy.serve_http(http, config.listen.http, stack)
         if claims:

@@ -32,7 +32,7 @@ def tell_tally(proxy: "Proxy") -> None:
         summary += f"; {model}: {100 * fraction:.1f} % of streams within slo_gap_ms"
     console = Console(soft_wrap=True, highlight=False)
     console.print(f"[dim]requests: {escape(summary)}[/]")
-    for sentence in proxy.trial.versions.sentences():
+    for sentence in proxy.rollout.versions.sentences():
         console.print(f"[dim]version rollout: {escape(sentence)}[/]")
 
 
@@ -159,7 +159,7 @@ def announce(proxy: "Proxy", title: str = "policy", *, is_whole: bool = True) ->
     if not proxy.config.shadow:
         _announce_slos(console, proxy)
     else:
-        assumed = ", ".join(proxy.trial.shadow.assumed)
+        assumed = ", ".join(proxy.rollout.shadow.assumed)
         judged = f"; judged as if scheduling: batched were set for {assumed}" if assumed else ""
         recorded = "; event_log stays empty" if proxy.config.event_log else ""
         console.print(

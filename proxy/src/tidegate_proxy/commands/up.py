@@ -268,7 +268,7 @@ def _say(console: "Console", folder: Path, state: "RunningState", remedy: str) -
 
 
 def _print_line(event: "Event") -> None:
-    assert sys.__stdout__ is not None, "nobody closes it"
+    assert sys.__stdout__ is not None, "it stays open"
     try:
         sys.__stdout__.write(json.dumps(event) + "\n")
         sys.__stdout__.flush()

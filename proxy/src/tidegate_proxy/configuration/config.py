@@ -297,7 +297,7 @@ class OutlierDetection(ConfigSection):
 
 
 class VersionRolloutConfig(ConfigSection):
-    """Versions of a model for requests that name none: a stable one, and a candidate on trial."""
+    """Versions of a model for requests that name none: a stable one, and a candidate."""
 
     stable: int = Field(ge=1, description="Version that serves")
     candidate: int | None = Field(

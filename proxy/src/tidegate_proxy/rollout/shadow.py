@@ -99,8 +99,9 @@ class Shadow(Collector):
         return self._in_force.settings.shadow
 
     def judged(self) -> Catalog:
-        """Return the catalog on trial: models that could be scheduled count as scheduled, and those that Triton batches
-        as batched.
+        """Return the catalog to simulate.
+
+        Models that could be scheduled count as scheduled, and those that Triton batches as batched.
         """
         current = self._directory.catalog
         known = self._judged
@@ -362,7 +363,7 @@ def gauges(estimates: Iterable[dict[str, Any]]) -> Iterator[GaugeMetricFamily]:
     attainment = GaugeMetricFamily(
         "tidegate_shadow_attainment",
         "Fraction of requests on time in the latest minute of shadow mode: as measured, and as simulated under "
-        "Triton's own batcher, as it is and tuned, and under the policy.",
+        "Triton's own batcher, unmodified and tuned, and under the policy.",
         labels=["model", "source"],
     )
     gain = GaugeMetricFamily(

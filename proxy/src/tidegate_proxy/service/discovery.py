@@ -313,7 +313,7 @@ class Discovery:
                 try:
                     await self._take_turns()
                 except Exception as error:  # there is a next time
-                    faults.report("looking for models that should take turns", error)
+                    faults.report("looking for models to serialize", error)
                 try:
                     await self._end_scarcity()
                 except Exception as error:

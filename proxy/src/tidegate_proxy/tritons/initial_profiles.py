@@ -79,6 +79,6 @@ def unmatched_shapes(catalog: Catalog, measured: ProfileFile) -> list[str]:
         has = "; ".join(f"{name}:{','.join(map(str, spec.dims))}" for name, spec in sorted(varying.items()))
         lines.append(
             f"no request of {profile.model!r} has the shape {profile.shape!r}, which was measured: what varies in them "
-            f"is {has or 'nothing'}; measure it anew with `tidegate profile`"
+            f"is {has or 'nothing'}; measure it again with `tidegate profile`"
         )
     return lines

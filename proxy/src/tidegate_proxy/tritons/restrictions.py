@@ -130,7 +130,7 @@ def problems(backend: Backend, found: Mapping[Protocol, TritonRestrictions], con
     if config.layout and any(api == "inference" for _, api in left_apis(found, config).left):
         yield (
             f"Triton at {backend.address} restricts inference, and cannot be asked by clients for models of a layout: "
-            "say in `restricted` who may use it: those with a header, nobody (closed: true), or everybody (open: true)"
+            "say in `restricted` who may use it: clients with a header, none (closed: true), or all (open: true)"
         )
 
 

@@ -217,7 +217,7 @@ class SharedRegions:
 
     async def _registered(self, size: int) -> SharedRegion:
         """Register a region at a Triton. Raises OSError."""
-        assert self._lifeline, "somebody shares memory"
+        assert self._lifeline, "a client shares memory"
         region = SharedRegion(size, self._lifeline.name)
         backends = list(self._backends)
         message = service_pb2.SystemSharedMemoryRegisterRequest(

@@ -168,12 +168,12 @@ def test_hostile_names_the_keyboard_and_a_telephone(tmp_path: Path) -> None:
         assert await tab.value("document.querySelector('#models tbody td').textContent") == EVIL
         assert await tab.value("document.querySelectorAll('img, main script').length") == 0
         # The canary is one section among the others; its interval is said, and drawn right of zero.
-        assert await tab.value("document.getElementById('trial-title').textContent") == "Canary: 5 %"
-        assert await tab.value("document.querySelector('#trial-rows article b.on-time').textContent") == (
+        assert await tab.value("document.getElementById('rollout-title').textContent") == "Canary: 5 %"
+        assert await tab.value("document.querySelector('#rollout-rows article b.on-time').textContent") == (
             f"{EVIL} changes attainment by +2.0 to +5.0 points"
         )
         assert await tab.value("parseFloat(document.querySelector('.gain i').style.left)") == 70
-        assert EVIL in await tab.value("document.querySelectorAll('#trial-rows article')[1].textContent")
+        assert EVIL in await tab.value("document.querySelectorAll('#rollout-rows article')[1].textContent")
         assert await tab.value("document.title") == "Tidegate, live"
         assert await tab.value("document.documentElement.scrollWidth <= 400")
         assert await tab.value(

@@ -165,7 +165,7 @@ def test_what_stays_goes_and_comes() -> None:
         (Gpu(ONE, now=False), [Mig("3g.20gb", 0)], True, "it comes with a reset (`nvidia-smi -i 0 --gpu-reset`)"),
         (Gpu(ONE, geometry=None), [Mig("3g.20gb", 0)], True, "has no MIG: plan its workers on whole GPUs"),
         (Gpu(ONE), [], True, "turn it off with `nvidia-smi -i 0 -mig 0`"),
-        (Gpu(ONE), [Mig("3g.20gb", 0)], False, "not told where its instances lie: run it as root"),
+        (Gpu(ONE), [Mig("3g.20gb", 0)], False, "may not see where its instances lie: run it as root"),
     ],
 )
 def test_what_speaks_against_it_is_said_and_nothing_is_changed(gpu: Gpu, wanted: Any, root: bool, said: str) -> None:

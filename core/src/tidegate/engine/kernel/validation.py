@@ -56,12 +56,12 @@ def _requests(state: EngineState, reducer: Reducer) -> Iterator[str]:
     if stray := state.tries._tries.keys() - reducer.open.keys():
         yield f"tries are counted of {sorted(stray)}, which have ended"
     if state.reprieved or state.learned:
-        yield "the policy was not told all"
+        yield "the policy has not received all events"
     yield from _hurried(state)
 
 
 def _hurried(state: EngineState) -> Iterator[str]:
-    """Nobody waits whose time is over, behind one that has more."""
+    """No request with an expired deadline waits behind one with more time."""
     latest_ns: dict[str, tuple[int, int]] = {}
     runs_late = state.policy.is_best_effort
     on_time = (
@@ -96,7 +96,7 @@ def _flights(state: EngineState, reducer: Reducer) -> Iterator[str]:
         yield "requests are on their way without a batch"
     running = {batch_id: flight.stage for batch_id, flight in flights.items() if flight.running}
     if running != (recorded := {batch_id: sent.effect.stage for batch_id, sent in reducer.sent.items()}):
-        yield f"stages {running} run, and drivers were told of {recorded}"
+        yield f"stages {running} run, and drivers were sent {recorded}"
     if state.settings.learn and state.expectations._running.keys() != running.keys():
         yield f"expectations follow the stages of {sorted(state.expectations._running)}, of {sorted(running)} they run"
 
@@ -144,7 +144,7 @@ def _order(state: EngineState, worker_id: int, booked: Reservations) -> Iterator
         if is_next and stage.start_ns <= state.now_ns:
             yield f"batch {flight.batch.id} could run on worker {worker_id} and does not"
         elif is_next and not planned:
-            yield f"batch {flight.batch.id} waits for its planned start, and nobody will wake for it"
+            yield f"batch {flight.batch.id} waits for its planned start, and no timer is set for it"
 
 
 def _workers(state: EngineState, reducer: Reducer) -> Iterator[str]:
@@ -157,7 +157,7 @@ def _workers(state: EngineState, reducer: Reducer) -> Iterator[str]:
     if +fleet._hosted != hosted:
         yield f"partitions are counted as hosted {dict(fleet._hosted)} times, and are {dict(hosted)} times"
     if free := [worker_id for worker_id in succession._busy if not fleet.bookings[worker_id].stages]:
-        yield f"workers {free} are free of the policy before, and the one that follows was not told"
+        yield f"workers {free} are free of the policy before, and the one that follows has not received them"
     ready = {*state.overlap._ready._live, *state.overlap._late._live}
     if idle := [i for i in ready if not (isinstance(i, int) and i in fleet.bookings and fleet.bookings[i].stages)]:
         yield f"stages on workers {idle} are awaited to end, and none runs"
@@ -200,12 +200,12 @@ def _sharing(state: EngineState, reducer: Reducer) -> Iterator[str]:
             if shared.has_rivals and shared.waiting:
                 yield f"of {names} a class waits beside others and is not queued fairly"
             if held:
-                yield f"of {names} {sorted(held)} are held though nobody else waits"
+                yield f"of {names} {sorted(held)} are held though no other flow waits"
             if {flow_key(request) for request in queued.values()} - {shared._sole}:
                 yield f"of {names} several flows wait as if they were one"
             continue
         if shared not in sharing._contended:
-            yield f"of {names} requests may be held, and nobody looks for whose turn it is"
+            yield f"of {names} requests may be held, and no turn is looked for"
         yield from _flows(shared, queued, held)
         yield from _view(shared, queued)
         if stray := [request_id for request_id in shared.hopeless._live if request_id not in held]:

@@ -194,7 +194,7 @@ class PolicyTuner:
             return [self.present, self._trial.former], ""
         if window.attainment > 1 - self._options.min_improvement:
             self._leaders = []
-            return [], f"{self.present.title} answers so many requests on time that nothing can be gained"
+            return [], f"{self.present.title} answers nearly all requests on time, so nothing can be gained"
         recalled = self._recalled(load)
         if recalled is not None and not recalled.is_like(self.present):
             return [self.present, recalled], ""

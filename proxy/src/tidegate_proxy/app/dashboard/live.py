@@ -59,7 +59,7 @@ class LiveView:
         driver: Driver,
         directory: CurrentCatalog,
         discovery: Discovery,
-        trial: RolloutMode,
+        rollout: RolloutMode,
         tuning: PolicyTuning,
         history: HistoryRing,
     ) -> None:
@@ -67,7 +67,7 @@ class LiveView:
         self._history = history
         self._directory = directory
         self._discovery = discovery
-        self._trial = trial
+        self._rollout = rollout
         self._tuning = tuning
         self._recent = TickBuffer()
         self._moments = EventBuffer(most=MAX_MOMENTS, longest_ns=MAX_NS)
@@ -138,9 +138,9 @@ class LiveView:
             figures.worst(),
             viewers,
             round(self._cost_ns / max(1, now_ns - self._ticks_since_ns) * 1000, 3),
-            section_of(self._trial),
+            section_of(self._rollout),
             self._driver.engine.decides,
-            [*self._bypassed(), *self._restrictions(), *self._trial.versions.sentences()],
+            [*self._bypassed(), *self._restrictions(), *self._rollout.versions.sentences()],
             self._tuning.sentence,
             tenant_rows(self._driver.observability.metrics),
         )
@@ -247,11 +247,11 @@ MAX_SHOWN_MODELS: Final = 30
 """Number of models shown."""
 
 
-def section_of(trial: RolloutMode) -> RolloutSection | None:
+def section_of(rollout: RolloutMode) -> RolloutSection | None:
     """Return the section; None if every model is scheduled that can be."""
-    if trial.shadow.is_on:
-        return _of_shadow(trial.shadow)
-    return _of_canary(trial.canary) if trial.canary.is_on else None
+    if rollout.shadow.is_on:
+        return _of_shadow(rollout.shadow)
+    return _of_canary(rollout.canary) if rollout.canary.is_on else None
 
 
 def _of_shadow(shadow: Shadow) -> RolloutSection:

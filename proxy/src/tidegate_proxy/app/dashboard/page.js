@@ -10,7 +10,7 @@ async function ask(path, method = "GET") {
     const text = await answer.text()
     if (answer.ok) return { data: JSON.parse(text) }
     let error = text
-    try { error = JSON.parse(text).error } catch { /* no JSON: as it is */ }
+    try { error = JSON.parse(text).error } catch { /* no JSON: unchanged */ }
     return { error, status: answer.status }
   } catch {
     return { error: "no answer: does it still run?", status: 0 }
@@ -26,7 +26,7 @@ function show(snapshot, afresh = false) {
   latest = snapshot
   if (snapshot.policy) by("title").textContent = `Tidegate ${hello.version}, policy ${snapshot.policy}`
   showModels(snapshot)
-  showTrial(snapshot.trial)
+  showRollout(snapshot.rollout)
   by("tuning").textContent = snapshot.tuning
   showTenants(snapshot.tenants)
   by("restrictions").textContent = snapshot.restrictions.map((words) => `${words}.`).join(" ")
@@ -66,9 +66,9 @@ async function read(stream) {
     text += decoder.decode(value, { stream: true })
     for (let end; (end = text.indexOf("\n\n")) >= 0; text = text.slice(end + 2)) {
       const snapshot = JSON.parse(text.slice(6, end))
-      const anew = snapshot.at_ms < last
+      const again = snapshot.at_ms < last
       last = snapshot.at_ms
-      if (!paused) show(snapshot, anew)
+      if (!paused) show(snapshot, again)
     }
   }
 }

@@ -1,4 +1,4 @@
-// What a policy would do (shadow mode), or does for a share of the time (a canary; where it is better that all passes).
+// The gain of a policy: simulated (shadow mode), or measured for a fraction of the time (canary).
 const points = (share) => `${share < 0 ? "−" : "+"}${digits(Math.abs(100 * share), 1)}`
 const gainClass = ([low, high]) => (low > 0 ? "on-time" : high < 0 ? "failed" : "")
 
@@ -32,32 +32,32 @@ function heading(name) {
   return made
 }
 
-function showTrial(trial) {
-  by("trial").hidden = !trial
-  if (!trial) return
-  const isShadow = trial.mode === "shadow", would = isShadow ? "would change" : "changes"
-  by("trial-title").textContent = isShadow ? "Shadow" : `Canary: ${digits(100 * trial.share, trial.share * 100 % 1 ? 1 : 0)} %`
-  by("trial-note").textContent = [
+function showRollout(rollout) {
+  by("rollout").hidden = !rollout
+  if (!rollout) return
+  const isShadow = rollout.mode === "shadow", would = isShadow ? "would change" : "changes"
+  by("rollout-title").textContent = isShadow ? "Shadow" : `Canary: ${digits(100 * rollout.fraction, rollout.fraction * 100 % 1 ? 1 : 0)} %`
+  by("rollout-note").textContent = [
     isShadow
-      ? `Everything passes as it is. What ${trial.policy} would have done with it is simulated. The other figures of this page are of what is scheduled: nothing.`
-      : `For so much of the time ${trial.policy} schedules all that can be; otherwise it passes as it is. The other figures of this page are of what is scheduled.`,
-    trial.rows.length === 0 && trial.note ? ""
-      : trial.rows.length === 0 ? (isShadow ? "Nothing is simulated yet: that takes some ten seconds." : "Nothing is compared yet: that takes some fifteen seconds.")
-      : trial.window_s === null ? "Of the latest ten minutes, or since the share or the policy changed." : `Of the latest ${digits(trial.window_s, 0)} s.`,
-    trial.note, trial.more_rows ? `${trial.more_rows} more models are not shown.` : "",
+      ? `All requests bypass. Shadow mode simulates what ${rollout.policy} would do with them. The other figures of this page count scheduled requests: none.`
+      : `For this fraction of the time ${rollout.policy} schedules; otherwise all requests bypass. The other figures of this page count scheduled requests.`,
+    rollout.rows.length === 0 && rollout.note ? ""
+      : rollout.rows.length === 0 ? (isShadow ? "Nothing is simulated yet: that takes some ten seconds." : "Nothing is compared yet: that takes some fifteen seconds.")
+      : rollout.window_s === null ? "Of the latest ten minutes, or since the fraction or the policy changed." : `Of the latest ${digits(rollout.window_s, 0)} s.`,
+    rollout.note, rollout.more_rows ? `${rollout.more_rows} more models are not shown.` : "",
   ].filter(Boolean).join(" ")
-  const most = Math.max(0.01, ...trial.rows.flatMap((row) => (row.gain ?? []).map(Math.abs)))
-  by("trial-rows").replaceChildren(...trial.rows.map((row) => {
-    const box = element("article", "trial")
+  const most = Math.max(0.01, ...rollout.rows.flatMap((row) => (row.gain ?? []).map(Math.abs)))
+  by("rollout-rows").replaceChildren(...rollout.rows.map((row) => {
+    const box = element("article", "rollout")
     box.append(heading(row.model || "All with an SLO"), ...row.sides.map(sideOf))
     if (row.gain) {
       const said = `${would} attainment by ${points(row.gain[0])} to ${points(row.gain[1])} points`
-      box.append(element("b", gainClass(row.gain), `${trial.policy} ${said}`), gainOf(row.gain, most))
-    } else box.append(element("p", "note", `What ${trial.policy} ${would} is not said: ${row.why}.`))
+      box.append(element("b", gainClass(row.gain), `${rollout.policy} ${said}`), gainOf(row.gain, most))
+    } else box.append(element("p", "note", `No figure for what ${rollout.policy} ${would}: ${row.why}.`))
     return box
   }))
   if (isShadow) {
-    const all = trial.rows.find((row) => row.model === "")
-    by("verdict").textContent = all ? `${percent(all.sides[0].on_time)} of what passes is on time` : "Everything passes as it is"
+    const all = rollout.rows.find((row) => row.model === "")
+    by("verdict").textContent = all ? `${percent(all.sides[0].on_time)} of the bypassed requests are on time` : "All requests bypass"
   }
 }

@@ -140,7 +140,7 @@ class RolloutSection(msgspec.Struct, frozen=True):
 
     mode: str
     policy: str
-    share: float
+    fraction: float
     """Fraction of the time in which requests are scheduled, 0 to 1."""
     window_s: float | None
     """Window of the figures in seconds; None: the last ten minutes, or since the fraction changed."""
@@ -188,7 +188,7 @@ class DashboardSnapshot(msgspec.Struct, frozen=True):
     viewers: int = 0
     cost_ms_per_s: float = 0.0
     """CPU time that snapshots cost, in milliseconds per second."""
-    trial: RolloutSection | None = None
+    rollout: RolloutSection | None = None
     """Shadow mode or canary; None: all requests that can be scheduled are."""
     policy: str = ""
     """Description of the current policy; "" in a recorded run, which reports it first."""

@@ -120,7 +120,7 @@ async def examine(
                 f'Triton at {triton.grpc} shares no memory ("{errors[backend]}"): Tidegate sends it tensors of '
                 "64 KiB and more, which at 600 KB took a quarter of the throughput, and clients cannot register "
                 "regions",
-                "start it with --allow-client-shm=true, if whoever may call it may also name memory of its machine, "
+                "start it with --allow-client-shm=true, if its clients may name memory of its machine, "
                 "or set share_memory: false",
             )
             for index, (backend, triton) in enumerate(zip(backends, config.tritons, strict=True))
@@ -182,7 +182,7 @@ async def _unloads(backend: Backend, answering: Sequence[Backend]) -> bool:
 
 async def _report(backend: Backend, triton: TritonAddress, config: ServeConfig) -> TritonReport:
     problems = [
-        (name, f"nobody listens at {address}; null stands for a Triton without it")
+        (name, f"no server listens at {address}; null stands for a Triton without it")
         for name, address in (("http", triton.http), ("metrics", triton.metrics))
         if address is not None and not await listens(address)
     ]

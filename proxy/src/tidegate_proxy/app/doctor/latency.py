@@ -58,13 +58,13 @@ def _too_short(facts: DoctorFacts, service: ServedModel, slo_ms: float, rows: li
             "slo-tight",
             where,
             f"{slo_ms:g} ms leave no room: one row{of_shape} takes up to {worst.upper_ms:.3g} ms ({worst.source}), "
-            f"and a part is kept free for the way back, so that requests are {fate} as soon as anything waits",
+            f"and a part is kept free for the response latency, so that requests are {fate} as soon as anything waits",
             remedy,
         )
 
 
 def _enough_ms(rows: list[OneRow]) -> int:
-    """Enough for one row of any shape, with what is kept free for the way back, in ms."""
+    """Enough for one row of any shape, with what is kept free for the response latency, in ms."""
     return ceil(max(row.upper_ms for row in rows) / (1 - MAX_RESPONSE_MARGIN_FRACTION))
 
 
@@ -77,7 +77,7 @@ def requests_not_timed(facts: DoctorFacts) -> Iterator[Finding]:
                 "advice" if timed.open_dimensions else "warning",
                 "not-timed",
                 f"model {name}",
-                f"it does not answer one row of zeros{sizes} so that nobody knows how long it takes: {timed.why_not}",
+                f"it does not answer one row of zeros{sizes} so its latency is unknown: {timed.why_not}",
                 "have `tidegate profile` measure it with a shape that it takes"
                 if timed.open_dimensions
                 else "see why in the log of its Triton",

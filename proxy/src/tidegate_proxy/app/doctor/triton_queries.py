@@ -198,7 +198,7 @@ async def why_not_ready(backend: Backend, triton: TritonAddress) -> str:
         failed = await not_ready(backend)
         reasons = "; ".join(f"model {each.model}: {first_line(each.reason)}" for each in failed)
         return f"it lives, and is not ready: {reasons or 'it is loading models'}"
-    return "somebody listens there who does not speak gRPC as a Triton does: is this its gRPC port?"
+    return "the server there does not speak gRPC as a Triton does: is this its gRPC port?"
 
 
 async def _why_not_connected(address: str) -> str:

@@ -157,7 +157,7 @@ def _change(gpu: MigGpu, wanted: Sequence[Mig], *, unused_only: bool) -> MigChan
             f"runs on it{reset} (`nvidia-smi -i {gpu.number} --gpu-reset`)"
         )
     if gpu.geometry is None or any(instance.start is None for instance in gpu.instances):
-        raise MigError(f"{gpu}: this user is not told where its instances lie: run it as root")
+        raise MigError(f"{gpu}: this user may not see where its instances lie: run it as root")
     if why_not := gpu.geometry.why_not(wanted):
         raise MigError(f"{gpu} cannot be cut so: {why_not}")
     stay = tuple(instance for instance in gpu.instances if instance.mig in wanted)
