@@ -29,7 +29,7 @@ test-all: .venv/installed  ## What takes long, too: more models, more examples
 	$(PYTEST) --hypothesis-profile thorough
 
 explore: HASH_SEED = random
-explore: .venv/installed  ## Examples that nobody has tried yet, a thousand for every property (failures say how to see them again)
+explore: .venv/installed  ## Try a thousand new examples of every property (failures say how to see them again)
 	$(PYTEST) --hypothesis-profile explore -m hypothesis
 
 test-frontends: .venv/installed  ## The same tests with clients connected to frontends (`frontends: 2`)

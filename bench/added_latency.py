@@ -198,7 +198,7 @@ def _row(target: str, size: str, callers: int, runs: Mapping[str, list[Figures]]
 def _show(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
     table = Table(
         "target", "requests/s", "of direct", "p50 ms", "added ms", "p99 ms", "CPU us", "switches",
-        title=f"A no-op model over gRPC, {title}: medians of runs in turn",
+        title=f"A no-op model over gRPC, {title}: medians of interleaved runs",
     )  # fmt: skip
     for column in table.columns[1:]:
         column.justify = "right"

@@ -2,7 +2,7 @@
 
 `python -m bench.cpu_layers` starts `tidegate serve` twice before one Triton with a no-op model, one of them with clocks
 at the borders of its layers, which read the CPU time of the event loop's thread; their own cost is calibrated and taken
-out. A relay on the same transport and the installed relays in C show the bounds. All are loaded in turn.
+out. A relay on the same transport and the installed relays in C show the bounds. All are loaded one after the other.
 """
 
 import argparse
@@ -155,7 +155,7 @@ def install_borders(clock: LayerClock) -> None:
                 clock.wrap(owner, name, layer)
     begin = Engine.__init__
 
-    def begun(self: Engine, policy: Any, **options: Any) -> None:  # noqa: ANN401 - as it is
+    def begun(self: Engine, policy: Any, **options: Any) -> None:  # noqa: ANN401 - as in the engine
         clock.wrap(type(policy), "handle", "policy")
         begin(self, policy, **options)
 
@@ -260,7 +260,7 @@ def bench_cpu_layers(console: Console, rounds: int, seconds: float, policy: str)
                 for name, spent_us in found.items():
                     rows.setdefault(name, {}).setdefault(column, []).append(spent_us)
     medians = {name: {column: median(runs) for column, runs in row.items()} for name, row in rows.items()}
-    table = Table("CPU us of a request", *LOADS, title=f"A no-op model over gRPC, {policy}: medians of runs in turn")
+    table = Table("CPU us of a request", *LOADS, title=f"A no-op model over gRPC, {policy}: medians, interleaved")
     for name, row in medians.items():
         table.add_row(name, *(f"{row[column]:.0f}" if column in row else "" for column in LOADS))
     console.print(table)

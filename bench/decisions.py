@@ -105,7 +105,7 @@ class World:
         policy.handle = timed  # type: ignore[method-assign]
 
     def _times(self, number: int) -> LatencyDistribution:
-        """Return the times alone that the policy is told of an application; the engine learns how they scatter."""
+        """Return the standalone times that the policy knows of an application; the engine learns their spread."""
         own_ms = self._own_ms(number)
         scale = own_ms / (FIXED_MS + own_ms)
         points_ms = [own_ms * (0.7 + 0.6 * (at + 0.5) / POINTS) / scale for at in range(POINTS)]

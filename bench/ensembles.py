@@ -4,7 +4,7 @@
 
 The steps are like those of OCR: detection, direction, recognition, with one emulated GPU each. Triton is tuned: each
 model's queue delay is 0 or 5 % of the SLO, with or without a queue timeout, and the best at each rate counts. The last
-table is the latency at light load, where Tidegate bypasses the ensemble unless it is told to expand it.
+table is the latency at light load, where Tidegate bypasses the ensemble unless configured otherwise.
 """
 
 import argparse

@@ -359,7 +359,7 @@ def _http_infer(rng: random.Random) -> Input:
 
 @cache
 def _packed(encoding: str, rounds: int) -> bytes:
-    """Zeros, compressed so many times."""
+    """Return zeros, compressed this many times."""
     packed = bytes(INFLATED)
     for _ in range(rounds):
         packed = gzip.compress(packed, mtime=0) if encoding == "gzip" else zlib.compress(packed)

@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _missing() -> str | None:
     """What it would take; None: all is here."""
     if not gpus_here():
-        return "NVML tells of no GPU here"
+        return "NVML finds no GPU here"
     try:
         import torch  # noqa: PLC0415 - of no extra
         import torchvision  # type: ignore[import-not-found] # noqa: F401, PLC0415
@@ -177,7 +177,7 @@ def _scenario(rate_rps: float, seconds: float) -> Scenario:
 
 
 def _teller(show: Callable[[float, str], None], each_s: float) -> Callable[[int, str, Progress], None]:
-    """What a comparison tells of how far it is."""
+    """Progress messages of a comparison."""
     return lambda done, name, progress: show(done * each_s + progress.elapsed_ns / 1e9, f"{name}: {progress}")
 
 

@@ -105,7 +105,7 @@ def bench_live_vs_simulated(console: Console, *, duration_s: float = 20.0, round
         profile = _measured(work)
         console.print(
             f"l(b) measured through Triton: {profile.alpha_ms:.2f} ms * b + {profile.beta_ms:.2f} ms, "
-            f"told to the emulated GPU: {NOMINAL['alpha_ms']} ms * b + {NOMINAL['beta_ms']} ms",
+            f"of the emulated GPU: {NOMINAL['alpha_ms']} ms * b + {NOMINAL['beta_ms']} ms",
             highlight=False,
         )
         cases = [(rate, choice, seed) for seed in range(1, rounds + 1) for rate in RATES_RPS for choice in POLICIES]

@@ -1,6 +1,6 @@
 """Proxies in C that relay gRPC unread, from Debian's packages: the least that a proxy in front of Triton costs.
 
-Each runs one worker, as Tidegate does. Source of the comparison: the same load on the same Triton, in turn.
+Each runs one worker, as Tidegate does. Source of the comparison: the same load on the same Triton, one after the other.
 """
 
 import shutil

@@ -185,7 +185,7 @@ def replace_under_load(
 def main() -> None:
     """Run the benchmark, print it and write the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.replacement", description=__doc__)
-    parser.add_argument("--requests", type=int, default=10_000, metavar="N", help="at least so many [10000]")
+    parser.add_argument("--requests", type=int, default=10_000, metavar="N", help="minimum number of requests [10000]")
     parser.add_argument("--replacements", type=int, default=3, metavar="N", help="[3]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     arguments = parser.parse_args()

@@ -156,7 +156,7 @@ def _row(model: str, name: str, runs: dict[str, list[Figures]]) -> dict[str, Any
 def _show(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
     table = Table(
         "target", "callers", "requests/s", "of direct", "p50 ms", "added ms", "p99 ms", "busy",
-        title=f"Saturated, a batch takes {title}: medians of runs in turn",
+        title=f"Saturated, a batch takes {title}: medians of interleaved runs",
     )  # fmt: skip
     for column in table.columns[1:]:
         column.justify = "right"

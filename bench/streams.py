@@ -5,8 +5,8 @@
 The model runs up to `SLOTS` streams at a time and queues the others without end, as a generative engine does. A stream
 takes a prefill by the length of its prompt, then a time per token; each further stream slows all. Its clients are an
 open loop. Compared: clients that go round the Tritons, Tidegate that bypasses to the least busy Triton, and Tidegate
-with slots; the latter is simulated as well, over the same requests, with times stretched by how much slower than told
-the live model's tokens came: a busy machine wakes it up late. Keep the machine otherwise idle.
+with slots; the latter is simulated as well, over the same requests, with times stretched by how much slower than
+configured the live model's tokens came: a busy machine wakes it up late. Keep the machine otherwise idle.
 """
 
 import argparse
@@ -144,7 +144,7 @@ def workload(rate_rps: float, seconds: float, seed: int) -> list[StreamRequest]:
 
 
 async def send(addresses: Sequence[str], requests: Sequence[StreamRequest]) -> list[StreamOutcome]:
-    """Send each request at its time as a stream of its own, to the servers in turn."""
+    """Send each request at its time as a stream of its own, to the servers one after the other."""
     channels = [grpc.aio.insecure_channel(address) for address in addresses]
     methods = [channel.stream_stream(SERVICE_PREFIX + "ModelStreamInfer") for channel in channels]
     began_s = time.monotonic() + 0.2
@@ -225,7 +225,7 @@ def simulated(
         load: rate as a fraction of `capacity_rps`.
         requests: the workload.
         seconds: measured window.
-        live_gap_ms: median gap of the live run, to which times are stretched; None: as told.
+        live_gap_ms: median gap of the live run, to which times are stretched; None: as configured.
     """
     stretch = 1.0
     if live_gap_ms is not None:

@@ -1,13 +1,15 @@
-"""Check pages, command help, public docstrings, errors, logs and output against docs/reference/vocabulary.yaml.
+"""Check pages, strings and comments of sources, charts and scenarios against docs/reference/vocabulary.yaml.
 
-`python -m checks.vocabulary` prints `FILE:LINE: banned word; remedy` for each finding. Files and folders that the
-vocabulary lists as pending are left out. Identifiers, and keys of scenarios and charts, are checked for their spelling.
-Errors, logs and output must not have former names of options, commands and paths either, as the glossary lists them.
+`python -m checks.vocabulary` prints `FILE:LINE: banned word; remedy` for each finding. Identifiers are checked for
+their spelling. Errors, logs and output must not have former names of options, commands and paths either, as the
+glossary lists them.
 """
 
 import ast
+import io
 import re
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -18,13 +20,19 @@ ROOT: Final = Path(__file__).parents[1]
 VOCABULARY: Final = ROOT / "docs/reference/vocabulary.yaml"
 GLOSSARY: Final = VOCABULARY.parent / "glossary.md"
 PAGES: Final = ("*.md", "docs/**/*.md", "*/README.md", "plugins/*/README.md")
-SOURCES: Final = ("*/src/**/*.py", "plugins/*/src/**/*.py")
-KEYS: Final = ("*/src/**/*.js", "*/src/**/*.json", "scenarios/**/*.yaml", "deploy/**/*.yaml", "deploy/**/*.json")
+SOURCES: Final = (
+    "*/src/**/*.py",
+    "plugins/*/src/**/*.py",
+    "bench/**/*.py",
+    "demo/*.py",
+    "docsite/*.py",
+    "release/*.py",
+)
+OTHERS: Final = ("*/src/**/*.[hj]*", "scenarios/**/*.yaml", "deploy/**/*.*", "*.toml", "*/*.toml", "Makefile")
+"""Files of which everything is read: scripts and pages of the dashboard, scenarios, charts, projects."""
 FORMER_NAMES: Final = "\n## Former names\n"
 """Heading of the table of old names in the glossary, which is not read."""
 LINK: Final = re.compile(r"\]\([^)\s]*\)|https?://\S+")
-HELP: Final = {"help", "short_help", "epilog", "description"}
-"""Arguments whose text is command help, or the description of an option."""
 OUTPUT: Final = {"debug", "info", "warning", "error", "exception", "critical", "log", "print", "echo", "secho"}
 """Functions and methods that log or print their arguments."""
 FORMER_ROW: Final = re.compile(
@@ -107,50 +115,39 @@ def _strings_within(node: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def texts_of(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of every public docstring, command help and description of an option in a module."""
-    todo: list[tuple[ast.AST, bool]] = [(ast.parse(source), True)]
-    while todo:
-        node, public = todo.pop()
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("_"):
-            public = False
-        if (isinstance(node, ast.Expr) and public) or (isinstance(node, ast.keyword) and node.arg in HELP):
-            yield from _strings(node.value)
-        todo += ((child, public) for child in ast.iter_child_nodes(node))
-
-
-def _strings(node: ast.expr) -> Iterator[tuple[int, str]]:
-    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-    for part in parts:
-        if isinstance(part, ast.Constant) and isinstance(part.value, str):
-            yield part.lineno, part.value
+    """Yield line and text of every string and comment in a module."""
+    yield from _strings_within(ast.parse(source))
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
 
 
 def check(root: Path, vocabulary: Vocabulary) -> dict[str, list[str]]:
     """Return the findings in every page and source below `root`, by file."""
     banned = rules(vocabulary["banned"])
     spelling = rules([each for each in vocabulary["banned"] if each["word"].startswith("-")])
+    any_banned = re.compile("|".join(pattern.pattern for pattern, _ in banned), re.IGNORECASE)
     former = former_names(GLOSSARY.read_text(encoding="utf-8"))
     found: dict[str, list[str]] = {}
-    for file in sorted({path for pattern in (*PAGES, *SOURCES, *KEYS) for path in root.glob(pattern)}):
+    for file in sorted({path for pattern in (*PAGES, *SOURCES, *OTHERS) for path in root.glob(pattern)}):
         text, name = file.read_text(encoding="utf-8").partition(FORMER_NAMES)[0], str(file.relative_to(root))
-        of_file = set(findings(text, 1, banned if file.suffix == ".md" else spelling))
+        of_file = set(findings(text, 1, spelling if file.suffix == ".py" else banned))
         if file.suffix == ".py":
-            of_file |= {each for line, part in texts_of(text) for each in findings(part, line, banned)}
-            of_file |= {each for line, part in messages_of(text) for each in findings(part, line, banned + former)}
+            suspect = [(line, part) for line, part in texts_of(text) if any_banned.search(part)]
+            of_file |= {each for line, part in suspect for each in findings(part, line, banned)}
+            if any(pattern.search(text) for pattern, _ in former):
+                of_file |= {each for line, part in messages_of(text) for each in findings(part, line, former)}
         found[name] = [f"{name}:{line}: {word!r}; {remedy}" for line, word, remedy in sorted(of_file)]
     return {name: lines for name, lines in found.items() if lines}
 
 
 def main() -> int:
     """Print the findings; return 1 if there are any."""
-    vocabulary = yaml.safe_load(VOCABULARY.read_text(encoding="utf-8"))
-    found, pending = check(ROOT, vocabulary), tuple(vocabulary["pending"])
-    lines = [line for name, of_file in found.items() if not name.startswith(pending) for line in of_file]
-    print(*lines or [f"vocabulary: nothing banned outside of {len(pending)} pending files and folders"], sep="\n")
-    for each in pending:
-        if not any(name.startswith(each) for name in found):
-            print(f"note: {each} is clean or gone; remove it from `pending` in {VOCABULARY.name}")
-    return 1 if lines else 0
+    found = check(ROOT, yaml.safe_load(VOCABULARY.read_text(encoding="utf-8")))
+    print(*(line for lines in found.values() for line in lines), sep="\n") if found else print(
+        "vocabulary: no banned word"
+    )
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def contenders(scenario: Scenario, seed: int) -> list[PolicyChoice]:
 
 
 def run_why(console: Console, work: Path, *, seed: int = 1) -> Comparison:
-    """Run every contender in turn, round after round; print what came of it."""
+    """Run all contenders in interleaved rounds; print the results."""
     profile = {"alpha_ms": FLEET.alpha_ms, "beta_ms": FLEET.beta_ms, "max_batch": FLEET.max_batch}
     scenario = Scenario.model_validate(
         {

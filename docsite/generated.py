@@ -1,4 +1,4 @@
-"""Pages that are written when the site is: commands, the options of plugins, the API, files as they are."""
+"""Pages that are generated with the site: commands, the options of plugins, the API, files."""
 
 from typing import Final
 

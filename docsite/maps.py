@@ -9,7 +9,7 @@ LINE = re.compile(r"^\w+ {2,}\S")
 
 
 class Maps(griffe.Extension):
-    """Sets the paragraphs of a package's docstring that are maps as they are typed."""
+    """Sets the paragraphs of a package's docstring that are maps as preformatted text."""
 
     def on_module(self, *, mod: griffe.Module, **_: Any) -> None:  # noqa: ANN401 - whatever griffe tells more
         """Called for each module once it is read."""

@@ -8,7 +8,7 @@ DOCS: Final = "docs/"
 API: Final = ("api", "toolkit", "schemas", "control", "observation", "testing")
 """Packages of `tidegate` that plugins may import: each has a page of the API."""
 SOURCE: Final = "source/"
-"""Where files are shown as they are: such as pages link to, and no page is made of."""
+"""Where files are shown unchanged that pages link to and that are no pages themselves."""
 
 
 def members() -> list[Path]:

@@ -1,4 +1,4 @@
-"""What must be in a wheel and in a source distribution, for whoever finds it on a package index."""
+"""Checks of the contents of wheels and source distributions before they are published."""
 
 import tarfile
 import zipfile
@@ -26,7 +26,7 @@ def _problems_of_wheel(archive: Path) -> list[str]:
             return [f"it is not of version {version()}"]
         problems = _problems_of_metadata(wheel.read(f"{info}/METADATA").decode())
         if f"{package}/py.typed" not in names:
-            problems.append(f"no {package}/py.typed: whoever imports it gets no types")
+            problems.append(f"no {package}/py.typed: its importers get no types")
         if f"{info}/licenses/LICENSE" not in names:
             problems.append("no license")
         if f"{info}/entry_points.txt" not in names and package != "tidegate_triton_models":

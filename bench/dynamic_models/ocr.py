@@ -99,7 +99,7 @@ CASES = (
     ),
     Case(
         "text_lines",
-        "lines of text as wide as they are, for the recognizer",
+        "lines of text at their own width, for the recognizer",
         slo_ms=400,
         write_model=partial(copyfile, model_path("text_recognition")),
         write_inputs=partial(write_lines, widths=AS_THEY_ARE),

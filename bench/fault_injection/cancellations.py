@@ -7,7 +7,7 @@ from bench.fault_injection.hazard import Hazard, Result
 from bench.fault_injection.models import Model
 from bench.fault_injection.rig import Rig, over_http, request, until
 
-MODEL = "told"
+MODEL = "scripted"
 MANY, AT_ONCE = 10_000, 500
 LIMIT_S = 10.0
 
@@ -18,7 +18,7 @@ def run(rig: Rig) -> Result:
     """
     proxy = rig.tidegate(rig.triton(Model(MODEL)), policy="fifs", limits={"execution_timeout_s": 600})
     running = rig.client(proxy.grpc).start(request(MODEL, [[600_000, 0]]), timeout_s=600)
-    until(lambda: b'tidegate_batch_rows_count{model="told"} 1' in over_http(proxy.metrics, "/metrics")[1], 60)
+    until(lambda: b'tidegate_batch_rows_count{model="scripted"} 1' in over_http(proxy.metrics, "/metrics")[1], 60)
     seconds = {}
     for many in (MANY // 2, MANY):
         rig.tell(f"{many}")

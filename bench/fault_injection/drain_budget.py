@@ -51,7 +51,7 @@ def run(rig: Rig) -> Result:
 
 HAZARD = Hazard(
     "drain_budget",
-    f"SIGTERM while calls of a minute are under way over gRPC and HTTP, drain_timeout_s {DRAIN_S:g}",
+    f"SIGTERM while calls of a minute are in flight over gRPC and HTTP, drain_timeout_s {DRAIN_S:g}",
     f"ends within drain_timeout_s and {SPARE_S:g} s",
     run,
 )

@@ -46,17 +46,17 @@ def run(rig: Rig) -> Result:
         finally:
             os.kill(triton.pid, signal.SIGCONT)
     names = [f"{'gRPC' if ask is over_grpc else 'HTTP'} {model}" for ask, model in ways]
-    told = dict(zip(names, seconds, strict=True))
+    answered = dict(zip(names, seconds, strict=True))
     return Result(
-        "told after " + ", ".join(f"{took:.1f} s ({name})" for name, took in told.items()),
+        "answered after " + ", ".join(f"{took:.1f} s ({name})" for name, took in answered.items()),
         max(seconds) <= LIMIT_S,
-        told,
+        answered,
     )
 
 
 HAZARD = Hazard(
     "hung_triton",
-    "a Triton that hangs (SIGSTOP), calls of gRPC and HTTP under way, scheduled and passed through",
-    f"all told within {LIMIT_S:g} s",
+    "a Triton that hangs (SIGSTOP), calls of gRPC and HTTP in flight, scheduled and passed through",
+    f"all answered within {LIMIT_S:g} s",
     run,
 )

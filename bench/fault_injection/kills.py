@@ -293,7 +293,7 @@ def _complaints(figures: dict[str, Any]) -> list[str]:
 
 HAZARD = Hazard(
     "kills",
-    f"{FLEET.gpus} Tritons at {SHARE:.0%} load killed in turn, {OVERLOAD:g} times the load, then SIGTERM",
+    f"{FLEET.gpus} Tritons at {SHARE:.0%} load killed one after the other, {OVERLOAD:g} times the load, then SIGTERM",
     "no request lost, every one ends once, all counts agree",
     run,
 )

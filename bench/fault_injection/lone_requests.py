@@ -8,7 +8,7 @@ from bench.fault_injection.hazard import Hazard, Result
 from bench.fault_injection.models import Model
 from bench.fault_injection.rig import OK, Rig, request
 
-MODEL = "told"
+MODEL = "scripted"
 SLO_MS, STAGE_MS = 100.0, 5.0
 REQUESTS, BUSY = 40, 3
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-TOLD = """
+SCRIPTED = """
 import time
 import triton_python_backend_utils as pb
 
@@ -55,7 +55,7 @@ class Model:
     """A model of a repository."""
 
     name: str
-    source: str = TOLD
+    source: str = SCRIPTED
     rows: int = 8
     """Its `max_batch_size`."""
     scheduling: str = "batched"

@@ -7,7 +7,7 @@ from bench.fault_injection.hazard import Hazard, Result
 from bench.fault_injection.models import Model
 from bench.fault_injection.rig import OK, Rig, request
 
-MODEL = "told"
+MODEL = "scripted"
 SLO_MS, STAGE_MS = 100.0, 5.0
 EVERY_S, PATIENCE_S = 0.025, 40.0
 LIMIT_S = 1.0

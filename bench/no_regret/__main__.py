@@ -213,7 +213,7 @@ def show(console: Console, rows: Sequence[dict[str, Any]], policy: str = DEFAULT
 
 
 def _attack(console: Console, seeds: int, jobs: int, file: Path | None) -> None:
-    """Carry out all attacks, and mark those under which somebody is worse off than behind Triton's batcher."""
+    """Carry out all attacks, and mark those under which a client is worse off than behind Triton's batcher."""
     tasks = [AttackTask(attack, seeds) for attack in attacks()]
     rows = list(_with_progress(console, run_parallel(measure_attack, tasks, jobs=jobs), len(tasks)))
     if file:

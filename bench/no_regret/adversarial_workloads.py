@@ -151,8 +151,8 @@ def attacks() -> list[Attack]:
         found += [
             attack("twice as slow after 2 s", turns=(2, 2.0)),
             attack("ten times quicker after 2 s", turns=(2, 0.1)),
-            attack("told ten times too long", told_times=10),
-            attack("told ten times too short", told_times=0.1),
+            attack("profile ten times too long", told_times=10),
+            attack("profile ten times too short", told_times=0.1),
             attack("a worker stalls for 2 s", stall_s=(1, 3), stalled=1),
             attack("all stall for 10 s", Crowd(load * PEAK_RPS, until_s=14), stall_s=(2, 12), stalled=len(WORKERS)),
             attack("two workers die and return", away=((0, 2.0, 3.0), (1, 2.5, 3.5))),

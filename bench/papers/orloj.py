@@ -41,7 +41,7 @@ from tidegate.workload import PolicyChoice
 
 SEED: Final = 1
 EARLIEST: Final = PolicyChoice(name="orloj", options={"batch_selection": "earliest"}, label="earliest")
-"""Algorithm 1 as it is printed."""
+"""Algorithm 1 as printed."""
 COMPARED: Final = (*(PolicyChoice(name=name) for name in SYSTEMS), EARLIEST, PolicyChoice(name="symphony"))
 READINGS: Final = tuple(
     PolicyChoice(name="orloj", options={"batch_selection": choice}, label=choice)

@@ -147,7 +147,7 @@ def times_of(case: str) -> list[dict[str, Any]]:
 
 
 def _times(distribution: dict[str, Any], factor: float) -> dict[str, Any]:
-    """The same distribution with everything taking so many times as long."""
+    """The same distribution with every time multiplied by this factor."""
     return {
         name: [factor * value for value in given]
         if isinstance(given, list)

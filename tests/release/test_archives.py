@@ -67,7 +67,7 @@ def test_nothing_is_wrong(tmp_path: Path) -> None:
         (f"{INFO}/METADATA", f"it is not of version {version()}"),
         (f"{INFO}/licenses/LICENSE", "no license"),
         (f"{INFO}/entry_points.txt", "no entry point: Tidegate does not find it"),
-        ("tidegate_acme/py.typed", "no tidegate_acme/py.typed: whoever imports it gets no types"),
+        ("tidegate_acme/py.typed", "no tidegate_acme/py.typed: its importers get no types"),
     ],
 )
 def test_a_wheel_that_lacks_something(missing: str, said: str, tmp_path: Path) -> None:

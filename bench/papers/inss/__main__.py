@@ -72,7 +72,7 @@ def _ten(options: argparse.Namespace, seed: int, scale: float = 1.0) -> Load:
 
 
 def _ways(options: argparse.Namespace) -> list[Way]:
-    """Each planner as it is, and the baselines with rates above those that come."""
+    """Each planner unmodified, and the baselines with rates above the given ones."""
     ways = [Way(planner, policy=options.policy) for planner in known(options.planners)]
     more = [Way(way.planner, TOLD[way.planner], options.policy) for way in ways if TOLD.get(way.planner, 1.0) != 1]
     return [*more, *ways]

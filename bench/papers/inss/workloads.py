@@ -76,7 +76,7 @@ def interference_of(names: Sequence[str], base: InterferenceModel) -> Interferen
 
 
 def _in_proportion(model: SharingModel, times: float) -> SharingModel:
-    """A model that computes so many times as long, and uses as much of cache and DRAM meanwhile."""
+    """A model that computes this many times as long, and uses as much of cache and DRAM meanwhile."""
     table = model.gpu_ms
     taken_ms = tuple(tuple(ms * times for ms in row) for row in table.taken_ms)
     lines = {

@@ -124,7 +124,7 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except BrokenPipeError:
-        # Who reads, `head` say, has had enough: what is still in the buffer is for nobody.
+        # The reader, such as `head`, has closed the pipe: discard the rest of the buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except _UsageError as error:

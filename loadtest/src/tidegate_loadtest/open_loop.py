@@ -54,7 +54,7 @@ async def run_open_loop(
     many responses, over ModelStreamInfer.
     """
     stubs = connection.stubs
-    # What is imported and drawn stays: a collection that walked it would make whoever is due late by tens of ms.
+    # Imported modules and drawn requests stay: a garbage collection over them would delay requests by tens of ms.
     gc.collect()
     gc.freeze()
     recorder = Recorder(warmup_ns=warmup_ns, timeout_s=timeout_s)

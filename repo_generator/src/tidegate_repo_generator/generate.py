@@ -102,7 +102,7 @@ def _generated(
     shapes: Sequence[Mapping[str, Sequence[int]]],
     real: Sequence[Path],
 ) -> GeneratedModel:
-    """Write the model from a file that is as it is to be served."""
+    """Write the model from a file in its final form."""
     onnx_file = read_onnx(path)
     proto = load_proto(path)
     limits = index_limits(Dataflow(proto))

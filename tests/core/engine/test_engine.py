@@ -116,7 +116,7 @@ def test_requests_of_unlike_shapes_cannot_share_a_batch_though_their_merge_keys_
 
 
 def test_timers_are_not_fired_by_the_driver() -> None:
-    with pytest.raises(InvariantViolation, match="told by the engine") as refused:
+    with pytest.raises(InvariantViolation, match="comes from the engine") as refused:
         engine_of(Script()).handle(TimerFired(0, "mine"))
     assert refused.value.number == 3
 

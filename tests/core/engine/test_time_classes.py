@@ -194,7 +194,7 @@ def run(engine: Engine, rng: random.Random, *, count: int, gap_ms: float, listen
 
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 999), gap_ms=st.floats(8, 60))
-def test_8_what_the_policy_is_told_of_every_class_is_what_the_engine_expects(seed: int, gap_ms: float) -> None:
+def test_8_the_policy_knows_of_every_class_what_the_engine_expects(seed: int, gap_ms: float) -> None:
     policy, part = listening(separate_applications=True)
     engine = Engine(policy, name="by-model", strict=True)
     run(engine, random.Random(seed), count=150, gap_ms=gap_ms, listeners=[Agreed(engine, part)])

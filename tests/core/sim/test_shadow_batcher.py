@@ -9,7 +9,7 @@ from tidegate.host import Plugins
 from tidegate.sim.shadow_batcher import BEGINS_MS, OwnBatcher
 from tidegate.sim.shadow_messages import BypassedRequest, ShadowSetup
 from tidegate.sim.shadow_replay import replay_under_batcher
-from tidegate.sim.triton_batch_stats import NOTHING_TOLD, TritonBatchStats
+from tidegate.sim.triton_batch_stats import NO_BATCH_STATS, TritonBatchStats
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -73,5 +73,5 @@ def test_where_batches_do_not_tell_nothing_is_assumed() -> None:
     assert batcher.begin_ms == 0
     assert took_ns == [24 * MS] * 20
     seen = _bursts(1)
-    batcher.took_ns(BEGIN, seen, {"m": NOTHING_TOLD}, ALL)
+    batcher.took_ns(BEGIN, seen, {"m": NO_BATCH_STATS}, ALL)
     assert batcher.begin_ms is None

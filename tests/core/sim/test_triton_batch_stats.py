@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.sim.shadow_messages import BypassedResponse, TritonStatistics
-from tidegate.sim.triton_batch_stats import NOTHING_TOLD, TritonBatchStats, batch_stats_between
+from tidegate.sim.triton_batch_stats import NO_BATCH_STATS, TritonBatchStats, batch_stats_between
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -27,7 +27,7 @@ def test_told_is_what_was_executed_between_two_instants() -> None:
     assert (
         batch_stats_between([(0, first)], ENDED)
         == batch_stats_between([(0, last), (10 * S, first)], ENDED)
-        == NOTHING_TOLD
+        == NO_BATCH_STATS
     )
 
 

@@ -155,7 +155,7 @@ def test_layers_that_cannot_be_told(manifest: Manifest, tmp_path: Path, names: d
         (["{none}"], "No such file"),
         (["{text}"], "is no JSON"),
         (["{object}"], "is no profile of trtexec's"),
-        (["{times}"], "tells times of the whole model only"),
+        (["{times}"], "has times of the whole model only"),
     ],
 )
 def test_files_that_cannot_be_imported(manifest: Manifest, tmp_path: Path, files: list[str], said: str) -> None:

@@ -60,7 +60,7 @@ def batch_histogram(
 
 
 def _sizes_in(source: Path) -> "RequestSizes":
-    """The sizes that a file tells. Raises ValueError, ScenarioError and OSError."""
+    """Return the sizes in a file. Raises ValueError, ScenarioError and OSError."""
     import json
 
     with source.open("rb") as lines:

@@ -28,9 +28,8 @@ def explain(
 ) -> None:
     """Explain what happened to one request, and why.
 
-    Tell what happened to a request and why: what it waited for, which batch it joined, why then, its answer.
-
-    The event log is replayed, with the policy that it was made with. Times count from the arrival of the request.
+    Prints what it waited for, which batch it joined and why then, and its answer. The event log is replayed, with the
+    policy that it was made with. Times count from the arrival of the request.
     Example:
 
     tidegate explain run.jsonl 17
@@ -81,7 +80,7 @@ def _timeline_of(header: "LogHeader", entries: "Iterable[LogEntry]", request_id:
     if found.difference:
         raise ExplainError(
             f"event {found.difference.number} is answered otherwise than when it was recorded: by another version of "
-            "the policy, or of Tidegate? `tidegate replay` shows both answers; tell timelines where it was recorded"
+            "the policy, or of Tidegate? `tidegate replay` shows both answers; explain it where it was recorded"
         )
     return timelines.of(request_id)
 
@@ -97,7 +96,7 @@ def _unknown(request_id: int, entries: "Iterable[LogEntry]") -> str:
         if isinstance(entry.event, RequestArrived):
             last = entry.event.request.id
     if last < 0:
-        return "nothing arrived while it was recorded"
+        return "the event log has no request"
     ends: dict[str, list[str]] = {"late": [], "dropped": [], "failed": []}
     for timeline in timelines:
         if timeline.outcome in ends:

@@ -61,7 +61,7 @@ def recommend(
         typer.Option(help="Interference model (`tidegate fit-interference`), with which GPUs may be shared."),
     ] = None,
     requests: Annotated[
-        int, typer.Option(min=100, help="Requests in each simulated run; more tell smaller differences apart.")
+        int, typer.Option(min=100, help="Requests in each simulated run; more show smaller differences.")
     ] = 3000,
     planning_s: Annotated[float, typer.Option(min=0.1, help="Seconds for each plan.")] = 2.0,
     as_json: JsonFlag = False,

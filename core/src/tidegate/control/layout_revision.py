@@ -97,5 +97,5 @@ def _loads(layout: Layout) -> dict[str, Loaded]:
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
-    """The name, or with the first number behind it that nobody has."""
+    """Return the name, with the first free number behind it if it is taken."""
     return name if name not in taken else next(each for n in count(2) if (each := f"{name}~{n}") not in taken)

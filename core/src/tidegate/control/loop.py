@@ -39,7 +39,7 @@ class ControlLoop:
         self.revision = LayoutRevision.of(layout)
         """The current revision of the layout."""
         self.change: LayoutChange | None = None
-        """The change that is under way."""
+        """Change in progress."""
         self.away: set[int] = set()
         """The workers of the revision that are not there."""
         self.monitor = Monitor(now_ns)
@@ -54,7 +54,7 @@ class ControlLoop:
         self._asked: Observation | None = None
         """The last observation that the controller was asked about, until it answers."""
         self._refused: tuple[Layout | None, str] | None = None
-        """The layout that was refused last, and why: it is told once."""
+        """Last rejected layout, and why: logged once."""
 
     @property
     def is_enabled(self) -> bool:
@@ -178,7 +178,7 @@ class ControlLoop:
         return [progress(now_ns, 0, "refused", self.revision, wanted or self.revision, why)]
 
     def _follow(self, now_ns: int, actions: list[Action]) -> list[Action]:
-        """Keep up with the change that is under way."""
+        """Continue the change in progress."""
         change = self.change
         if change is None:
             return actions

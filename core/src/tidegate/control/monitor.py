@@ -72,7 +72,7 @@ class Monitor(OutcomeListener):
         if rows > self._largest.get(model, 0):
             self._largest[model] = rows
 
-    # What is told ------------------------------------------------------------------------------------------------
+    # Input -------------------------------------------------------------------------------------------------------
 
     def largest_rows(self, unanswered: Collection[Request]) -> Mapping[str, int]:
         """Return the rows of the largest request so far, by model."""

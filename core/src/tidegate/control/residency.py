@@ -63,7 +63,7 @@ class Residency:
         known.priority = self._value(known)
 
     def set_memory(self, model: str, memory_bytes: int) -> None:
-        """Set what a model takes: told, or measured after a load. Its place counts with that from now on."""
+        """Set the bytes of a model, configured or measured after a load, for its place from now on."""
         known = self._known.setdefault(model, _Known())
         known.memory_bytes = memory_bytes
         known.priority = self._value(known)

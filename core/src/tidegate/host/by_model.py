@@ -57,8 +57,8 @@ class PolicyPart(BaseModel):
     options: dict[str, Any] = Field(default_factory=dict, description="Options of that policy")
     separate_applications: bool = Field(
         default=False,
-        description="Tell the requests of applications apart that take longer than others', by distributions that are "
-        "learned: a queue and a profile for each class of them, whatever the policy. It then knows of classes only",
+        description="Give each latency class of applications a queue and a profile of its own, under any policy; "
+        "classes are learned from their latency distributions, and the policy sees classes only",
     )
     _spec: PolicySpec = PrivateAttr()
 
@@ -124,7 +124,7 @@ class ByModel(Policy):
         super().__init__(setup, options)
         self._part_of = self._parts_of(setup.models)
         self._part_of_worker = {worker.id: _part_that_has(worker, self._part_of) for worker in setup.workers}
-        """Parts by worker id. A worker that was lost stays, since what failed there is told after that."""
+        """Parts by worker id. A lost worker stays, since failures of its batches arrive after that."""
         self._part_of_request: dict[int, int] = {}
         """Parts by request id, while it is queued."""
         self.parts: list[Policy] = []
@@ -273,7 +273,7 @@ class ByModel(Policy):
         try:
             commands = list(self._relay(index, self.parts[index].handle(event)))
         except Exception:
-            self._answered.clear()  # nobody's commands are carried out
+            self._answered.clear()  # no part's commands are carried out
             raise
         self._answered += [index] * len(commands)
         return commands

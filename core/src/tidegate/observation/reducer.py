@@ -251,7 +251,7 @@ class Reducer:
             del self._on_worker[worker_id]
             self._freed_ns.pop(worker_id, None)
 
-    # What seldom happens -----------------------------------------------------------------------------------------
+    # Rare events -------------------------------------------------------------------------------------------------
 
     def _take_in_rare(self, event: AnyStimulus) -> None:
         match event:
@@ -261,7 +261,7 @@ class Reducer:
                 self._cancel(event)
             case BatchFailed():
                 self._break_off(event.batch_id, event.now_ns)
-            case WorkerJoined():  # it was away, though nobody noticed
+            case WorkerJoined():  # its loss was not noticed
                 self._lose_worker(event.worker.id, event.now_ns)
             case WorkerLost():
                 self._lose_worker(event.worker_id, event.now_ns)

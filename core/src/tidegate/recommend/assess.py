@@ -387,7 +387,7 @@ def max_load_factor(question: RecommendQuery) -> float:
 
 
 def _hopeless(goal: float, seeds: int) -> float:
-    """Return the attainment with one seed below which the mean of so many seeds cannot reach the goal."""
+    """Return the attainment with one seed below which the mean of this many seeds cannot reach the goal."""
     return max(0.0, 1 - seeds * (1 - goal))
 
 

@@ -106,7 +106,7 @@ def on_gpus(scenario: Scenario, gpus: Sequence[str]) -> Scenario:
     ]
     if "simulation" in given:
         given["simulation"].pop("events", None)
-        given["simulation"].pop("interference", None)  # nobody shares a GPU
+        given["simulation"].pop("interference", None)  # no models share a GPU
     return checked(given, scenario, f"on {format_gpus(gpus)}")
 
 

@@ -57,7 +57,7 @@ class ObservedLatencies(OutcomeListener):
                 and 1 / MAX_GUESS_RATIO < took_ms * NS_PER_MS / known.expected_ns(rows) < MAX_GUESS_RATIO
             ):
                 like = known  # it was measured, not guessed
-            if like is None:  # so many rows take so many times as long, at most
+            if like is None:  # at most, latency grows in proportion to rows
                 return {rows: took_ms} | ({max_rows: took_ms * max_rows / rows} if rows < max_rows else {})
             return _points(like, took_ms * NS_PER_MS / like.expected_ns(rows))
         largest = max(medians)

@@ -161,7 +161,7 @@ def _as_listed(setup: Setup, name: str, had_ns: Sequence[int], sizes: dict[int, 
     """A model as a scenario lists it, but for how long it takes; `had_ns`: the time that its requests had."""
     own = next(model for model in setup.models if model.name == name)
     slo_ns = median(had_ns) if had_ns else None
-    least_share = 1 - MAX_RESPONSE_MARGIN_FRACTION  # the rest may have been kept free for the way back
+    least_share = 1 - MAX_RESPONSE_MARGIN_FRACTION  # the rest may have been kept for the response latency
     if slo_ns is not None and own.slo_ns is not None and least_share * own.slo_ns <= slo_ns <= own.slo_ns:
         slo_ns = own.slo_ns
     return {

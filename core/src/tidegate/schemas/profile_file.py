@@ -163,4 +163,4 @@ def write_profile(path: Path, profile: ModelProfile) -> None:
     document = ProfileFile(profiles=sorted([*kept, profile], key=lambda entry: entry.key))
     new = path.with_name(f".{path.name}.new")
     new.write_text(document.model_dump_json(indent=2) + "\n")
-    new.replace(path)  # whole or not at all, whoever interrupts it
+    new.replace(path)  # whole or not at all, even if interrupted

@@ -29,7 +29,7 @@ class _Running:
     tenant: Tenant | None = None
     """Its effect on neighbors; None: no other worker shares its GPU."""
     slowdown: float = 1.0
-    """How many times as long it takes while its GPU is as it is now."""
+    """Slowdown factor under the present load of its GPU."""
     ends_ns: int = 0
     number: int = 0
     """The number with which its outcome on the agenda is called off."""
@@ -170,7 +170,7 @@ class Cluster:
         for running in busy:
             if running.ends_ns <= now_ns:
                 continue
-            assert running.tenant is not None, "told when it began"
+            assert running.tenant is not None, "set when it began"
             neighbors = [other.tenant for other in busy if other is not running and other.tenant is not None]
             slowdown = interference.slowdown(running.tenant, neighbors)
             if slowdown == running.slowdown:

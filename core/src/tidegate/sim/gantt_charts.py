@@ -28,7 +28,7 @@ def gantt_charts(results: Sequence[RunResult], colors: Colors) -> list[Chart]:
 
 
 def _until_ns(result: RunResult, marks: int) -> int:
-    """When so many bars and arrivals have begun; else when the last of them has ended."""
+    """Return when this many bars and arrivals have begun; else when the last of them has ended."""
     assert result.detail is not None
     starts_ns = [round(bar.start_s * NS_PER_S) for bar in result.gantt]
     begun = sorted([*starts_ns, *(each.at_ns for each in result.detail.arrivals)])

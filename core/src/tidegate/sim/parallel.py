@@ -53,7 +53,7 @@ def run_on_ray(
     if address:
         connect(ray, cluster, address, "--address")
     else:
-        # "local": never the cluster that RAY_ADDRESS or a file of this machine names, which nobody asked for.
+        # "local": never the cluster that RAY_ADDRESS or a file of this machine names, which the user did not ask for.
         cpus = jobs if jobs > 0 else None
         ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     try:

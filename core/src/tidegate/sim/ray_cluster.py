@@ -35,7 +35,7 @@ def connect(ray: Any, cluster: str, address: str, option: str) -> None:  # noqa:
     if address != "auto" and not (host and port.isdecimal()):
         raise ParallelBackendError(f"{option} {address}: not HOST:PORT, ray://HOST:PORT or auto")
     try:
-        if address != "auto":  # Ray itself ends the process when nobody answers for a while
+        if address != "auto":  # Ray itself ends the process when no server answers for a while
             socket.create_connection((host, int(port)), TIMEOUT_S).close()
         ray.init(address, log_to_driver=False, logging_level="ERROR")
     except (OSError, OverflowError) as error:

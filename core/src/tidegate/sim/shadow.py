@@ -31,7 +31,7 @@ from tidegate.sim.shadow_messages import (
     TritonStatistics,
 )
 from tidegate.sim.shadow_replay import replay_under_policy
-from tidegate.sim.triton_batch_stats import NOTHING_TOLD, TritonBatchStats, batch_stats_between
+from tidegate.sim.triton_batch_stats import NO_BATCH_STATS, TritonBatchStats, batch_stats_between
 from tidegate.workload.arrivals import NS_PER_S
 
 WINDOW_NS: Final = 60 * NS_PER_S
@@ -235,7 +235,7 @@ class ShadowWindow:
         """Return the batch statistics of a model in the window; none for a measured model with several shapes."""
         shapes = {request.shape for request in seen if request.model == model}
         if len(shapes) > 1 and model not in self._begin.guessed:
-            return NOTHING_TOLD
+            return NO_BATCH_STATS
         counters = [(now_ns, of_models.get(model, {})) for now_ns, of_models in self._executed]
         return batch_stats_between(counters, [answer for answer in ended if answer.model == model])
 

@@ -146,6 +146,6 @@ class TunedBatcher:
 
 
 def _mean_log(sizes: Sequence[tuple[int, int]]) -> float:
-    """The mean logarithm of the rows of batches, of which there are so many each: batches of one row weigh in it."""
+    """Return the mean logarithm of the rows of batches, given the number of each: batches of one row weigh in it."""
     count = sum(count for _, count in sizes)
     return sum(count * math.log(rows) for rows, count in sizes) / count if count else 0.0

@@ -13,7 +13,7 @@ from tidegate.sim.cluster import Cluster
 from tidegate.sim.record import ANSWERED, LATE, RunRecord
 from tidegate.sim.shadow_messages import BypassedRequest, ShadowSetup
 from tidegate.sim.simulation import Simulation
-from tidegate.sim.triton_batch_stats import NOTHING_TOLD, TritonBatchStats
+from tidegate.sim.triton_batch_stats import NO_BATCH_STATS, TritonBatchStats
 from tidegate.sim.true_latency import SimulatedWorker, TrueLatency
 from tidegate.workload import RequestSequence
 
@@ -83,7 +83,7 @@ def _replay(
     )
     record = RunRecord(sequence)
     tables = {
-        profile.key: batch_stats.get(profile.partition, NOTHING_TOLD).table_ns(profile) for profile in setup.profiles
+        profile.key: batch_stats.get(profile.partition, NO_BATCH_STATS).table_ns(profile) for profile in setup.profiles
     }
     cluster = Cluster(
         [SimulatedWorker(worker.id, worker.device_class) for worker in setup.workers],

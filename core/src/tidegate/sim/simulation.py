@@ -119,7 +119,7 @@ class Simulation:
         elif isinstance(event, WorkerLost):
             workers.forget(event.now_ns, event.worker_id, agenda)
         elif isinstance(event, WorkerJoined):
-            workers.forget(event.now_ns, event.worker.id, agenda)  # it was away, though nobody noticed
+            workers.forget(event.now_ns, event.worker.id, agenda)  # its loss was not noticed
         effects = self.engine.handle(event)
         for handled in self._handled:
             handled(event, effects)

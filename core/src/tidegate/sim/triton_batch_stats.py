@@ -44,13 +44,13 @@ class TritonBatchStats(NamedTuple):
         )
 
 
-NOTHING_TOLD: Final = TritonBatchStats()
+NO_BATCH_STATS: Final = TritonBatchStats()
 
 
 def batch_stats_between(
     counters: Sequence[tuple[int, Mapping[str, TritonStatistics]]], ended: Iterable[BypassedResponse]
 ) -> TritonBatchStats:
-    """Return the batches of one model that were executed between two times, by its counters, or `NOTHING_TOLD`.
+    """Return the batches of one model that were executed between two times, by its counters, or `NO_BATCH_STATS`.
 
     `counters`: statistics with their times in ns; `ended`: responses of the period. Between two times only counters
     that were read at both count: a Triton that did not answer or restarted contributes nothing.
@@ -75,13 +75,13 @@ def batch_stats_between(
     ]
     batches = {rows: (count, total_ns[rows] / count) for rows, count in counts.items() if count > 0}
     if answered <= 0 or not took_ns or not batches:
-        return NOTHING_TOLD
+        return NO_BATCH_STATS
     network_latency_ns = max(0, round(sum(took_ns) / len(took_ns) - answered_ns / answered))
     return TritonBatchStats(network_latency_ns, batches, sum(before.values()))
 
 
 def _went_on(first: TritonStatistics, last: TritonStatistics) -> bool:
-    """Whether none of these counters fell: else their Triton, or the model on it, began anew."""
+    """Whether none of these counters fell: else their Triton, or the model on it, has restarted."""
     now = {rows: (count, sum_ns) for rows, count, sum_ns in last.batches}
     pairs = [(first.answered, last.answered), (first.answered_ns, last.answered_ns)]
     for rows, *then in first.batches:

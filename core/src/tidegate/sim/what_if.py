@@ -102,7 +102,7 @@ def usual_alternatives(question: WhatIfQuestion, installed: Plugins) -> list[Wha
 
 
 def _spare(setup: Setup) -> Worker | None:
-    """The last worker that hosts nothing that nobody else does; None where all are needed."""
+    """Return the last worker whose partitions others host, too; None if all are needed."""
     hosts = Counter(partition for worker in setup.workers for partition in worker.hosts)
     spare = [worker for worker in setup.workers if all(hosts[each] > 1 for each in worker.hosts)]
     return spare[-1] if spare else None

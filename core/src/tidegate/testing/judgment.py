@@ -232,6 +232,6 @@ def _score(task: _Task) -> tuple[float, float] | str:
         total = simulate(task.run).total
     except (PluginError, SimulationError) as error:
         return str(error)
-    except Exception as error:  # a policy may raise anything as it is made
+    except Exception as error:  # a policy's constructor may raise anything
         return f"{type(error).__name__}: {error}"
     return total.attainment, 1 - total.worst_bad_rate

@@ -30,7 +30,7 @@ def models_as_measured(given: Mapping[str, Any], folder: Path) -> list[Any]:
 
 
 def _workers(given: object) -> list[WorkerSpec]:
-    """The entries that are right; what is wrong with the others is told where the section is read."""
+    """Return the valid entries; errors in the others are reported where the section is read."""
     found = []
     for entry in given if isinstance(given, list) else ():
         try:

@@ -6,7 +6,7 @@
 serviceAccountName: {{ include "tidegate.fullname" $root }}
 {{- end }}
 automountServiceAccountToken: {{ include "tidegate.discovers" $root | default "false" }}
-# First the Services have time to forget the pod (preStop), then what is under way may finish (drain_timeout_s), and then
+# First the Services have time to forget the pod (preStop), then requests in flight may finish (drain_timeout_s), and then
 # there is some time to end. Frontends forget a shard as soon as it says that it ends.
 terminationGracePeriodSeconds: {{ add (ternary 0 $root.Values.tidegate.preStopSeconds $shard) (ceil (include "tidegate.drain" $root)) 10 }}
 securityContext:

@@ -137,7 +137,7 @@ def profile(
     if not device_class:
         raise typer.BadParameter("give it a name, e.g. A100, or leave it out", param_hint="--device-class")
     if asked and len(names) != 1:
-        raise typer.BadParameter("is for one model: name it, or have --shapes-from tell of all", param_hint="--shape")
+        raise typer.BadParameter("is for one model: name it, or use --shapes-from for several", param_hint="--shape")
     folders = parse_inputs(inputs or ())
     if strange := [name for name in folders if names and name not in names]:
         raise typer.BadParameter(f"{strange[0]!r} is not among the models to measure", param_hint="--inputs")

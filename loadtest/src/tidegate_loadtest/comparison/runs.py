@@ -33,7 +33,7 @@ async def read_settings(connection: Connection, models: Iterable[str]) -> Batchi
     request = pb.ServerMetadataRequest()
     try:
         server = await connection.ask(connection.stubs[0].ServerMetadata(request, timeout=ANSWER_WITHIN_S))
-    except LoadTestError:  # it does not tell everybody: no reason not to measure it
+    except LoadTestError:  # it may restrict its metadata, and can be measured anyway
         return BatchingSettings("unknown", found)
     return BatchingSettings(f"{server.name} {server.version}".strip(), found)
 

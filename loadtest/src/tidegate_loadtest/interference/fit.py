@@ -126,7 +126,7 @@ def _alone(runs: Sequence[SoloRun], bus: NonDecreasingLine) -> SharingModel:
     return SharingModel(
         gpu_ms=table_of(runs, gpu_ms),
         transfer_ms=bus,
-        # Where nobody looked, to begin with: how near it is to the most that it ever computes.
+        # Where it was not measured, start from the current fraction of its highest compute rate.
         cache_percent=_line(cache) if cache or dram else NonDecreasingLine(slope=100 / max(rows_per_s)),
         dram_percent=_line(dram) if dram else NonDecreasingLine(),
     )

@@ -107,7 +107,7 @@ def outcome(conductor: Coordinator) -> tuple[RequestSequence, RunResult, int]:
 def _completed(
     load: Load, rows: dict[str, Column], messages: dict[str, str], unreported: int
 ) -> tuple[dict[str, Column], dict[str, str]]:
-    """A row for every request of the schedule: those that no worker told of count as never sent."""
+    """Return a row for every request of the schedule: those that no worker reported count as never sent."""
     at_ns = np.frombuffer(load.requests.at_ns, np.int64) - load.warmup_ns
     if len(rows["number"]) == len(at_ns):
         return rows, messages

@@ -128,7 +128,7 @@ class Worker:
     def _on_go(self, environment: Environment, msg: Message) -> None:
         """Its instants are of the wall clock: the only one that processes on several machines share."""
         self._zero_ns = time.monotonic_ns() + msg.data["window_unix_ns"] - time.time_ns()
-        # What is imported and drawn stays: a collection that walked it would make whoever is due late by tens of ms.
+        # Imported modules and drawn requests stay: a garbage collection over them would delay requests by tens of ms.
         gc.collect()
         gc.freeze()
         self._greenlets = [gevent.spawn(self._flush_again_and_again)]

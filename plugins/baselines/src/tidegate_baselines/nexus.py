@@ -59,7 +59,7 @@ class NexusOptions(PolicyOptions):
 
 
 class _Backend:
-    """A worker with queues of its own, served in turn."""
+    """Worker with queues of its own, served round robin."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -90,7 +90,7 @@ class _Frontend:
                 route[worker_id] += self._steps[model, worker_id]
 
     def route(self, model: str, rows: int) -> int | None:
-        """The worker whose turn it is; None where nobody serves the model."""
+        """Return the worker whose turn it is; None if no worker serves the model."""
         route = self._routes.get(model)
         if not route:
             return None

@@ -30,7 +30,7 @@ class SmallBatches:
         self._all: ByRows = {}
         self._own: dict[QueueKey, ByRows] = {}
         self._on_time: dict[QueueKey, ByRows] = {}
-        """The batches of `_own` that were not seen to be too late to begin anew."""
+        """Batches of `_own` that are not known to be too late to begin again."""
 
     def add(self, worker_id: int, running: RunningBatch) -> None:
         """Add a running batch."""

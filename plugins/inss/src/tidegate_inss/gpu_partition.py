@@ -171,7 +171,7 @@ class GpuPartitioner:
         ]
 
     def _fair(self, pieces: Sequence[ModelPiece], choices: Sequence[CapacityByUnits]) -> list[int]:
-        """Units, all of them: by bisection over how many times the rates are borne; then the rest, one by one."""
+        """Assign all units: by bisection over the sustained multiple of the rates; then the rest, one by one."""
         both = list(zip(pieces, choices, strict=True))
         low, high = 0.0, min(self._enough, *(choice.rates[-1] / piece.rate_rps for piece, choice in both))
         units = [1] * len(pieces)

@@ -113,7 +113,7 @@ class Gpulets:
         return None
 
     def _saturated(self, model: int, part: int) -> tuple[int, float]:
-        """The largest batch of which two are on time, and the rate that it bears."""
+        """Return the largest batch of which two are on time, and the rate that it sustains."""
         latency_ms, tenant = self._latency_ms[part][model], self.problem.models[model]
         batch = max((b for b in range(1, tenant.max_batch + 1) if 2 * latency_ms[b] <= tenant.slo_ms), default=0)
         return batch, 1000 * batch / float(latency_ms[batch]) if batch else 0.0

@@ -180,7 +180,7 @@ class Igniter:
         return None
 
     def _late(self, tenant: _Tenant, taken_ms: float) -> bool:
-        # A whole GPU is as much as there is: its model was divided for what that bears.
+        # A whole GPU is the maximum: the model was divided by what one sustains.
         slo_ms = self.problem.models[tenant.model].slo_ms
         return taken_ms > FOR_RUNNING * slo_ms * (1 + 1e-9) and tenant.units < self._units
 

@@ -99,7 +99,7 @@ class SharePlan(Plan):
             least = min(self.models, key=lambda model: model.bears_rps / model.rate_rps)
             short = f"; too little, for {least.name!r} first: give more GPUs, more time, or fewer requests"
         return (
-            f"bears {self.bears:.2f} times the rates; {self.throughput_rps:,.0f} rows/s in full batches; "
+            f"sustains {self.bears:.2f} times the rates; {self.throughput_rps:,.0f} rows/s in full batches; "
             f"{shares} shares, {self.gpus_used:.2f} of {len(self.gpus)} GPUs{short}"
         )
 

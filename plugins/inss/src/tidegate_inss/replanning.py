@@ -57,7 +57,7 @@ def _searched(predictor: Predictor, placement: Placement, present: Sequence[Assi
 
 
 class _Steps:
-    """In place of a clock, which controllers have not: so many questions are a second."""
+    """Number of questions per second, in place of a clock, which controllers have not."""
 
     def __init__(self) -> None:
         self._asked = 0

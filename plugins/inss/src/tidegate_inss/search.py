@@ -51,9 +51,9 @@ class PlacementSearch:
         self._by_throughput = self.problem.objective == "throughput"
         self._memory = [device.memory_mib for device in self.problem.devices]
         self.parts = [self._part(model) for model in range(len(self.problem.models))]
-        """The share of a GPU that each model takes at its rate, at best, with nobody beside it."""
+        """Smallest fraction of a GPU that each model needs at its rate, without neighbors."""
         self.bound = float("inf") if self._by_throughput else len(self.problem.devices) / sum(self.parts)
-        """No plan bears more times the rates than this; not known for throughput."""
+        """Upper bound of the multiple of the rates that a plan sustains; unknown for throughput."""
 
     def run(
         self,
@@ -97,7 +97,7 @@ class PlacementSearch:
         """The largest first, each on the GPU with least to do that has memory for it."""
         placement: Placement = [[] for _ in self.problem.devices]
         loads, missing = [0.0] * len(placement), {}
-        # Beyond what can be borne all models are cut alike.
+        # Beyond the sustainable load all models are cut alike.
         fitting = min(1.0, len(placement) / sum(self.parts))
         for model in sorted(range(len(self.parts)), key=lambda each: -self.parts[each]):
             pieces = min(len(placement), max(1, ceil(self.parts[model] * fitting / MAX_SHARE_BEFORE_SPLIT)))
@@ -139,7 +139,7 @@ class PlacementSearch:
         return self._worth(placement), placement
 
     def _worth(self, placement: Placement) -> float:
-        """The objective: so many times their rates are borne, or rows per second in full batches."""
+        """Objective: sustained multiple of the rates, or rows per second in full batches."""
         found = [self._divide(gpu, pieces) for gpu, pieces in enumerate(placement)]
         bears = min(each.bears if each is not None else -1.0 for each in found)
         if self._by_throughput and bears >= 1:
@@ -206,7 +206,7 @@ class PlacementSearch:
                     yield [*rest, given], [*theirs[:there], *theirs[there + 1 :], piece]
 
     def _kicked(self, placement: Placement) -> Placement:
-        """The same with the models of some GPUs, of the one that costs most among them, placed anew by chance."""
+        """Return the placement with the models of some GPUs, the costliest one included, placed at random."""
         costs = [self._cost(gpu, pieces) for gpu, pieces in enumerate(placement)]
         worst = costs.index(max(costs))
         others = [gpu for gpu in range(len(placement)) if gpu != worst]

@@ -137,7 +137,7 @@ class Applications:
         """How often each was published."""
         self._stock_taken = 0
         self._is_named = False
-        """Whether requests say which application they are of, be it one that is not known yet."""
+        """Whether requests name their application, which may be unknown yet."""
         self._counts = np.ones(1)
         self._shares = np.ones(1)
         """How often each comes, never 0: what never came yet may."""

@@ -228,7 +228,7 @@ class PendingQueue(RequestQueue):
             yield from (lines.alpha, lines.beta, lines.milestone_ms)
 
     def _grow(self) -> None:
-        """Twice as many places; the lines are drawn anew."""
+        """Double the places, and draw the lines again."""
         self._lines.clear()
         self._ids, self._arrival_ns, self._due_ns, self._app, self._rows = (
             np.concatenate((array, np.zeros_like(array)))

@@ -283,7 +283,7 @@ class Orloj(QueueingPolicy[PendingQueue]):
         return next_rows
 
     def _found(self, start_ns: int, queue: PendingQueue, device_class: str) -> Iterator[_Found]:
-        """The sizes of batches that can be filled: of a single request, and of so many rows."""
+        """Sizes of batches that can be filled: a single request, and numbers of rows."""
         groups, rows_each, left_ns = queue.groups(device_class), queue.rows_each, queue.due_ns - start_ns
         alone = left_ns >= queue.alone_ns(device_class)
         sizes = self._rows[queue.model.name]

@@ -59,7 +59,7 @@ class Budget:
         self._problem = problem
         self._slice_types = slice_types
         self.cuts = [cuts_of(number, pool, slice_types, usable) for number, pool in enumerate(problem.gpus)]
-        """The ways to cut a GPU of each pool that leave no room for one more slice."""
+        """Divisions of a GPU of each pool that leave no room for one more slice."""
         self._parts = [parts_of(cuts) if cuts else ((0,) * len(slice_types),) for cuts in self.cuts]
         self._sums = [sorted({spent(part, slice_types) for part in parts}) for parts in self._parts]
         self._reach = [1]

@@ -128,7 +128,7 @@ def _by_segments(problem: MigProblem, time_limit_s: float, progress: Progress) -
         for speed, segment in zip(wish.speeds, wish.segments, strict=True)
     }
     demands = [demand for wish in wishes for demand in wish.demands]
-    # N_k instances that are busy R_k seconds for each request: what PARIS wants bears this many.
+    # N_k instances that are busy R_k seconds for each request: the instances that PARIS wants sustain this rate.
     most_rps = max(
         segment.wanted / (segment.work_s * model.weight)
         for model, wish in zip(problem.models, wishes, strict=True)

@@ -21,7 +21,7 @@ class WorkerPool:
         self.count = 0
         self._lines: list[WorkerQueue | None] = []
         self._free: list[int] = []
-        """Places that nobody has."""
+        """Free places."""
         self._ends_ns: list[int] = []
         """The end of what each place's worker runs that `_running` knows."""
         self._running: list[tuple[int, int]] = []

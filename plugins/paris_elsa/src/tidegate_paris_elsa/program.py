@@ -158,7 +158,7 @@ class Program:
         return self._run(goal, rows, 1e-4, time_limit_s)
 
     def _served(self, demands: Sequence[SizeDemand], weights: Sequence[float]) -> list[Row]:
-        """Every demand bears the load, and slices do no more than they can."""
+        """Constrain every demand to be served, and slices to their capacity."""
         rows: list[Row] = []
         busy: dict[tuple[int, int], dict[int, float]] = {key: {1 + n: -1.0} for n, key in enumerate(self._slices)}
         of_demand: list[dict[int, float]] = [{0: -1.0} for _ in demands]

@@ -91,7 +91,7 @@ def _sustained_rps(
 
 
 def _allowed(model: MigModel, speeds: Sequence[SliceSpeed], rows: int) -> Sequence[SliceSpeed]:
-    """The slice types on which so many rows are on time; else the last, which is the fastest."""
+    """Return the slice types on which this many rows are on time; else the last, which is the fastest."""
     if model.slo_ms is None:
         return speeds
     return [speed for speed in speeds if speed.latency_ms(rows) <= model.slo_ms] or speeds[-1:]
@@ -195,7 +195,7 @@ class _Changes:
     # Which GPU becomes what -----------------------------------------------------------------------------------------
 
     def _ways(self, time_limit_s: float) -> list[_Way]:
-        """GPUs as they are planned, each for one that there is; and cut otherwise for the same slices."""
+        """Return planned GPUs, each for an existing one, also divided otherwise into the same slices."""
         ways = [match(self._now, self._then, self._nearest)]
         if (other := self._rearranged(time_limit_s)) is not None:
             ways.append(other)
@@ -271,7 +271,7 @@ class _Changes:
     # All of them ----------------------------------------------------------------------------------------------------
 
     def _steps(self, changes: Sequence[GpuChange], *, whole: bool = False) -> _Way:
-        """`whole`: a GPU that changes is cut anew as a whole."""
+        """`whole`: a GPU that changes is divided again as a whole."""
         found: list[tuple[GpuChange, ChangeStep]] = []
         for change in changes:
             geometry = None if whole else self._geometry(change.device, change.present, change.planned)
@@ -304,7 +304,7 @@ class _Changes:
     # What it is worth -----------------------------------------------------------------------------------------------
 
     def _asked(self, layout: Layout) -> dict[str, float] | None:
-        """Requests per second of each model that a layout bears, of those that clients ask; None: not known."""
+        """Return the requests per second of each model that a layout sustains, up to the demand; None: unknown."""
         requests, asked = self._problem.requests, self._problem.rates_rps
         borne = {model.name: model.rate_rps for model in layout.models}
         if requests is not None:

@@ -42,7 +42,7 @@ class WorkerQueue:
         """How long all that waits is expected to run."""
         self._tasks: dict[QueuedBatch, None] = {}
         self._rows: dict[tuple[str, str], dict[int, int]] = {}
-        """How many tasks of so many rows wait, by model and shape."""
+        """Number of waiting tasks by model, shape and rows."""
         self._profiles: dict[tuple[str, str], Profile] = {}
         """Profiles that value queued batches."""
 
@@ -91,7 +91,7 @@ class WorkerQueue:
             del self._tasks[task]
 
     def _count(self, task: QueuedBatch, change: int, profile: Profile) -> None:
-        """So many more tasks like this one wait."""
+        """Count this many more waiting tasks like this one."""
         model_and_shape = task.key[:2]
         counts = self._rows.setdefault(model_and_shape, {})
         before = self._profiles.get(model_and_shape, profile)

@@ -295,7 +295,7 @@ class _Search:
         return every
 
     def _take(self, workers: Workers | None) -> None:
-        """Remember what is better, or as good and bears more of all models together."""
+        """Keep a result that is better, or as good and sustains more of all models together."""
         if workers is None:
             return
         if self.best is not None:

@@ -103,7 +103,7 @@ def divide(
 def _most(
     problem: PpipeProblem, tables: Sequence[Floats], loads: tuple[float, float], on_time: OnTime
 ) -> tuple[float, list[Cell], bool] | None:
-    """The largest load, and of the divisions that bear it the one that bears most of all models together."""
+    """Return the largest load, and the division that sustains most of all models together at it."""
     gpus = tuple(gpu.count for gpu in problem.classes)
     least, most = loads
     between = [_at_least(least, np.minimum(table, most)) for table in tables]

@@ -108,7 +108,7 @@ class KnapsackTable:
         return rates[fits], taken[:, fits]
 
     def _bears(self, column: Column, item: KnapsackItem) -> bool:
-        """Whether it bears an item's rate with the units that the item takes."""
+        """Whether it sustains an item's rate with the units that the item takes."""
         left = list(item.cell)
         for part in column.parts:
             left[part.gpu] -= -(-workers_for(item.rate_rps, part) * self._units[part.gpu] // part.share)

@@ -95,7 +95,7 @@ class _Places:
 
 
 def _slice(share: int) -> Slice:
-    """One of so many equal shares of a GPU."""
+    """One of several equal shares of a GPU."""
     return WholeDevice() if share == 1 else Mps(max(1, 100 // share))
 
 

@@ -91,6 +91,6 @@ class ModelPipelines:
 
 
 def _bears_at_most(route: SizedPipeline, resources: Resources) -> float:
-    """The rows per nanosecond that its slowest pool, or link between two, bears with batches of the planned size."""
+    """Return the rows per ns that its slowest pool, or link between two, sustains with batches of the planned size."""
     pools = (resources.rows_per_ns(name, route.merged_rows) for name in route.partitions)
     return min([*pools, *starmap(resources.link_rows_per_ns, pairwise(route.partitions))])

@@ -131,7 +131,7 @@ class Program:
         return ProgramSolution(workers, abs(float(result.fun)), bound, proven=False)
 
     def _bearing(self) -> list[Row]:
-        """No column has a higher rate than any of its pools bears."""
+        """Constrain the rate of each column to that which each of its pools sustains."""
         rows: list[Row] = []
         for index, pool in enumerate(self._pools):
             part = self._columns[pool.column].parts[pool.part]

@@ -38,7 +38,7 @@ class PoolQueue(RequestQueue):
     def __init__(self, key: QueueKey, model: Model) -> None:
         super().__init__(key, model)
         self.waits_for_rows = 0
-        """There is nothing to decide before so many rows wait, or the timer fires; 0: there is."""
+        """Rows that must wait, or the timer fire, before there is something to decide; 0: decide now."""
         self.due_ns = NEVER_NS
         """The instant by which all that waits has to be done with what is planned."""
         self.budget = 1.0

@@ -27,7 +27,7 @@ class SizedBatch:
         self.size = size
         """The rows that could be on time."""
         self.count = count
-        """How many requests wait, up to so many rows."""
+        """Number of waiting requests, up to this many rows."""
         self.rows = rows
         """The rows of these requests."""
         self.due_ns = due_ns
@@ -83,7 +83,7 @@ class Sizing:
 
     def _largest(self, now_ns: int, queue: RequestQueue, route: SizedPipeline) -> SizedBatch | None:
         """Step 2: the most rows that meet the earliest deadline among them. None: not even the head's."""
-        # What nobody may join is as large as it will be.
+        # A batch that no request may join has its final size.
         work_ns, size = route.work_ns(queue.shape, self._resources), max(route.merged_rows, queue.head.rows)
         while size >= queue.head.rows:
             count, rows, due_ns = self._prefix(queue, route, size)
@@ -116,7 +116,7 @@ class Sizing:
         return path
 
     def _prefix(self, queue: RequestQueue, route: SizedPipeline, most_rows: int) -> tuple[int, int, int]:
-        """The oldest requests of at most so many rows: how many, their rows, their earliest deadline."""
+        """Return the oldest requests of at most this many rows: their number, rows and earliest deadline."""
         count = rows = 0
         due_ns = NEVER_NS
         for request in queue:

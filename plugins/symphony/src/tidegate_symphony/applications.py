@@ -67,7 +67,7 @@ class Applications:
         self.is_stale = False
         """Whether a distribution or a share has moved since the groups began to be made."""
         self._mixing: Iterator[Mixed] | None = None
-        """The groups that are made to follow them; None: those are up to date, or nobody has begun."""
+        """Groups made to follow them; None: those are up to date, or none has begun."""
         self._followers: list[Mixed] = []
         """The groups among them that are made."""
 

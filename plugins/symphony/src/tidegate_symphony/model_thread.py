@@ -249,5 +249,5 @@ class ModelThread(RequestQueue):
             candidate.frontrun_ns = min(frontrun_ns, self._came_ns + MAX_PAUSE_NS)
             waits = self.model.slo_ns is not None and rows < enough_rows and not is_full
             if waits and self.head.deferrable:  # of its queue all are, or none
-                # Without an SLO there is nothing to defer towards; nobody can join what is full.
+                # Without an SLO there is nothing to defer towards; no request can join a full batch.
                 candidate.exec_ns = max(now_ns, candidate.frontrun_ns)

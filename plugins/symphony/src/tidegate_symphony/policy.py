@@ -126,7 +126,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         for times in setup.latency_distributions:
             self._applications.setdefault(times.model, Applications()).tell(times)
         self._moved: dict[str, None] = {}
-        """The models of which something else is known of applications than candidates were gathered by, in turn."""
+        """Models whose candidates are older than what is known of their applications, in order."""
         self._ends_ns: dict[int, int] = {}
         """When what runs is planned to end, by worker."""
         self._ready = ReadyCandidates()
@@ -322,7 +322,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         return need.rooms if need else ()
 
     def _is_room_left(self, now_ns: int, thread: ModelThread, worker: Worker, rows: int) -> bool:
-        """Whether enough workers are left for requests that cannot wait for as long as a batch of so many rows runs."""
+        """Whether enough workers are left for requests that cannot wait as long as a batch of this many rows runs."""
         rooms = self._rooms(thread)
         if not rooms:
             return True
@@ -403,7 +403,7 @@ class Symphony(QueueingPolicy[ModelThread]):
         """The groups from which batches of a model and shape are chosen; none where they are formed from the head on.
 
         A batch that is chosen may leave the head behind. Who is left behind has too little chance where other models
-        share the workers, or where nobody knows who will be on time: so batches are chosen only where requests are of
+        share the workers, or if it is unknown which will be on time: so batches are chosen only where requests are of
         several applications, or where all belong to one whose times hardly vary.
         """
         load, need = self._loads[model_shape], self._needs.get(model_shape[0])

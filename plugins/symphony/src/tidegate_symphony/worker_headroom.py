@@ -112,7 +112,7 @@ def _alone_ns(arrival: ArrivalEstimate) -> int:
 
 
 def _lost(workers: int, offered: float) -> float:
-    """The share of arrivals that find all of so many workers busy (Erlang B)."""
+    """Return the fraction of arrivals that find all of this many workers busy (Erlang B)."""
     lost = 1.0
     for number in range(1, workers + 1):
         lost = offered * lost / (number + offered * lost)

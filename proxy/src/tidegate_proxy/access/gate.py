@@ -111,7 +111,7 @@ class Authenticator:
 
         `find` returns the first header of a lower-case name.
         """
-        # Digests are looked up: how long that takes says nothing about a secret that nobody can choose the digest of.
+        # Digests are looked up: the time says nothing about a secret, as no client can choose a digest.
         if (key := find(self._header)) is not None and (digest := _digest(key.strip())) in self._api_keys:
             return digest
         if (authorization := find("authorization")) is not None:
@@ -134,7 +134,7 @@ def _digest(secret: str | bytes) -> bytes:
 
 
 def _credentials_in(path: Path) -> frozenset[bytes]:
-    """Digests of the credentials in a file: one a line, as it is or as `sha256:` and 64 hexadecimal digits.
+    """Digests of the credentials in a file: one a line, in clear or as `sha256:` and 64 hexadecimal digits.
 
     Blank lines do not count, nor do comments, which begin with `#` at a line's beginning or after a blank.
     """
@@ -296,7 +296,7 @@ class ClientIdentity:
             value = _text(given)
             return value if len(value) <= MAX_LABEL_CHARACTERS and not self._is_secret else digest(value)
         if self._authenticator:
-            # Not as it is written, nor one beside it: a client would be as many owners as it likes.
+            # Not the header as written, nor another beside it: a client could be any number of owners.
             credential = self._authenticator.credential(find)
             return credential.hex()[:_DIGITS] if credential else ""
         return digest(_text(find("authorization")) or _text(find("x-api-key")))

@@ -226,7 +226,7 @@ class Proxy:
                     if self._tritons.read_headers():
                         await self._discovery.look_at_keys()
                     log.info("credentials reloaded")
-            except Exception as error:  # the rules that were in force stay
+            except Exception as error:  # the former rules stay
                 log.error("credentials not reloaded, the former ones stay", extra={"error": str(error)})
 
     async def control_layout(self) -> None:
@@ -237,7 +237,7 @@ class Proxy:
     async def drain(self) -> None:
         """Let calls in flight end, over any protocol, within `drain_timeout_s` in total.
 
-        If another process takes over, or connections have a limited age, clients are served until they were told to
+        If another process takes over, or connections have a limited age, clients are served until they were asked to
         reconnect, but for at most half of the time.
         """
         if self.actuator:

@@ -120,7 +120,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
 
         # What is done: requests go to the engine, its batches to Tritons.
         def pass_on(client: PendingRequest) -> None:
-            passages.take_over(client)  # which stands above the driver, and is told by it all the same
+            passages.take_over(client)  # which stands above the driver, and is notified by it
 
         async def look_again(backend: Backend) -> None:
             await discovery.look_at(backend)  # and so does this
@@ -359,7 +359,7 @@ def _actuator(
 
 
 def _serves_http(config: ServeConfig, backends: Sequence[Backend]) -> bool:
-    """Whether HTTP is possible. Raises BackendError where it was asked for in so many words and is not."""
+    """Whether HTTP is possible. Raises BackendError if it was asked for explicitly and is not."""
     unknown = [backend.address for backend in backends if not backend.http_url]
     if not unknown:
         return True
@@ -497,7 +497,7 @@ def _new_recording(path: Path) -> BinaryIO:
     if path.is_file() and path.stat().st_size:
         names = (path.with_name(f"{path.name}.{number}") for number in itertools.count(1))
         path.rename(next(name for name in names if not name.exists()))
-    # What is no file, such as a pipe or /dev/stdout, is opened as it is; an empty file keeps its mode.
+    # A pipe or /dev/stdout is opened unchanged; an empty file keeps its mode.
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
 
 

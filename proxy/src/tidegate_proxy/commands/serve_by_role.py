@@ -137,7 +137,7 @@ def _serve_shard(settings: "ServeConfig", read_again: ReadAgain, number: int) ->
 
 
 def _run_shard(settings: "ServeConfig", read_again: ReadAgain, shard: "Shard", kept: "KeptConfig | None" = None) -> int:
-    """`kept`: what is in force, where this one is started in the place of another; None: nobody does so here."""
+    """`kept`: current configuration if this process replaces another; None: no process does so here."""
     import uvloop
 
     from tidegate_proxy.configuration.config_file import of_shard

@@ -114,7 +114,7 @@ def up(
                 "--shards, --frontends and --takes say what --ray ADDRESS is to place: give that, too"
             )
         if foreground and as_json:
-            with redirect_stdout(sys.stderr):  # whoever else prints, as Ray does
+            with redirect_stdout(sys.stderr):  # for output of libraries, such as Ray's
                 stay(_print_line)
             return
         with _progress(errors) as show:

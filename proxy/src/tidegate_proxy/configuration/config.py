@@ -71,11 +71,11 @@ CONFIG_VERSION: Literal[1] = 1
 AGE_JITTER: Final = 1.2
 """Factor on a connection's age at which gRPC has ended it, including notice to the client."""
 RECONNECT_NOTICE_S: Final = 1.0
-"""Seconds within which clients have been told to reconnect elsewhere."""
+"""Seconds within which clients have been asked to reconnect elsewhere."""
 
 
 def _share(given: object) -> object:
-    """A share that may be told in percent, as a number from 0 to 1; what is no number is left to be refused."""
+    """Return a fraction that may be given in percent as a number from 0 to 1; other values are left to be rejected."""
     if isinstance(given, int | float) and given > 1:
         given = str(given)
     if not isinstance(given, str):
@@ -629,7 +629,7 @@ class ServeConfig(ConfigSection):
             )
 
     def _check_shadow(self) -> None:
-        """Where requests are to pass as they are nothing changes at the Tritons."""
+        """Change nothing at the Tritons if all requests bypass."""
         if self.shadow and self.canary is not None:
             raise ValueError("canary: a share is scheduled, and shadow schedules nothing: leave one of them out")
         if not self.shadow and self.canary is None:

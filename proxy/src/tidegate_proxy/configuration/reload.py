@@ -52,7 +52,7 @@ class KeptConfig:
             beside.touch(mode=_OWNERS)
             beside.write_bytes(pickle.dumps(effective))
             beside.replace(self._file)
-        except Exception as error:  # it is in force all the same
+        except Exception as error:  # it is applied all the same
             log.error("configuration applied, not saved for restarted processes", extra={"error": str(error)})
 
 
@@ -107,7 +107,7 @@ RESTART_REASONS: Final = {
     "observers": "an observer sees a policy from its first event on",
     "seed": "a policy draws from its seed from the start",
     "priority_floors": "an event log has them once, at its beginning",
-    "app": "a policy has learned by what told it until now",
+    "app": "a policy has learned by the former tag",
     "limits.max_message_bytes": "connections are open that were promised another limit",
     "limits.no_slo_max_deferral_s": "an event log has it once, at its beginning",
     "limits.keepalive_s": "connections are open that were promised another interval",

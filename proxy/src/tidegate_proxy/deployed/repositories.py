@@ -174,7 +174,7 @@ def _copy(model: Path, target: Path) -> None:
 
 
 def _take_batches(config: model_config_pb2.ModelConfig, batch: int) -> None:
-    """Have a model take batches of so many rows; 0: as before."""
+    """Have a model take batches of this many rows; 0: as before."""
     if batch:
         config.max_batch_size = batch
         preferred = [size for size in config.dynamic_batching.preferred_batch_size if size <= batch]

@@ -70,7 +70,7 @@ class RunningTritons:
         """The ids of workers that were to be stopped: one whose start comes later than that does not start."""
         self._repositories: Repositories | None = None
         self._writing = threading.Lock()
-        """Held by whoever writes a repository, which may take seconds."""
+        """Held while a repository is written, which may take seconds."""
 
     def start_all(self, plans: Sequence[WorkerPlan], ready: Callable[[str, EmbeddedTriton], None]) -> None:
         """Start the workers of the first layout; `ready` is called for each with its name and Triton.

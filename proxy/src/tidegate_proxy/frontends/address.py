@@ -203,7 +203,7 @@ class RemoteAddress:
         return await asyncio.get_running_loop().create_server(lambda: Link(end), sock=bind(self._listen), ssl=context)
 
     def _frontend_context(self) -> ssl.SSLContext | None:
-        """Made anew for each link, as files may have changed. Raises TlsError."""
+        """Return the TLS context, made for each link, as files may have changed. Raises TlsError."""
         tls = self._tls
         return channel_context(TritonTls(ca=tls.ca, cert=tls.cert, key=tls.key), ()) if tls else None
 

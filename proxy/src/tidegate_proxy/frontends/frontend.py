@@ -120,7 +120,7 @@ class Frontend:
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         watchdog = Watchdog(lambda: self.in_force.settings.liveness_timeout_s)
         gc.collect()
-        gc.freeze()  # what is here stays: looked through for garbage again and again, it would hold everybody
+        gc.freeze()  # these objects stay: each garbage collection over them would delay all requests
         await self.run()
         watchdog.close()
 
@@ -357,7 +357,7 @@ class Frontend:
                 if watched.changed():
                     watched = WatchedFiles(credential_files(self._config))
                     self._gate.replace(self._config)
-            except Exception as error:  # the rules that were in force stay
+            except Exception as error:  # the former rules stay
                 log.error("credentials not reloaded, the former ones stay", extra={"error": str(error)})
 
     def _reload(self) -> None:
@@ -390,7 +390,7 @@ class Frontend:
             await self._http.drain(now + retire.cut_s, now + retire.serve_s)
 
     async def _leave(self) -> None:
-        """End alone: have the clients connect to other frontends, and what is under way be answered."""
+        """End alone: have the clients connect to other frontends, and requests in flight be answered."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._config.drain_timeout_s
         self._grpc.close_port()

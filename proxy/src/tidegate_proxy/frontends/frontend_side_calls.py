@@ -70,7 +70,7 @@ class RelayedCall:
             return
         self._shard = shard
         self._number = shard.begin(self)
-        if not self._number:  # it was told, or will be
+        if not self._number:  # it was answered, or will be
             return
         self._first = None
         inline = message if message is not None and len(message) <= MAX_INLINE_BYTES else None
@@ -210,7 +210,7 @@ class RelayedExchange:
                 return b"".join(parts)
 
     async def _read(self, is_whole: bool) -> None:
-        """Pass the body on as it is asked for, and say when the client leaves."""
+        """Pass the body on when asked, and report that the client left."""
         while not is_whole:
             await self._wanted.acquire()
             message = await self._receive()
@@ -279,11 +279,11 @@ class RelayedStream:
         self._call = call
         self._parts: dict[ShardConnection, _Part] = {}
         self._outbox: deque[tuple[_Part | None, bytes]] = deque()
-        """Answers that wait until the client has taken those before, and the shard that is told when it has."""
+        """Answers that wait until the client has taken those before, and the shard to notify then."""
         self._is_sending = False
         self._client_done = False
         self._end: RequestFailed | None = None
-        """How it ends once nothing is under way."""
+        """Status with which it ends once no request is in flight."""
         if shard := shards.any_shard():  # which knows of it then, and ends it when all ends
             self._begin_at(shard, None)
         call.add_disconnect_callback(self._gone)
@@ -315,7 +315,7 @@ class RelayedStream:
     def _begin_at(self, shard: ShardConnection, message: bytes | None) -> "_Part | None":
         part = _Part(self, self._call, shard)
         if not part.begin(message):
-            return None  # it is told, or will be
+            return None  # it is answered, or will be
         self._parts[shard] = part
         return part
 
@@ -414,7 +414,7 @@ class _Part:
         """Message to send when the shard can take it."""
 
     def begin(self, message: bytes | None) -> bool:
-        """Whether it could, for this message; else that is told, now or when the shard is back."""
+        """Whether it could, for this message; else the client gets an error, now or when the shard is back."""
         self._message = message
         self.number = self.shard.begin(self)
         if self.number:
@@ -470,7 +470,7 @@ class _Part:
             self._stream.again(self._message)
 
     def leave(self) -> None:
-        """Nobody waits for it any more."""
+        """Give it up: no client waits for it."""
         if self.number:
             self.shard.over(self.number)
             self.shard.send(FrameType.GONE, self.number)

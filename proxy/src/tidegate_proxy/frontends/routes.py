@@ -18,7 +18,7 @@ class ShardRoutes:
         self._linked = [False] * shards
         self._shard_of: dict[str, int] = {}
         self._left: list[set[str]] = [set() for _ in range(shards)]
-        """Models of which each shard was told, since it connected, that no requests will follow."""
+        """Models for which each shard was promised, since it connected, that no requests will follow."""
 
     def shard_of(self, model: str) -> int | None:
         """Return the shard that serves a model, which may be lost; None if no shard has it."""

@@ -215,7 +215,7 @@ class ShardConnection:
         if self._link:
             self._link.abort()
         elif self._connecting:
-            self._connecting.cancel()  # nobody may answer there for seconds
+            self._connecting.cancel()  # no server may answer there for seconds
 
     def said_hello(self) -> None:
         """Accept requests from now on."""

@@ -194,7 +194,7 @@ class _Supervisor:
 
 def _send(child: _Child, number: int) -> None:
     if child.pid:
-        os.kill(child.pid, number)  # not reaped yet, so nobody else has its number
+        os.kill(child.pid, number)  # not reaped yet, so no other process has its number
 
 
 def _run(child: _Child, supervisor: int) -> NoReturn:

@@ -101,7 +101,7 @@ def join(header: bytes, tensors: Iterable[Iterable[Piece]], raw_field: int) -> b
     as_they_are = [piece for piece in pieces if not isinstance(piece, ResizedTensor)]
     if len(as_they_are) == len(pieces):
         return b"".join(as_they_are)
-    # Bytes that nobody else has are written in place: any other way to make them copies all of them once more.
+    # New bytes are written in place: any other way to make them copies all of them once more.
     message = BytesIO(bytes(sum(map(len, pieces))))
     with message.getbuffer() as memory:
         write(pieces, memory)

@@ -237,7 +237,7 @@ def fields_of(message: bytes, position: int, end: int) -> Iterator[tuple[int, in
 
 
 def _most_fields(size: int) -> int:
-    """The most fields that a message of so many bytes may have."""
+    """Return the maximum number of fields in a message of this many bytes."""
     return min(MAX_FIELDS, MOST_FIELDS + size // _BYTES_PER_FIELD)
 
 

@@ -153,7 +153,7 @@ class _EngineCollector(Collector):
             own.add_metric((place,), count)
         yield own
         build = GaugeMetricFamily(
-            "tidegate_build_info", "1; the labels tell version and policy.", labels=("version", "policy")
+            "tidegate_build_info", "1, with version and policy as labels.", labels=("version", "policy")
         )
         build.add_metric((version("tidegate-proxy"), self._policy), 1)
         yield build

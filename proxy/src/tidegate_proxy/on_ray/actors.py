@@ -44,7 +44,7 @@ def own_folder() -> Path:
             finally:
                 os.close(descriptor)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    before = folder / f"{_LOCK}.new"  # whoever sees the lock finds it held
+    before = folder / f"{_LOCK}.new"  # other processes that see the lock find it held
     fcntl.flock(os.open(before, os.O_CREAT | os.O_RDONLY, 0o600), fcntl.LOCK_EX)
     before.rename(folder / _LOCK)
     return folder

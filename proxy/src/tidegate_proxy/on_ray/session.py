@@ -71,7 +71,7 @@ def _cluster(address: str) -> Iterator[tuple[Any, str]]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Whoever presses Ctrl-C once more waits for the end: nothing is to be left running."""
+    """Ignore a second Ctrl-C and wait for the end: nothing is to be left running."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -241,7 +241,7 @@ class Supervisor:
         except (self._ray.exceptions.RayError, ValueError) as error:  # it is gone
             log.debug("actor not killed", extra={"error": str(error)})
 
-    # What they are told ------------------------------------------------------------------------------------------
+    # Messages to them --------------------------------------------------------------------------------------------
 
     def _document_of(self, part: SupervisedPart) -> Document:
         if part.is_frontend:

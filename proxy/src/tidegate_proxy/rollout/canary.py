@@ -55,7 +55,7 @@ class Canary(OutcomeListener, Collector):
         """The present block of time, its share, and whether it is scheduled: one value, since threads may change it."""
         self._comparison = Comparison()
         self._share: float | None = config.canary
-        """The share that was in force when the comparison began."""
+        """Fraction when the comparison began."""
         self._drawn: list[tuple[int, str, bool]] = []
         self._compared: list[ModelComparison] = []
 
@@ -163,7 +163,7 @@ class Canary(OutcomeListener, Collector):
             compared.append(
                 ModelComparison(name, NO_TRAFFIC, NO_TRAFFIC, None, f"its requests are not scheduled: {why}")
             )
-        if begun is self._comparison:  # it did not begin anew meanwhile
+        if begun is self._comparison:  # it did not begin again meanwhile
             self._compared = compared
 
     def _begin_anew(self) -> None:

@@ -326,7 +326,7 @@ class Shadow(Collector):
                     log.info("no shadow estimate", extra={"detail": why})
 
     async def _end(self) -> None:
-        if self._starting is not None:  # where whoever starts it is cut off, it is there nevertheless
+        if self._starting is not None:  # it exists even if the task that starts it is cancelled
             await asyncio.wait([self._starting])
             self._process = None if self._starting.exception() else self._starting.result()
             self._starting = None
@@ -337,8 +337,8 @@ class Shadow(Collector):
         if process.returncode is None:
             process.kill()
         await process.wait()
-        self._process = None  # not before: where this is cut off, whoever closes goes on with it
-        # Pipes with what nobody reads would stay open, and asyncio has no public way to close them.
+        self._process = None  # not before: if this is cancelled, the task that closes continues with it
+        # Pipes with unread output would stay open, and asyncio has no public way to close them.
         process._transport.close()  # type: ignore[attr-defined]
 
 

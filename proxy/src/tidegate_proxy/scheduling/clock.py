@@ -66,7 +66,7 @@ class WakeTimer:
         try:
             os.read(self._timer, 8)
         except BlockingIOError:
-            return  # it was armed anew meanwhile
+            return  # it was armed again meanwhile
         self._armed_ns = None
         if self.at_ns is None:
             return
@@ -103,7 +103,7 @@ class DecisionBudget:
 
     def __init__(self) -> None:
         self._watched = 0
-        """So many events are still measured."""
+        """Number of events still to be measured."""
         self._overrun_ns = 0
         self._counted_ns = 0
         """When that was counted."""
@@ -177,8 +177,8 @@ class LiveEngine:
             return
         try:
             telling()
-        except Exception as error:  # whoever tells of something else has no part in it
-            faults.report("telling the engine", error)
+        except Exception as error:  # other events are not affected
+            faults.report("notifying the engine", error)
 
     def _catch_up_in_order(self) -> None:
         """Catch up like `catch_up`, for timers that are due before the event about to be handled."""
@@ -220,7 +220,7 @@ class LiveEngine:
         overran = self._budget.ended(now_ns, now_ns - event.now_ns, began_ns)
         try:
             self._metrics.handled(event, effects, now_ns - event.now_ns)
-        except Exception as error:  # who looks on disturbs nobody
+        except Exception as error:  # metrics do not disturb scheduling
             faults.report("metrics", error)
         try:
             self._alarm.set(self.engine.next_wake_ns)

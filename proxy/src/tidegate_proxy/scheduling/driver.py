@@ -220,7 +220,7 @@ class Driver:
     def give_up(self, client: PendingRequest) -> None:
         """End a request that met an internal error, in whatever state it is."""
         known = self.clients.remove(client.request_id)
-        self.clients.tell(client, own_fault())  # who has been told already does not mind
+        self.clients.tell(client, own_fault())  # without effect if it was answered before
         if known:
             self._engine.take_in(RequestCancelled(time.monotonic_ns(), client.request_id))
 

@@ -68,7 +68,7 @@ class PoisonRequestTracker:
         _, refusal = self.suspects.get(sender, (None, None))
         if refusal is None or refusal.somebody_answered:
             self.poisoned(sender)
-        else:  # as long as nobody is answered it may be the Triton
+        else:  # as long as no request is answered it may be the Triton
             self.suspect([sender], refusal)
 
     def poisoned(self, sender: Sender) -> None:
@@ -179,7 +179,7 @@ class Recovery:
             self._poison_requests.answered((client.owner, client.envelope.model))
 
     def _may_try_again(self, requests: int) -> bool:
-        """Whether so many may be tried again because one of them poisoned their batch; then they are counted."""
+        """Whether this many may be tried again because one of them poisoned their batch; then they are counted."""
         return self._budget.spend(requests, self._in_force.settings.retry_share, self._clients.numbered)
 
     async def _is_unloaded(self, run: StageRun) -> bool:

@@ -634,8 +634,8 @@ class PendingRequests:
         try:
             client.resolve(outcome)
         except Exception as error:
-            faults.report("telling a client", error)
+            faults.report("answering a client", error)
             try:
                 client.resolve(own_fault())
             except Exception as another:
-                faults.report("telling a client", another)
+                faults.report("answering a client", another)

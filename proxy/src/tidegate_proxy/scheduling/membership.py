@@ -65,7 +65,7 @@ class _Record:
     began_ns: int = 0
     """The beginning of the window."""
     ejections: int = 0
-    """So many of late, which make the next one longer."""
+    """Number of recent ejections, which make the next one longer."""
     total: int = 0
     """Number of its ejections."""
     until_ns: int = 0
@@ -85,7 +85,7 @@ class _Record:
         self.failed_of.update(owners)
 
     def forget(self) -> None:
-        """Begin to count anew."""
+        """Begin to count again."""
         self.in_row = self.well = self.failed = 0
         self.in_row_of.clear()
         self.failed_of.clear()
@@ -210,7 +210,7 @@ class _Aftermath:
     strays: list[PendingRequest] = field(default_factory=list)
     """Clients whose requests the engine has forgotten, to be passed on."""
     runs: list[StageRun] = field(default_factory=list)
-    """Stages that nobody asks about any more, to be stopped."""
+    """Stages that the engine has given up, to be stopped."""
 
 
 class Membership:

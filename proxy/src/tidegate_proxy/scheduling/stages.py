@@ -276,7 +276,7 @@ class RunningBatches:
         if not target.backend.alive or not clients:
             if before:
                 before.stop()
-            if target.backend.alive:  # else the engine has been told since, or is about to be
+            if target.backend.alive:  # else the engine knows, or is about to
                 now_ns = time.monotonic_ns()
                 self._engine.take_in(BatchFailed(now_ns, batch.id, effect.stage, worker_id, EVERY_CLIENT_LEFT))
             return
@@ -424,7 +424,7 @@ class RunningBatches:
         self._headroom.observe(time.monotonic_ns() - run.clients[0].ended_ns)
 
     def _finish(self, run: StageRun) -> None:
-        """A stage has ended: the engine is told now."""
+        """Notify the engine of a stage that has ended."""
         self._tell_finished(run, self._over_at(run))
 
     def _over_at(self, run: StageRun) -> int:

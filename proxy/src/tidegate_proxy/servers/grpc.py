@@ -85,7 +85,7 @@ class GrpcService:
     async def drain(self, until: float, serve_until: float) -> None:
         """Let calls in flight end, until an instant of the loop's clock; reject new ones.
 
-        Clients are told to reconnect first. No call is rejected before they had time to receive that, nor before
+        Clients are asked to reconnect first. No call is rejected before they had time to receive that, nor before
         `serve_until`.
         """
         await self._server.retire(until - self._loop.time())
@@ -168,7 +168,7 @@ class GrpcService:
         self._schedule(call, message, envelope, arrival_ns)
 
     def _schedule(self, call: RpcCall, message: bytes, envelope: InferenceRequest | None, arrival_ns: int) -> None:
-        """Have a request scheduled, or sent on as it is where it is none that can be."""
+        """Have a request scheduled, or sent on unchanged if it cannot be."""
         if envelope is None:
             self._forward(call, message)
             return

@@ -202,7 +202,7 @@ class InferStream:
         self._schedule(message, envelope, arrival_ns)
 
     def _schedule(self, message: bytes, envelope: InferenceRequest | None, arrival_ns: int) -> None:
-        """Have a request scheduled, or sent on as it is where it is none that can be."""
+        """Have a request scheduled, or sent on unchanged if it cannot be."""
         if envelope is None:
             self._forward(message)
             return
@@ -471,7 +471,7 @@ class InferStream:
         self._abandon()
 
     def _abandon(self) -> None:
-        """Nobody waits for what has not been answered."""
+        """Give up unanswered requests: no client waits for them."""
         self._over = True
         due, self._due = self._due, deque()
         for client in due:

@@ -65,7 +65,7 @@ class Discovery:
         self.layout = layout
         """Current layout of the Tritons."""
         self._turns_changed = False
-        """Whether other models take turns than the catalog says."""
+        """Whether other models are serialized than the catalog says."""
         self._aside: dict[Backend, frozenset[str]] = {}
         """Tritons that get no requests while they load or unload, each with its models before."""
         self._suspects: set[str] = set()

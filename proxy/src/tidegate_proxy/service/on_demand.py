@@ -328,7 +328,7 @@ class OnDemandModels(Collector):
         return True
 
     async def _has_finished(self, backend: Backend) -> bool:
-        """Return whether a Triton has ended the loads that were under way when it was given up."""
+        """Return whether a Triton has ended the loads that were in progress when it was given up."""
         for model in sorted(self._cut_off.get(backend, ())):
             if await backend.is_loading(model):
                 return False

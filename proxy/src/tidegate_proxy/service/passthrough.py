@@ -371,7 +371,7 @@ class BypassedInference:
             return
         limit_s = None
         if self._until_ns is not None:
-            # A Triton that is told of a deadline may die of it: it is told a little later, if at all.
+            # A Triton that gets a deadline may die of it: it gets a little more time, if one at all.
             limit_s = max(0.0, (self._until_ns - time.monotonic_ns()) / 1e9) + CANCEL_AFTER_S
         self._backend, self._tried_ns = backend, time.monotonic_ns()
         backend.passes(self._request.model)

@@ -58,7 +58,7 @@ class StreamRelay:
         """The latest requests on their way, each with when it left."""
         self._ended = False
         self._said_all = False
-        """Whether the Triton was told that there are no more."""
+        """Whether the stream to the Triton was half-closed."""
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -161,7 +161,7 @@ async def stream_answers(
     metadata: Metadata,
 ) -> AsyncGenerator[bytes, None]:
     """Yield the responses of one Triton to a client's stream until it ends. Raises CallFailed."""
-    # A Triton that is told of a deadline may die of it. The client's own call ends then, and this stream with it.
+    # A Triton that gets a deadline may die of it. The client's own call ends then, and this stream with it.
     stream = backend.stream(method, guards.for_streams(routing.forwarded(metadata)), for_client=True)
     backend.open_calls.add(stream)
     writing = asyncio.create_task(_write(stream, messages))
@@ -179,7 +179,7 @@ async def stream_answers(
 
 
 async def _drained(stream: AsyncStream) -> None:
-    """Let a stream that nobody reads end by itself: a Triton may die of one that is cancelled as it answers."""
+    """Let a stream without a reader end by itself: a Triton may die of one that is cancelled as it answers."""
     stream.half_close()
     with suppress(TimeoutError, CallFailed):
         async with asyncio.timeout(DRAIN_S):

@@ -25,7 +25,7 @@ ANSWER_TIMEOUT_S: Final = 10.0
 LOAD_TIMEOUT_S: Final = 600.0
 """Time limit in seconds for loading a model; large ones take minutes."""
 CANCEL_AFTER_S: Final = 0.1
-"""Delay in seconds before a Triton is told that the client of an inference has left.
+"""Delay in seconds before an inference is cancelled at a Triton after its client has left.
 
 A Triton before 25.04 crashes on a cancellation at the beginning or the end of an inference
 (triton-inference-server/server, issues 7368 and 8034). Most inferences end within this time; the others are past their
@@ -124,7 +124,7 @@ class Backend:
         """APIs that it restricts and that Tidegate leaves to it."""
         self._in_force = in_force or SettingsHolder()
         self._health: dict[str, asyncio.Task[bytes]] = {}
-        """Probes under way, by method."""
+        """Probes in flight, by method."""
         self.worker = worker
         """Name of its worker in the layout, if any."""
         self.device_class = device_class
@@ -297,7 +297,7 @@ class Backend:
         return not settled or all(model.state != "LOADING" for model in models)
 
     async def _probe(self, method: str) -> bytes:
-        """A health probe: one at a time, whoever asks, for one that is slow to answer needs no more of them."""
+        """Probe the health, one at a time for all callers: a slow Triton needs no more of them."""
         under_way = self._health.get(method)
         if under_way is None or under_way.done():
             call = self.ask(SERVICE_PREFIX + method, b"", timeout_s=self.health_timeout_s)
@@ -426,6 +426,6 @@ class Backend:
 
 
 def _take_note(task: "asyncio.Task[bytes]") -> None:
-    """How a probe ended is of no interest where nobody waits for it any more."""
+    """Ignore the result of a probe that no caller waits for."""
     if not task.cancelled():
         task.exception()

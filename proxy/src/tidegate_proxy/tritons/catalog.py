@@ -419,7 +419,7 @@ def _add_models(
 
 
 async def _places(catalog: Catalog, before: Catalog | None, returning: Backend | None) -> dict[Backend, WorkerHardware]:
-    """Where the workers of every Triton run: looked for anew where it, or what it serves, has changed."""
+    """Return where the workers of every Triton run, looked up again where it, or what it serves, has changed."""
     known = before.places if before else {}
     changed = {
         backend: models

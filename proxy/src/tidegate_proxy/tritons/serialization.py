@@ -194,7 +194,7 @@ class SerializationController:
         self._changed_ns = 0
         """When the group became what it is."""
         self._rest_ns = 0
-        """How long nobody takes turns from then on."""
+        """Time from then on without serialization."""
         self._ended: Mapping[str, ModelOutcomes] = {}
         """Outcomes when the current state began."""
         self._side_by_side: dict[str, float] = {}
@@ -265,14 +265,14 @@ class SerializationController:
         return ""
 
     def _bear(self, group: frozenset[str], models: Mapping[str, Model], tolerated: float) -> bool:
-        """Whether there is a group in which each can wait for a batch of any other, so many times as long as it has."""
+        """Whether each model of a group can wait for a batch of any other, given this multiple of its time."""
         took = {name: times for name in group if (times := self.slowdown.took_ns(name))}
         if len(took) < len(group) or len(group) < 2:
             return False
         for name, (mine_ns, _) in took.items():
             longest_ns = max(nine_of_ten_ns for other, (_, nine_of_ten_ns) in took.items() if other != name)
             slo_ns = models[name].slo_ns
-            # Without an SLO nobody is late, but nobody is to wait for longer than two at a time would take.
+            # Without an SLO no request is late, but none should wait for longer than two at a time would take.
             left_ns = 2 * mine_ns if slo_ns is None else slo_ns * (1 - MAX_RESPONSE_MARGIN_FRACTION) - mine_ns
             if longest_ns > tolerated * left_ns:
                 return False

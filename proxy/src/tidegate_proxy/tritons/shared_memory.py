@@ -36,7 +36,7 @@ class ProcessLock:
         self.name = secrets.token_hex(8)
         """Part of the names of the regions."""
         self._path = _path(folder, self.name)
-        before = self._path.with_suffix(".new")  # whoever sees the file finds it locked
+        before = self._path.with_suffix(".new")  # other processes that see the file find it locked
         self._descriptor = os.open(before, os.O_CREAT | os.O_EXCL | os.O_RDONLY, 0o644)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         before.rename(self._path)
@@ -55,7 +55,7 @@ def has_ended(folder: Path, name: str) -> bool:
     except FileNotFoundError:
         return True
     except OSError:
-        return False  # of somebody else, who is to see to it
+        return False  # of another user, who has to remove it
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with suppress(PermissionError):
@@ -204,7 +204,7 @@ class SharedRegions:
             room = self._held_bytes + size <= self._in_force.settings.max_shared_bytes
             self._held_bytes += size if room else 0
             if not room:
-                return  # and it stays wanted, so that nobody asks again before another one is discarded
+                return  # it stays wanted, so no request asks again before another one is discarded
             region = await self._registered(size)
         except OSError as error:
             log.warning(

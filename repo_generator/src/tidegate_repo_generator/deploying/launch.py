@@ -12,7 +12,7 @@ from tidegate_repo_generator.model import DeployTarget
 ALLOW_CLIENT_SHM: Final = "TIDEGATE_ALLOW_CLIENT_SHM"
 """Environment variable that allows a Triton to share memory with its clients, Tidegate among them."""
 _CLIENT_SHM: Final = (
-    "# Triton 26.04 (2.68) and later share no memory with clients unless told to; earlier ones refuse the flag.",
+    "# Triton 26.04 (2.68) and later share no memory with clients by default; earlier ones refuse the flag.",
     f'if [ "${{{ALLOW_CLIENT_SHM}:-false}}" = true ]; then',
     '  case "${NVIDIA_TRITON_SERVER_VERSION:-unknown}" in',
     "    unknown | [01]?.* | 2[0-5].* | 26.0[0-3] | 26.0[0-3].*) ;;",

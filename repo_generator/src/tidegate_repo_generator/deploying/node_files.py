@@ -22,7 +22,7 @@ _MOST_CONFIG_BYTES: Final = 2**20
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc] # yaml has no types
-    """Writes for people: no anchors for what occurs twice, and texts of several lines as they are."""
+    """YAML writer for human readers: no anchors, and texts of several lines as blocks."""
 
     def ignore_aliases(self, data: object) -> bool:
         """Ignore all."""

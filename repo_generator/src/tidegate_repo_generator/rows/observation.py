@@ -120,7 +120,7 @@ def _shape_arithmetic(flow: Dataflow, wanted: list[str], sources: list[str]) -> 
 
 
 def _extrapolated(name: str, seen: list[RowsObservation], rows: int) -> Any:  # noqa: ANN401
-    """A size at another number of rows: sizes are a constant, or so many for each row."""
+    """Return a size at another number of rows: sizes are constant, or proportional to rows."""
     known = {each.rows: each.values[name].astype(np.int64) for each in seen}
     first, second = sorted(known)[-2:]
     growth = (known[second] - known[first]) // (second - first)

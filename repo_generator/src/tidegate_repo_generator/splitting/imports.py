@@ -96,7 +96,7 @@ def _sort(files: Iterable[str], blocks: list[str]) -> tuple[dict[str, Path], lis
 
 
 def _layers(tool: ProfilingTool, path: Path) -> dict[str, float]:
-    """Microseconds by layer, or {"": total} where a file tells the whole inference only."""
+    """Microseconds by layer, or {"": total} if a file has only that of the whole inference."""
     if tool is ProfilingTool.ONNXRUNTIME:
         return read_profile(path)
     entries = _read_json(path)
@@ -141,7 +141,7 @@ def _of_model(folder: Path, manifest: Manifest, tool: ProfilingTool, path: Path)
     latencies: dict[str, float] = {}
     for layer, microseconds in _layers(tool, path).items():
         if not layer:
-            raise SplitError(f"{path} tells times of the whole model only: make it with --exportProfile, or per block")
+            raise SplitError(f"{path} has times of the whole model only: make it with --exportProfile, or per block")
         names = _nodes_of(layer)
         found = sorted({block_of[name] for name in names if name in block_of})
         if not found and microseconds == 0:
@@ -154,7 +154,7 @@ def _of_model(folder: Path, manifest: Manifest, tool: ProfilingTool, path: Path)
         else:
             why = "names only the ends of what it fused" if found else "names no node of any block"
         raise SplitError(
-            f"{path}: layer '{layer}' {why}, so its time cannot be told apart: profile each block on its own, --file "
+            f"{path}: layer '{layer}' {why}, so its time cannot be separated: profile each block on its own, --file "
             "BLOCK=FILE"
         )
     return latencies

@@ -134,7 +134,7 @@ def _nearest(
     places: Sequence[int],
     refusals: dict[int, CutRefused],
 ) -> list[int]:
-    """Take the nearest possible place for each cut in turn, or a cheaper one near it; fewer where there is none."""
+    """Take the nearest possible place for one cut after the other, or a cheaper one near it; fewer if there is none."""
     positions: list[int] = []
     first = 0  # of the places
     for number in range(1, blocks):

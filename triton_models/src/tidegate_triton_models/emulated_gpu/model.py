@@ -132,7 +132,7 @@ class _Neighbors:
     """Board of the busy instances on one emulated GPU, a file that all processes map.
 
     A line of the board is one instance's: until when it is busy, in seconds of the monotonic clock, and the percentages
-    of cache and DRAM that it uses meanwhile. Each takes a line that nobody has when it starts, and has it by a lock of
+    of cache and DRAM that it uses meanwhile. Each takes a free line when it starts, and has it by a lock of
     the file: whatever ends the process, the kernel frees it. One that is killed is no neighbor for longer than
     `AWAY_NS`.
     """
@@ -142,7 +142,7 @@ class _Neighbors:
     AWAY_NS = 50_000_000
     """How long its line lasts without being written: a busy machine lets a process wait for tens of milliseconds."""
     AHEAD_S = 1.0
-    """Nobody is busy for so long at once: a line that says so is of before the machine was started again."""
+    """Longest plausible busy time: a line with a longer one is of before the machine was started again."""
     LINES, LINE_BYTES = 64, 24
 
     def __init__(self, board: str, uses: dict[int, tuple[float, float, float]], minds: list[float]) -> None:
@@ -161,7 +161,7 @@ class _Neighbors:
         for line in range(self.LINES):
             try:
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, self.LINE_BYTES, self.LINE_BYTES * line)
-            except (BlockingIOError, PermissionError):  # somebody's; which of the two POSIX leaves open
+            except (BlockingIOError, PermissionError):  # another process holds it; POSIX allows either
                 continue
             return line
         raise ValueError(

@@ -118,7 +118,7 @@ class TritonPythonModel:
             feed = first
         else:
             feed = {name: np.concatenate([arrays[name] for _, arrays in group]) for name in first}
-        # onnxruntime computes the whole graph; what nobody asked for is not fetched.
+        # onnxruntime computes the whole graph; outputs that no request asked for are not fetched.
         names = sorted({name for index, _ in group for name in wanted[index]})
         outputs = dict(zip(names, self._session.run(names, feed), strict=True))
         if not self._batches:

@@ -84,7 +84,7 @@ class _Sums:
         self.alone, self.alone_weight = alone, min(MAX_ALONE, alone.count) / alone.mean_ns
 
     def add(self, rows: int, weight: float, durations_ns: list[float], strays: float) -> None:
-        """Add a batch, which strays by so many standard deviations.
+        """Add a batch that strays by this many standard deviations.
 
         `durations_ns`: what it would have taken if its longest request took the mean, by hypothesis.
         """

@@ -42,7 +42,7 @@ class _Tracked:
 
     @property
     def tries_less(self) -> bool:
-        """Whether the probe that is awaited, or runs, was let through under less than was told."""
+        """Whether the probe that is awaited, or runs, was let through with less than the expected time."""
         return self.probing and self.probe is not self.base
 
 
@@ -249,7 +249,7 @@ class Expectations:
             if budget_ns < MAX_SURPRISE_FACTOR * self._upper_ns(probe, dropped) and tracked.confirmed < MAX_PROBES:
                 probe = probe.scaled(budget_ns / (MAX_SURPRISE_FACTOR * len(keys) * self._upper_ns(probe, dropped)))
             if budget_ns < self._upper_ns(probe, dropped):
-                continue  # as short a time as that tells nothing
+                continue  # so short a time is no evidence
             workers = idle(key[0], key[1])
             if not workers and not self._is_mere_guess(key):
                 continue
@@ -282,7 +282,7 @@ class Expectations:
         return max(PATIENCE_NS, PATIENCE_STAGES * self.profiles[key].upper_ns(1))
 
     def _is_mere_guess(self, key: ProfileKey) -> bool:
-        """Whether no stage has told anything of a shape whose profile was derived from others."""
+        """Whether no stage was seen of a shape whose profile was derived from others."""
         return key in self._guessed and not self._tracked[key].learner.seen
 
     @staticmethod

@@ -226,13 +226,13 @@ class ProfileLearner:
         self._others = others
         self._elements = elements_of(base.shape)
         self._first_look = 2 if guessed else PUBLISH_EVERY
-        """The first stages are looked at when so many are seen, and at every doubling."""
+        """Number of first stages after which they are examined, and again at every doubling."""
         self._first: list[tuple[int, int]] = []
         """Rows and duration of the first stages, while they are judged together."""
         self._warming: list[float] = []
         """How many times as long as expected stages took that warmed a worker up, before any other was seen."""
         self.is_hearsay = False
-        """Whether what it told is from such stages."""
+        """Whether its estimate is from such stages."""
         self._forget()
 
     def _forget(self) -> None:
@@ -391,7 +391,7 @@ class ProfileLearner:
 
         Shapes of different sizes teach what rows cost, but only with batches of several rows among them: that a larger
         picture takes longer does not say that two pictures take twice as long. Believed too early, no two would ever be
-        merged, and nobody would learn what they take.
+        merged, and their latency would never be learned.
         """
         known = [other for other in self._others.values() if other._elements and other._knows]
         if not self._elements or max((other._most_rows for other in known), default=1) == 1:

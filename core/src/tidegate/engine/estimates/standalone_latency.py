@@ -52,7 +52,7 @@ class _Seen:
         self.latest_ns: deque[int] = deque(maxlen=WINDOW_STAGES)
         self.published: LatencyDistribution | None = None
         self.points_ns: tuple[int, ...] = ()
-        """The sorted times alone of requests, noise included, as told or learned; empty before that."""
+        """Sorted standalone times of requests, noise included, given or learned; empty before that."""
         self.alone = StandaloneTimes(0, 0.0, 0.0)
         """The mean and the scatter of that."""
         self.first = FIRST_REPORT_STAGES
@@ -72,7 +72,7 @@ class _Seen:
         return self.count >= self.first and bool(self.points_ns)
 
     def know(self, points_ns: tuple[int, ...], count: int) -> None:
-        """Let these be what requests take alone, as so many of them say."""
+        """Set the standalone latency of requests, as learned from this many of them."""
         mean_ns = sum(points_ns) / len(points_ns)
         cv2 = sum((each / mean_ns - 1) ** 2 for each in points_ns) / len(points_ns)
         self.points_ns, self.alone = points_ns, StandaloneTimes(count, mean_ns, cv2)
@@ -200,7 +200,7 @@ def _times(
 ) -> LatencyDistribution:
     """The distribution of an application's own times, where batches share such a fixed cost and such a noise.
 
-    Told are c1 = 1 - c0 / mean, and times of which c1 is what is beyond c0: stretched about the mean, so that
+    Policies get c1 = 1 - c0 / mean, and times of which c1 is what is beyond c0: stretched about the mean, so that
     `c0 + c1 * k * max` is what batches take.
     """
     own = seen.alone.own_fraction(noise_cv)
@@ -212,9 +212,9 @@ def _times(
 
 
 def _longest_ns(counts: Mapping[tuple[int, ...], int]) -> tuple[float, float]:
-    """The mean and the variance of the maximum of independent times: so many of each distribution, as sorted points.
+    """The mean and the variance of the maximum of independent times: this many of each distribution, as sorted points.
 
-    Of the points of many distributions some are enough: everybody waits while this is found out.
+    Of the points of many distributions some are enough, since the event loop waits for this.
     """
     mean_ns = square_ns2 = before = 0.0
     all_ns = sorted({time_ns for points_ns in counts for time_ns in points_ns})

@@ -138,7 +138,7 @@ def check_event(event: AnyStimulus, state: EngineState, policies: Policies | Non
             case PolicyChanged():
                 _check_policy(event, state, policies)
             case TimerFired() | WorkerReady() | WorkerDelayed():
-                raise InvariantViolation(3, f"{type(event).__name__} is told by the engine, not by its driver")
+                raise InvariantViolation(3, f"{type(event).__name__} comes from the engine, not from its driver")
     except (InvariantViolation, ValueError):
         raise
     except Exception as fault:  # such as a policy's, over models that it does not expect
@@ -337,7 +337,7 @@ class Engine:
         try:
             if type(event) is WorkerLost:
                 state.fleet.lose(event.worker_id)
-            elif type(event) is WorkerJoined:  # it was away, though nobody noticed
+            elif type(event) is WorkerJoined:  # its loss was not noticed
                 state.fleet.lose(event.worker.id)
             if type(event) in _FOLLOWED:  # another policy follows, which has set no timers yet
                 state.flights.start_due(event.now_ns)
@@ -362,7 +362,7 @@ class Engine:
         if state.waiting.is_due(event.now_ns):
             self._policy.tell_all(state.waiting.expire(event.now_ns))
         if state.overlap.is_due(event.now_ns):
-            # A worker whose stage ends with this event is told after that.
+            # A worker whose stage ends with this event is announced after that.
             ends = event.worker_id if isinstance(event, StageFinished | BatchFailed) else None
             for news in worker_readiness_events(state, ends):
                 self._policy.tell(news)
@@ -520,14 +520,14 @@ class Engine:
     def _fire_timers(self, before_ns: int) -> None:
         """Do what is due; `before_ns` is the instant of the event before.
 
-        A policy is told of its timer at the instant that it asked for, or that of the event before where that is later,
+        A timer fires at the instant that the policy asked for, or at that of the event before if that is later,
         whenever its driver woke: what it waited for with an idle worker is not lost for a wake-up that came late.
         """
         state = self._state
         if self._retry.at_ns <= state.now_ns:
             self._intake.try_policy_again()
         now_ns, timers = state.now_ns, state.succession.timers
-        # What is earliest may be dead, unless somebody has asked when to wake: that must not make a difference.
+        # The earliest timer may be dead unless the driver has asked when to wake: asking must not make a difference.
         if (now_ns < timers.earliest_ns or now_ns < timers.next_ns) and not state.flights.is_due(now_ns):
             return
         wake_ns, slack_ns = state.next_wake_ns, None

@@ -107,7 +107,7 @@ class EventHandlers:
             self._policy.inform(event)
 
     def _with_class(self, request: Request, model: Model) -> Request:
-        """The request with the class of its shape; the policy is told first of what is expected of it."""
+        """Return the request with the class of its shape, after the policy received its expected latency."""
         state = self._state
         if state.classes.applies_to(request, model):
             request = state.classes.classify(request)
@@ -161,7 +161,7 @@ class EventHandlers:
         else:
             self._flights.go_on(event.now_ns, flight)
         self._flights.start_next(event.now_ns, event.worker_id)
-        # Told of it earlier, a policy would plan with a stage that is over: preempt it, say.
+        # Earlier, a policy would plan with a stage that is over: preempt it, say.
         if duration_ns is not None:
             self._learn(flight, event, duration_ns)
 
@@ -259,7 +259,7 @@ class EventHandlers:
     # Workers -----------------------------------------------------------------------------------------------------
 
     def _begin_anew(self) -> None:
-        """Workers came or went: let the policy know of all that waits, from which turns are taken anew."""
+        """Send the policy all waiting requests after workers joined or left; fair queueing begins again."""
         state = self._state
         self._policy.follow_doubts()  # what was given up wrongly waits, too
         released = state.release()
@@ -274,7 +274,7 @@ class EventHandlers:
 
     def _join_worker(self, event: WorkerJoined) -> None:
         worker = event.worker
-        self._lose_worker(WorkerLost(event.now_ns, worker.id))  # it was away, though nobody noticed
+        self._lose_worker(WorkerLost(event.now_ns, worker.id))  # its loss was not noticed
         self._fleet.add(worker)
         self._succession.offered.add(worker.id)
         self._policy.inform(event)
@@ -302,7 +302,7 @@ class EventHandlers:
                 self._fail_flight(flight, flight.doomed)
         self._policy.follow_doubts()  # what was given up wrongly may be unservable, too
         for request in self._waiting.unservable_requests:
-            if self._waiting.queued.pop(request.id, None):  # unless the policy dropped it when told of another
+            if self._waiting.queued.pop(request.id, None):  # unless the policy dropped it on another event
                 state.fail_unservable(request)
                 self._policy.inform(RequestCancelled(event.now_ns, request.id))
         self._fail_late_unservable()
@@ -343,6 +343,6 @@ class EventHandlers:
             return
         state = self._state
         state.release()
-        self._waiting.workers_changed(event.now_ns)  # whether all is in turn is the policy's to say
+        self._waiting.workers_changed(event.now_ns)  # whether models are serialized is the policy's decision
         self._policy.succeed(partial(self._made, event))
         self._policy.tell_all(self._waiting.expire(state.now_ns))  # the policy before may have run what is late

@@ -116,7 +116,7 @@ class _Ways:
 
     lead_ns: int
     network_latency_ns: int = 0
-    """How long the ways are; at least, where all of the lead was gained."""
+    """Network latency in both directions; a lower bound if all of the lead was gained."""
     known: bool = False
     """Whether anything was learned of them."""
     grows: bool = True
@@ -473,7 +473,7 @@ class InFlightBatches:
         stage = flight.batch.stages[flight.stage]
         booked = self._fleet.bookings.get(stage.worker_id)
         if flight.running or flight.doomed or booked is None or booked.is_lost or not booked.stages:
-            return  # what is doomed begins nothing more, whoever frees its next worker before it has failed
+            return  # a doomed batch starts no stage, even if its next worker is free before it has failed
         is_first = booked.stages[0] is stage
         if not is_first and not booked.may_follow(now_ns, stage):
             return

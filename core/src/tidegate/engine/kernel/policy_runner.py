@@ -157,7 +157,7 @@ class PolicyRunner:
     def _run_late(self, requests: list[Request], ready: WorkerReady) -> None:
         """Run a batch that the engine formed; the policy forgets those of its requests that it saw.
 
-        It is told of the worker once the batch is over. A policy that breaks meanwhile is followed by one that knows of
+        It receives the worker once the batch is over. A policy that breaks meanwhile is followed by one that knows of
         the worker: then all wait as before.
         """
         state, policy, waiting = self._state, self._state.policy, self._waiting
@@ -170,7 +170,7 @@ class PolicyRunner:
                 del waiting.queued[request.id]
                 taken.append(request)
                 self.inform(RequestCancelled(state.now_ns, request.id))
-            elif given_up := waiting.late.remove(request.id):  # by the policy, when told of another
+            elif given_up := waiting.late.remove(request.id):  # by the policy, on another event
                 taken.append(given_up)
         if state.policy is policy:
             self._depart(taken, ready)

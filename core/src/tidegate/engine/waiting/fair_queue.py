@@ -204,7 +204,7 @@ class FairQueue:
                 self._contend(now_ns, shared)
 
     def _group(self) -> None:
-        """Put models together that share workers, be it by way of others."""
+        """Group models that share workers, directly or through other models."""
         fleet = self._fleet
         hosting: dict[str, list[Worker]] = defaultdict(list)
         for worker in fleet.workers.values():

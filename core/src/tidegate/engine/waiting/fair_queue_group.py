@@ -305,7 +305,7 @@ class FairQueueGroup:
         self._forget()
 
     def _forget(self) -> None:
-        """Nothing waits: whoever had too much has harmed nobody who is still there."""
+        """Forget excess use once nothing waits: it has harmed no flow that is still there."""
         self.contended = False
         self.hopeless.clear()
         self._held: dict[str, ThrottledRequests] = {}

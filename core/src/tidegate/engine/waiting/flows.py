@@ -138,7 +138,7 @@ class WaitingFlows:
         self.count = [0, 0]
         """How many flows wait: others, hurried."""
         self._scale_ns = 0
-        """Where a flow begins that did not wait: nobody can save up turns."""
+        """Start of a flow that did not wait: no flow can save up turns."""
         self._unhurried: deque[Request] = deque()
         """The requests that wait without a deadline, oldest first.
 

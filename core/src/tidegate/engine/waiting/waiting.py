@@ -176,7 +176,7 @@ class WaitingRequests:
         if excessive := sharing.excess(now_ns):
             called_back = []
             for excess in reversed(excessive):
-                if self.queued.pop(excess.id, None):  # unless the policy ran or dropped it when told of another
+                if self.queued.pop(excess.id, None):  # unless the policy ran or dropped it on another event
                     called_back.append(excess)
                     yield RequestCancelled(now_ns, excess.id)
             sharing.call_back(called_back)
@@ -203,7 +203,7 @@ class WaitingRequests:
     def _take_late(self, now_ns: int) -> Iterator[Notification]:
         late = self.late
         for shown in late.to_call_back():
-            if self.queued.pop(shown.id, None):  # unless the policy ran it when told of another
+            if self.queued.pop(shown.id, None):  # unless the policy ran it on another event
                 yield RequestCancelled(now_ns, shown.id)
                 late.call_back(shown)
                 yield None
@@ -215,7 +215,7 @@ class WaitingRequests:
         """Drop what cannot be on time any more where it waits, behind requests that have more time."""
         for hopeless in self._hurried.pop_hopeless(now_ns):
             if hopeless.id not in self.queued:
-                continue  # the policy ran or dropped it when told of another
+                continue  # the policy ran or dropped it on another event
             if hopeless.deadline_ns >= now_ns and (yield from self._doubt(now_ns, hopeless)):
                 self._hurried.watch(hopeless)
                 continue
@@ -237,7 +237,7 @@ class WaitingRequests:
                 yield RequestCancelled(now_ns, request_id)
 
     def _doubt(self, now_ns: int, hopeless: Request) -> Generator[Notification, None, bool]:
-        """Whether too long an expectation may be why a request is hopeless: the policy is told what is expected now."""
+        """Whether too long an expectation may be why a request is hopeless: the policy gets the present one."""
         doubted = self._expectations.doubt(now_ns, hopeless, self._fleet.idle)
         for key in doubted:
             yield ProfileUpdated(now_ns, self._expectations.expect_after_doubt(key))
@@ -295,7 +295,7 @@ class OutOfOrderDeadlines:
         `hopeless_ns(request)`: time in ns from which a request cannot be on time; None if it is served anyway.
         """
         self.earliest_ns = NEVER_NS
-        """Nobody is hopeless before, and perhaps nobody then."""
+        """Earliest instant at which a request may be hopeless."""
         self._queued = queued
         self._is_first = is_first
         self._hopeless_ns = hopeless_ns

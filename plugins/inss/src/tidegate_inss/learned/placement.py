@@ -98,7 +98,7 @@ class _Filled:
         self._divide_by = np.maximum(1, rooms.gpus)
         self._memory = np.zeros(rooms.gpus.shape)
         self._sums = np.zeros((*rooms.gpus.shape, 4))
-        # need, cache, DRAM and one for each copy, of which a network is told.
+        # need, cache, DRAM and one for each copy, which are the input of a network.
         self._adds = np.stack(
             [
                 loads.need,

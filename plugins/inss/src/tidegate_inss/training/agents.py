@@ -120,7 +120,7 @@ class Agents:
         self.rng.bit_generator.state, own, everybodys = state["generators"]
         self._torch_rng.set_state(own)
         torch.set_rng_state(everybodys)
-        # The library draws minibatches by numpy's generator for everybody.
+        # The library draws minibatches by numpy's global generator.
         np.random.set_state(state["numpy"])
 
 

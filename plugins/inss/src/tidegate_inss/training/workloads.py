@@ -64,7 +64,7 @@ def drawn_model(rng: np.random.Generator) -> SharingModel:
 
 
 def _tenant(rng: np.random.Generator, name: str, model: SharingModel) -> SharingTenant:
-    """Its SLO is as InSS's are: so many times what one row takes on a fifth of the GPU."""
+    """Return the SLO as in InSS: a multiple of the latency of one row on a fifth of the GPU."""
     slo_ms = _log_uniform(rng, 2.5, 20.0) * model.gpu_ms.at(1, 20)
     return SharingTenant(
         name=name,
@@ -135,6 +135,6 @@ def drawn_rates(catalog: Catalog, gpus: int, rng: np.random.Generator) -> tuple[
     above = borne[at, np.minimum(low + 1, catalog.units)]
     rates = borne[at, low] + (units - low).clip(0, 1) * (above - borne[at, low])
     rates *= np.maximum(1.0, units / catalog.units)
-    # A share on which the model bears nothing says no rate: it gets a small part of what it could do.
+    # A share on which the model sustains no load gives no rate: the model gets a small fraction of its largest rate.
     small = 0.02 * borne[:, -1]
     return models, np.where(borne[:, -1] > 0, np.maximum(rates, small), 1.0)

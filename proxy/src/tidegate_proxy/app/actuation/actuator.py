@@ -52,9 +52,9 @@ async def in_thread(work: Callable[[], T]) -> T:
         value, error = None, None
         try:
             value = work()
-        except BaseException as raised:  # whoever awaits it gets it
+        except BaseException as raised:  # raised in the caller that awaits it
             error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits
             loop.call_soon_threadsafe(tell, value, error)
 
     threading.Thread(target=run, daemon=True).start()
@@ -96,7 +96,7 @@ class Actuator:
         """New workers that are up, by name, until they take part."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._starts: dict[int, asyncio.Task[None]] = {}
-        """The starts under way, by worker."""
+        """Starts in progress, by worker."""
         self._room = asyncio.Semaphore(AT_A_TIME)
         self._poked = asyncio.Event()
         self._reported: deque[ChangeProgressed] = deque(maxlen=MAX_REPORTED_STEPS)
@@ -176,7 +176,7 @@ class Actuator:
         return None if wake_ns == NEVER_NS else max(0.0, (wake_ns - time.monotonic_ns()) / 1e9)
 
     async def _with_lock(self, tell: Callable[[], Sequence[Action]]) -> None:
-        """Carry out what follows from news, while nobody else changes what the Tritons serve."""
+        """Carry out the actions that follow from news, while no other task changes what the Tritons serve."""
         async with self._tritons.alone:
             try:
                 self._carry_out(tell())

@@ -12,26 +12,26 @@ const last = (values) => values.findLast((value) => value !== null) ?? null
 const shareOf = (series) => series.on_time.map((good, at) => (sum(series, at) ? good / sum(series, at) : null))
 
 // Points that follow those here are added; anything else replaces all. Returns whether all have to be asked for.
-function takeHistory(told) {
-  const names = Object.keys(told.models).join("\n")
-  if (past && told.first === past.first + past.at_s.length) {
+function takeHistory(news) {
+  const names = Object.keys(news.models).join("\n")
+  if (past && news.first === past.first + past.at_s.length) {
     if (Object.keys(past.models).join("\n") !== names) return true
-    for (const list of ["at_s", "busiest", "busiest_worker", "busy"]) past[list] = [...past[list], ...told[list]].slice(-MOST_POINTS)
-    for (const [into, from] of [[past.total, told.total], ...Object.keys(told.models).map((name) => [past.models[name], told.models[name]])]) {
+    for (const list of ["at_s", "busiest", "busiest_worker", "busy"]) past[list] = [...past[list], ...news[list]].slice(-MOST_POINTS)
+    for (const [into, from] of [[past.total, news.total], ...Object.keys(news.models).map((name) => [past.models[name], news.models[name]])]) {
       into.slo_ms = from.slo_ms
       for (const list of LISTS) into[list] = [...into[list], ...from[list]].slice(-MOST_POINTS)
     }
-    past.first = told.first + told.at_s.length - past.at_s.length
+    past.first = news.first + news.at_s.length - past.at_s.length
   } else {
-    past = told
+    past = news
     const chosen = by("shown-model").value, all = element("option", "", "All models")
     all.value = ""
-    by("shown-model").replaceChildren(all, ...Object.keys(told.models).map((name) => {
+    by("shown-model").replaceChildren(all, ...Object.keys(news.models).map((name) => {
       const option = element("option", "", name)
       option.value = name
       return option
     }))
-    by("shown-model").value = chosen in told.models ? chosen : ""
+    by("shown-model").value = chosen in news.models ? chosen : ""
   }
   showHistory()
   return false

@@ -191,7 +191,7 @@ class LiveView:
         return self._history.history(since)
 
     def _setup(self) -> Setup:
-        """The models, workers and expectations as they are now."""
+        """Current models, workers and expectations."""
         catalog = self._directory.catalog
         engine = self._driver.engine
         before = engine.policy.setup

@@ -119,7 +119,7 @@ class RequestFacts(OutcomeListener):
         first = {path.partitions[0] for path in model.paths} if model else set[str]()
         self._hosts = frozenset(worker.id for worker in self.workers if first.intersection(worker.hosts))
 
-    # What the reducer tells ---------------------------------------------------------------------------------------
+    # From the reducer ---------------------------------------------------------------------------------------------
 
     def joined(self, now_ns: int, effect: StartStage, requests: Sequence[Request]) -> None:
         """Record the start of a batch."""

@@ -208,7 +208,7 @@ class LivePage:
             await exchange.send({"type": "http.response.start", "status": 200, "headers": list(_EVENTS)})
             await exchange.send(_event(first))
             async for snapshot in news:
-                if self._refused(exchange):  # the rules have changed: it asks again, and is told
+                if self._refused(exchange):  # the rules have changed: it asks again, and gets the error
                     break
                 await exchange.send(_event(snapshot))  # waits while the client takes nothing
             await exchange.send({"type": "http.response.body", "body": b""})

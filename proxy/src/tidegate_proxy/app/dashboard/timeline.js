@@ -1,6 +1,6 @@
 // Why: the list of requests that ended worst, by keyboard, and the timeline of one.
 const worst = by("worst"), timeline = by("timeline")
-let chosen = null, told = null
+let chosen = null, asked = null
 const PARTS = { batch: "waited for its batch", worker: "waited for its worker", ran: "ran, as planned", longer: "ran longer than planned" }
 const CLAIMS = { "on time": "on time", late: "late", dropped: "dropped", failed: "failed" }
 
@@ -39,9 +39,9 @@ worst.onfocus = () => { if (chosen === null || !by(`request-${chosen}`)) choose(
 by("ask").onsubmit = (event) => { event.preventDefault(); tell(Number(by("number").value)) }
 
 async function tell(request) {
-  told = request
+  asked = request
   const answer = await ask(`/dashboard/timeline?request=${request}${recordedAt === null ? "" : `&ms=${Math.round(recordedAt)}`}`)
-  if (told !== request) return
+  if (asked !== request) return
   timeline.hidden = false
   if (answer.error) timeline.replaceChildren(element("p", "", answer.error))
   else timeline.replaceChildren(...timelineOf(answer.data))
@@ -52,7 +52,7 @@ async function tell(request) {
 function closeTimeline() {
   if (timeline.hidden) return
   timeline.hidden = true
-  told = null
+  asked = null
   worst.focus()
 }
 

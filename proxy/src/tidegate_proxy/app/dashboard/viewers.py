@@ -89,7 +89,7 @@ class Viewers:
                     return
                 try:
                     self._latest = self._encoder.encode(self._watched.tick(len(self._news)))
-                except Exception as error:  # who looks on disturbs nobody, and may see the next one
+                except Exception as error:  # a viewer does not disturb scheduling, and may get the next one
                     faults.report("the dashboard", error)
                     continue
                 for news in self._news.values():

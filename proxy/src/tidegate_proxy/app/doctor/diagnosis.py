@@ -66,7 +66,7 @@ def unseen_gpus(facts: DoctorFacts) -> Iterator[Finding]:
                 "advice",
                 "nvml",
                 f"tritons.{index}.device_class",
-                "nothing tells which GPU its models run on, so that what is measured counts for every kind",
+                "the GPU of its models is unknown, so that measurements count for every device class",
                 'pip install "tidegate-proxy[nvml]", or name the kind',
             )
 

@@ -160,7 +160,7 @@ def unused_profiles(facts: DoctorFacts) -> Iterator[Finding]:
             "advice",
             "profile-unknown-model",
             "profiles",
-            f"it tells of a model {name!r}, which no Triton has",
+            f"it has a model {name!r}, which no Triton has",
             remedy_for(name, facts.services),
         )
 
@@ -171,7 +171,7 @@ _EMULATED: Final = frozenset({"alpha_ms", "table_ms", "groups_ms", "shapes_ms", 
 """Parameters of an emulated GPU, one of which says how long it takes: the same on every machine."""
 _ON_GPU: Final = frozenset({int(model_config_pb2.ModelInstanceGroup.KIND_GPU)})
 _ON_CPU: Final = frozenset({int(model_config_pb2.ModelInstanceGroup.KIND_CPU)})
-"""The kinds of all instances of a model; a Triton tells of each what it has made of `auto`."""
+"""Return the kinds of all instances of a model; a Triton reports what it has made of `auto`."""
 
 
 def measured_elsewhere(facts: DoctorFacts) -> Iterator[Finding]:
@@ -194,7 +194,9 @@ def measured_otherwise(facts: DoctorFacts) -> Iterator[Finding]:
     """Find profiles of this CPU with another number of cores, or without the GPU's name."""
     for service, profile, there, here, kinds in _of_this_machine(facts):
         if kinds == _ON_GPU and here.gpus and not there.gpus:
-            what = f"it runs on a GPU, and its profile names none: it was measured on {there.cpu}, or nothing told"
+            what = (
+                f"it runs on a GPU, and its profile names none: it was measured on {there.cpu}, or its GPU was unknown"
+            )
         elif kinds == _ON_CPU and there.cpu == here.cpu and there.cores != here.cores:
             what = f"it runs on the CPU, and was measured with {there.cores} cores, where there are {here.cores} here"
         else:
@@ -203,11 +205,11 @@ def measured_otherwise(facts: DoctorFacts) -> Iterator[Finding]:
 
 
 def _of_this_machine(facts: DoctorFacts) -> Iterator[tuple[ServedModel, ModelProfile, Hardware, Hardware, set[int]]]:
-    """Models that Tritons of this machine run, with each profile that holds for them and tells where it was measured.
+    """Models that Tritons of this machine run, with each profile that holds for them and says where it was measured.
 
     Besides that hardware, the hardware of this machine, and the kinds of the model's instances.
 
-    Where some of its Tritons are elsewhere and their workers of other kinds, nobody knows whose a profile is.
+    If some of its Tritons are elsewhere with workers of other device classes, the owner of a profile is unknown.
     """
     here = facts.hardware
     if facts.has_layout or here is None:

@@ -98,7 +98,7 @@ def unused_policy_parts(facts: DoctorFacts) -> Iterator[Finding]:
                     f"no Triton has a model {pattern!r} (it may be loaded later)",
                     remedy_for(pattern, facts.services),
                 )
-            elif index not in before and pattern != "*":  # that is what is left, be it nothing at present
+            elif index not in before and pattern != "*":  # "*" takes the rest, which may be none
                 first = ", ".join(f"parts.{number}" for number in sorted(before))
                 yield Finding(
                     "warning",

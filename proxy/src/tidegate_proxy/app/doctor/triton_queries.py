@@ -282,4 +282,4 @@ async def _shake_hands(address: str, context: ssl.SSLContext, name: str | None) 
     except OSError:
         return False
     finally:
-        writer.transport.abort()  # no word of farewell to somebody who may not answer it
+        writer.transport.abort()  # no goodbye to a server that may not answer it

@@ -564,7 +564,7 @@ class HttpConnection(HttpToolsProtocol):
         return age_s is not None and self.loop.time() - self._opened_at > age_s
 
     def _has_both_lengths(self) -> bool:
-        """RFC 9112, section 6.1: whoever took the length at its word is cut off."""
+        """RFC 9112, section 6.1: a client that took the length at its word is cut off."""
         return {b"content-length", b"transfer-encoding"} <= {name for name, _ in self.headers}
 
     def _take_both_lengths(self) -> None:

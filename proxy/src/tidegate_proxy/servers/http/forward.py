@@ -158,7 +158,7 @@ class _Cut:
 
 @asynccontextmanager
 async def _until_given_up(triton: Backend) -> AsyncIterator[None]:
-    """While a call is under way. Raises TimeoutError in it when its Triton is given up."""
+    """Context of a call in flight. Raises TimeoutError in it when its Triton is given up."""
     try:
         async with asyncio.timeout(None) as limit:
             cut = _Cut(limit)

@@ -26,7 +26,7 @@ _STATUS = {
     grpc.StatusCode.NOT_FOUND: 404,
     grpc.StatusCode.UNAVAILABLE: 503,
     grpc.StatusCode.UNIMPLEMENTED: 501,
-    # Triton gives no others; these are how Tidegate may be told to shed.
+    # Triton gives no others; these are what Tidegate may be configured to shed with.
     **{grpc.StatusCode[name]: status for name, status in SHED_HTTP_STATUS.items()},
 }
 

@@ -182,7 +182,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         self.lost(self.closed_because or (str(exc) if exc else "Socket closed"))
 
     def acknowledge(self, stream_id: int, amount: int) -> None:
-        """Acknowledge data received on a stream: the peer may send as much again, and is told so at the next flush."""
+        """Acknowledge data received on a stream: the peer may send as much again after the next flush."""
         if amount:
             self._taken[stream_id] = self._taken.get(stream_id, 0) + amount
             self.wake()

@@ -312,7 +312,7 @@ def shorter(block: bytes) -> bytes:
 
 
 def _integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
-    """The number there, of which so many bits are in its first byte, and where it ends. Raises IndexError."""
+    """Return the number there, with this many bits in its first byte, and where it ends. Raises IndexError."""
     most = (1 << bits) - 1
     value, at = block[at] & most, at + 1
     if value < most:
@@ -326,7 +326,7 @@ def _integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
 
 
 def _length(value: int, is_coded: int) -> bytes:
-    """The length of a text, as it is written before it; `is_coded`: 0x80 if Huffman's code is used."""
+    """Return the encoded length of a text; `is_coded`: 0x80 if Huffman's code is used."""
     if value < 0x7F:
         return bytes((is_coded | value,))
     written = bytearray((is_coded | 0x7F,))

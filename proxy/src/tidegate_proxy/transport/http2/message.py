@@ -164,7 +164,7 @@ class MessageAssembler:
         self._size = -1
 
     def _cut(self, size: int) -> bytes:
-        """The message in the next so many bytes, without its prefix: copied once."""
+        """Return the message in the next bytes, without its prefix: copied once."""
         pieces, first = self._pieces, self._pieces[0]
         self._have -= size
         begin, end = self._at + PREFIX_BYTES, self._at + size

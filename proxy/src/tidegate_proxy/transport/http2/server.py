@@ -79,7 +79,7 @@ class ServerConnection(Http2Connection):
         self._unread = 0
         """Bytes that it has not taken, as they were counted last."""
         self._leaving = False
-        """Whether its client was told to go elsewhere."""
+        """Whether its client was sent elsewhere."""
         self._shut = False
         """Whether it takes no more calls."""
         self._takes_headers = MAX_DETAILS
@@ -336,7 +336,7 @@ class ServerConnection(Http2Connection):
         call = self._calls.get(event.stream_id)
         now_s = self.now_s()
         if call and call.deadline_s is not None and call.deadline_s - now_s < AT_ITS_DEADLINE_S:
-            return  # who leaves at its deadline floods nobody
+            return  # a client that leaves at its deadline is no flood
         burst, per_s = RESET_LIMITS
         self._reset_credit = min(burst, self._reset_credit + (now_s - self._reset_s) * per_s) - 1
         self._reset_s = now_s

@@ -347,7 +347,7 @@ class Http2Call(RpcCall):
         return self._assembler is not None and self._assembler.held_bytes > 0
 
     def _hold(self, size: int) -> None:
-        """Count so many bytes as in flight. Raises MessageError where they are too many."""
+        """Count bytes as in flight. Raises MessageError if they are too many."""
         if not self._connection.bounds.take(size, self.owner):
             self._connection.count("max_bytes_in_flight")
             raise MessageError(StatusCode.RESOURCE_EXHAUSTED, TOO_MUCH)

@@ -184,7 +184,7 @@ def pids(instance: MigInstance) -> str:
 
 def _place(instance: MigInstance) -> Mig:
     """Where it is, cut again or not."""
-    assert instance.start is not None, "who is not told places changes nothing"
+    assert instance.start is not None, "a user who may not see places changes nothing"
     return Mig(instance.profile, instance.start)
 
 

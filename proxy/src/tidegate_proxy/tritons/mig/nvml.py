@@ -143,7 +143,7 @@ class NvmlMig:
         )
 
     def _profiles(self, handle: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401
-        """The profiles that the GPU has, with what NVML tells of each."""
+        """Return the profiles of the GPU, with NVML's data on each."""
         nvml = self._nvml
         for number in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
             try:
@@ -161,7 +161,7 @@ class NvmlMig:
         return sorted((each.start, each.size) for each in found[: count.value])
 
     def _instances(self, handle: Any, geometry: MigGeometry | None) -> tuple[MigInstance, ...]:  # noqa: ANN401
-        """The instances; those without a place where this user is not told it."""
+        """Return the instances, without their places if this user may not see them."""
         nvml = self._nvml
         devices: dict[int, list[tuple[str, str, tuple[int, ...]]]] = {}
         for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
