@@ -115,7 +115,7 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 
 
 def main() -> None:
-    """Run the command line. What is wrong with it is said in a line, with exit status 2.
+    """Run the command line. A usage error is printed in one line, with exit status 2.
 
     What Ctrl-C ends while plugins are imported, too, ends with 130 and no traceback.
     """

@@ -216,7 +216,7 @@ class Policy(ABC):
 
     @abstractmethod
     def on_request_cancelled(self, event: RequestCancelled) -> Commands:
-        """Handle a queued request that is gone."""
+        """Handle the cancellation of a queued request."""
 
     @abstractmethod
     def on_worker_ready(self, event: WorkerReady) -> Commands:

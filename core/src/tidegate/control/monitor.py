@@ -75,7 +75,7 @@ class Monitor(OutcomeListener):
     # Input -------------------------------------------------------------------------------------------------------
 
     def largest_rows(self, unanswered: Collection[Request]) -> Mapping[str, int]:
-        """Return the rows of the largest request so far, by model."""
+        """Return the rows of the largest request so far, by model. `unanswered`: requests that have not ended."""
         for request in unanswered:
             if request.rows > self._largest.get(request.model, 0):
                 self._largest[request.model] = request.rows

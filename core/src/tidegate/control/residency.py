@@ -79,7 +79,7 @@ class Residency:
         self._resident[model] = self.memory_of(model)
 
     def on_unloaded(self, model: str) -> None:
-        """Record that a model is in memory no more."""
+        """Record that a model was unloaded."""
         if self._resident.pop(model, None) is not None:
             known = self._known[model]
             self._age = max(self._age, known.priority)
@@ -117,7 +117,7 @@ class Residency:
         return found or ()
 
     def cost_of(self, evictions: Iterable[str]) -> float:
-        """Return the cost of these evictions: the priorities of their places above the age, together."""
+        """Return the cost of these evictions: the sum of their priorities above the age."""
         return sum(max(0.0, self._known[model].priority - self._age) * self._resident[model] for model in evictions)
 
     def _freeing(self, excess: int, candidates: Iterable[str]) -> tuple[str, ...] | None:

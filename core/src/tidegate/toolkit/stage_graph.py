@@ -55,7 +55,7 @@ class StageGraph:
         return list(map(PathTime, expected_ns, self.remaining_ns(expected_ns)))
 
     def split_weights(self, batched_ns: Sequence[int]) -> "list[PathTime]":
-        """Return the weights by which `stage_deadline` splits time: the largest batch of each stage, and a bit for all.
+        """Return the weights by which `stage_deadline` splits time: each stage's largest batch, plus a constant.
 
         `batched_ns`: expected time of each stage for the largest batch; 0: the stage does not run.
         """

@@ -43,7 +43,7 @@ class RateLimit:
         self._rows = TokenBucket(rows_per_s, burst_s) if rows_per_s else None
 
     def follow(self, before: "RateLimit") -> None:
-        """Take over what was used under the limits before."""
+        """Take over the usage counted under the former limits."""
         for mine, theirs in ((self._requests, before._requests), (self._rows, before._rows)):
             if mine and theirs:
                 mine._full_ns = theirs._full_ns

@@ -31,7 +31,7 @@ OnTime = Callable[[], None]
 
 @dataclass(frozen=True)
 class GpuDivision:
-    """Number of GPUs of each column, from the division by tables."""
+    """Result of the division of GPUs among columns: workers of each pool, and the bound that it gives."""
 
     workers: Workers
     """Workers of each pool, by column; if GPUs are divided in parts, they may not fit."""

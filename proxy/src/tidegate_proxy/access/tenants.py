@@ -54,7 +54,7 @@ class Tenants:
         }
 
     def follow(self, before: "Tenants") -> None:
-        """Take over what tenants of the configuration before have used."""
+        """Take over the usage of tenants of the former configuration."""
         for name, tenant in self.of_name.items():
             if old := before.of_name.get(name):
                 tenant.rejections = old.rejections

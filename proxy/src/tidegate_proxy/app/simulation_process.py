@@ -35,7 +35,7 @@ class SimulationProcess:
 
     @property
     def process_id(self) -> int | None:
-        """Id of the process; None: none runs."""
+        """Id of the running process; None if there is none."""
         return self._process.pid if self._process and self._process.returncode is None else None
 
     async def ask(self, head: object, requests: Sequence[Request], timeout_s: float) -> bytes:

@@ -215,7 +215,7 @@ class RunningTritons:
             self._tell()
 
     def stop_all(self) -> None:
-        """Stop all of them, also those that are starting; none can be started afterwards."""
+        """Stop all Tritons, including starting ones; none can be started afterwards."""
         with self._lock:
             self._is_closed = True
         everyone = list(self._running.values())

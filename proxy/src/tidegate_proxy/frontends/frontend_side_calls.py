@@ -324,7 +324,7 @@ class RelayedStream:
         self._read()
 
     def again(self, message: bytes) -> None:
-        """Send a message whose shard was away."""
+        """Send the message again whose shard was lost."""
         if not self._call.gone and self._end is None:
             self._send_on(message)
 
@@ -369,7 +369,7 @@ class RelayedStream:
             self._end_if_done()
 
     def lose(self, part: "_Part") -> None:
-        """Handle the loss of a shard that had nothing of it."""
+        """Handle the loss of a shard that has received no message of this stream."""
         self._parts.pop(part.shard, None)
         self._end_if_done()
 

@@ -120,7 +120,7 @@ class Shard:
         return bool(self._links) and all(link.was_left(model) for link in self._links)
 
     def ends_all(self) -> None:
-        """Let the frontends exit with the shard, in any case."""
+        """Have the frontends of this machine exit with the shard instead of waiting for its successor."""
         if not self.is_elsewhere:
             self._hold_s = None
 

@@ -62,7 +62,7 @@ class ShardRelay(Protocol):
         """End the relayed call or stream."""
 
     def again(self) -> None:
-        """Begin again, after the shard was away."""
+        """Send the call or stream again once the lost shard is connected again."""
 
 
 class ShardConnection:

@@ -162,7 +162,7 @@ class WireFingerprint:
 def form_of(message: bytes, raw_field: int) -> WireFingerprint | None:
     """Return the layout of a message that `wire.split` accepts; None if it is unusual.
 
-    Usual messages have at most one id, and their tensors last.
+    `raw_field`: number of the field with raw tensors. Usual messages have at most one id, and their tensors last.
     """
     raw_tag = raw_field << 3 | 2
     ids: list[tuple[int, int]] = []
@@ -254,7 +254,7 @@ MAX_APPLICATIONS: Final = 100
 
 
 class ApplicationTags:
-    """Source of the application of every request."""
+    """Reader of a request's application name, from the configured parameter or header."""
 
     def __init__(self, config: AppConfig) -> None:
         self.parameter = config.parameter or ""

@@ -135,7 +135,7 @@ class TritonsActor(_OnNode):
         return StartedProcesses(workers=self._tritons.workers)
 
     def until_it_ends(self) -> str:
-        """Wait until one of them exits; return its name."""
+        """Wait until a Triton exits; return a sentence that names its worker."""
         assert self._tritons is not None, "it was started"
         names = [worker.name for worker in self._tritons.workers]
         while all(self._tritons.is_running(name) for name in names):
@@ -144,7 +144,7 @@ class TritonsActor(_OnNode):
         return f"the Triton of worker {ended!r} ended"
 
     def stop(self) -> None:
-        """Stop all of them."""
+        """Stop all Tritons of the device."""
         if self._tritons:
             self._tritons.stop_all()
         self._remove_folder()

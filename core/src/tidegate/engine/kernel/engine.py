@@ -289,7 +289,7 @@ class Engine:
         return len(self._state.flights)
 
     def flight(self, batch_id: int) -> InFlightBatch | None:
-        """Return the batch in flight with this id. Raises KeyError if there is none."""
+        """Return the batch in flight with this id; None if there is none."""
         return self._state.flights.get(batch_id)
 
     def has_work(self, worker_id: int) -> bool:

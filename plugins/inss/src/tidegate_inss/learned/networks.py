@@ -42,7 +42,7 @@ class Actors(Protocol):
 
 
 class Networks:
-    """The networks of both stages."""
+    """Neural networks (ONNX) of InSS: stage 1 places models on GPUs, stage 2 divides each GPU among them."""
 
     def __init__(self, folder: Path) -> None:
         """Raise PlanningError if files are missing, invalid, or trained for other sizes."""
