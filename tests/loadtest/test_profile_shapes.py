@@ -131,7 +131,7 @@ def test_a_tidegate_plans_by_the_measured_shapes_and_its_recording_says_which_to
 
     again = tmp_path / "again.json"
     told = _run(
-        "--triton", triton, "-o", str(again), "--rows", "1", "--shapes-from", str(recording), "--most-shapes", "1"
+        "--triton", triton, "-o", str(again), "--rows", "1", "--shapes-from", str(recording), "--max-shapes", "1"
     )
     assert "1 of 3 shapes, which 50.0% of 4 requests of reader have" in told
     assert f"{WIDE} 2 1 " in told, "shape, requests, rows"
@@ -161,7 +161,7 @@ def test_real_inputs_are_measured_by_the_shapes_that_they_have(triton: str, tmp_
             np.savez(folder / f"{number}.npz", **tensors, FIXED=np.zeros(3, "f"))
     file = tmp_path / "profiles.json"
     where = ("--triton", triton, "-o", str(file), "--rows", "1,4", "--inputs", f"reader={inputs}")
-    _run(*where, "--most-shapes", "2")
+    _run(*where, "--max-shapes", "2")
     narrow, wide = read_profiles(file).profiles
     assert [each.shape for each in (narrow, wide)] == [NARROW, WIDE]
     assert _median_ms(wide)[4] >= 4 * 120 * MS_PER_ELEMENT, "faster than the model can be"

@@ -103,7 +103,7 @@ def blocks(run: Run, model: Path, tmp_path: Path) -> Path:
 
 def test_profiles_are_added_up(run: Run, blocks: Path, tmp_path: Path) -> None:
     profile = tmp_path / "profile.json"
-    first = run("profile-blocks", blocks, "-o", profile, "--batches", "1,2", "--repeats", 2, "--device-class", "l4")
+    first = run("profile-blocks", blocks, "-o", profile, "--rows", "1,2", "--repeats", 2, "--device-class", "l4")
     assert first.exit_code == 0, first.stderr
     assert "Model model, device class l4, share 1/1: median latency (us)" in first.stdout
     assert "not measured" not in first.stderr
@@ -112,7 +112,7 @@ def test_profiles_are_added_up(run: Run, blocks: Path, tmp_path: Path) -> None:
         blocks / "blocks.json",
         "-o",
         profile,
-        "--batches",
+        "--rows",
         "1",
         "--repeats",
         2,
@@ -127,7 +127,7 @@ def test_profiles_are_added_up(run: Run, blocks: Path, tmp_path: Path) -> None:
 
 def test_imported_profiles(run: Run, blocks: Path, tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(json.dumps([{"name": "a + b", "medianMs": 1}, {"name": "c + y", "medianMs": 2}]))
-    options = ("--import", "trtexec", "--file", tmp_path / "t.json", "--device-class", "p4", "--batches", "4", "--json")
+    options = ("--import", "trtexec", "--file", tmp_path / "t.json", "--device-class", "p4", "--rows", "4", "--json")
     result = run("profile-blocks", blocks, "-o", tmp_path / "p.json", *options)
     assert json.loads(result.stdout)["latencies"] == [
         {"device_class": "p4", "share": 1, "rows": [4], "latency_us": [[1000], [2000]]}
@@ -137,12 +137,12 @@ def test_imported_profiles(run: Run, blocks: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--batches", "one"), "--batches one: give numbers of rows"),
-        (("--batches", "0"), "a batch has at least 1 row"),
+        (("--rows", "one"), "--rows one: give numbers of rows"),
+        (("--rows", "0"), "a batch has at least 1 row"),
         (("--file", "t.json"), "--file needs --import TOOL"),
-        (("--import", "nsys", "--batches", "1"), "--import nsys: give one of trtexec, onnxruntime"),
+        (("--import", "nsys", "--rows", "1"), "--import nsys: give one of trtexec, onnxruntime"),
         (("--import", "trtexec"), "an imported profile is of one batch size"),
-        (("--import", "trtexec", "--batches", "1"), "there is nothing to import"),
+        (("--import", "trtexec", "--rows", "1"), "there is nothing to import"),
         (("--provider", "TPU"), "this onnxruntime has no TPU"),
     ],
 )

@@ -74,7 +74,7 @@ class InputFolders:
     """Folders with real inputs, by model."""
 
     folders: Mapping[str, Path] = field(default_factory=dict)
-    most_shapes: int = 8
+    max_shapes: int = 8
     """Largest number of shapes to measure per folder: the most frequent ones."""
 
 
@@ -117,18 +117,18 @@ async def _job(
     is_open = any(size < 0 for tensor in declared for size in tensor.shape[1:])
     wanted = asked(model, is_open)
     if folder := inputs.folders.get(model):
-        return await _job_of_files(connection, model, rows, wanted, folder, inputs.most_shapes)
+        return await _job_of_files(connection, model, rows, wanted, folder, inputs.max_shapes)
     shapes = await shapes_to_measure(connection, model, wanted)
     dimensions = {text: each.dimensions for text, each in shapes.items()}
     return ModelProfiling(model, rows, dimensions, runs_on_gpu(config))
 
 
 async def _job_of_files(
-    connection: Connection, model: str, rows: list[int], asked: Sequence[RequestedShape], folder: Path, most_shapes: int
+    connection: Connection, model: str, rows: list[int], asked: Sequence[RequestedShape], folder: Path, max_shapes: int
 ) -> ModelProfiling:
     """Measure the shapes that a folder's files have; of these the asked ones, if any are."""
     files = await files_by_shape(connection, model, folder)
-    wanted = await shapes_to_measure(connection, model, asked) if asked else list(islice(files, most_shapes))
+    wanted = await shapes_to_measure(connection, model, asked) if asked else list(islice(files, max_shapes))
     if missing := [text for text in wanted if text not in files]:
         raise LoadTestError(
             f"--inputs {model}={folder}: no file has the shape {missing[0]}; they have {', '.join(files)}"

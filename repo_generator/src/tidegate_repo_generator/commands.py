@@ -123,7 +123,7 @@ def generate(
             help="Dimensions of an input without rows, the usual ones first. Repeatable: all between them work.",
         ),
     ] = None,
-    profile: Annotated[
+    profiles: Annotated[
         Path | None,
         _for_tensorrt(metavar="FILE", help="Profile file (`tidegate profile`) whose shapes count as --shape."),
     ] = None,
@@ -160,7 +160,7 @@ def generate(
     if model.suffix.lower() in LAYOUT_SUFFIXES:
         _refuse(context, _FOR_MODELS, f"{model} is a layout, which says that itself")
         if shape:
-            raise typer.BadParameter("is for one model; of a layout's say --profile", param_hint="--shape")
+            raise typer.BadParameter("is for one model; of a layout's say --profiles", param_hint="--shape")
         generate_layout(
             model,
             output,
@@ -171,7 +171,7 @@ def generate(
             port,
             nodes=node or [],
             precision=precision,
-            profile=profile,
+            profile=profiles,
             force=force,
             as_json=as_json,
         )
@@ -189,7 +189,7 @@ def generate(
                 slo_ms=slo_ms,
                 deploy_target=deploy_target,
                 precision=precision,
-                shapes=shapes_given(shape or [], profile, name or model.stem),
+                shapes=shapes_given(shape or [], profiles, name or model.stem),
                 real=inputs or [],
                 force=force,
             )

@@ -66,7 +66,7 @@ def generate_model(
     if not deploy_target.takes_precision and (precision is not None or shapes):
         raise GenerateError(
             f"--deploy-target {deploy_target.value} has no TensorRT, which alone needs --precision, --shape and "
-            "--profile: leave "
+            "--profiles: leave "
             "them out, or choose --deploy-target tensorrt or triton-tensorrt"
         )
     name = _checked_name(path) if name is None else valid_name(name)

@@ -25,7 +25,7 @@ def profile_blocks(
             "--output", "-o", metavar="PROFILE.json", help="Profile to write, or to add to.", show_default=False
         ),
     ],
-    batches: Annotated[str, typer.Option(metavar="B[,B...]", help="Batch sizes, in rows.")] = "1,2,4,8",
+    rows: Annotated[str, typer.Option(metavar="B[,B...]", help="Batch sizes in rows.")] = "1,2,4,8",
     device_class: Annotated[str, typer.Option(help="Device class of the GPU or worker.")] = "default",
     share: Annotated[
         int,
@@ -68,7 +68,7 @@ def profile_blocks(
 
         tidegate profile-blocks blocks -o profile.json --device-class t4 --share 2 --provider CUDAExecutionProvider
 
-        tidegate profile-blocks blocks -o profile.json --device-class p4 --batches 4 --import trtexec
+        tidegate profile-blocks blocks -o profile.json --device-class p4 --rows 4 --import trtexec
         --file 00=00.json --file 01=01.json
     """
     from rich.console import Console  # noqa: PLC0415 - this and onnxruntime are slow to import
@@ -81,19 +81,19 @@ def profile_blocks(
 
     errors = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
     try:
-        rows = _numbers(batches)
+        sizes = _numbers(rows)
         folder, manifest = read_manifest(blocks)
         if tool is None:
             if file:
                 raise GenerateError("--file needs --import TOOL, which says what wrote it")
-            measured = _measured(folder, manifest, rows, device_class, provider, share, repeats, errors)
+            measured = _measured(folder, manifest, sizes, device_class, provider, share, repeats, errors)
         else:
             if tool not in list(ProfilingTool):
                 raise GenerateError(f"--import {tool}: give one of {', '.join(ProfilingTool)}")
-            if len(rows) != 1:
-                raise GenerateError(f"--batches {batches}: an imported profile is of one batch size; say which")
+            if len(sizes) != 1:
+                raise GenerateError(f"--rows {rows}: an imported profile is of one batch size; say which")
             measured = import_profile(
-                folder, manifest, ProfilingTool(tool), file or [], device_class=device_class, share=share, rows=rows[0]
+                folder, manifest, ProfilingTool(tool), file or [], device_class=device_class, share=share, rows=sizes[0]
             )
         profile = merge_into(output, measured)
         write_document(output, profile)
@@ -143,9 +143,9 @@ def _numbers(text: str) -> list[int]:
     try:
         rows = sorted({int(part) for part in text.split(",")})
     except ValueError as error:
-        raise GenerateError(f"--batches {text}: give numbers of rows, e.g. 1,2,4,8") from error
+        raise GenerateError(f"--rows {text}: give numbers of rows, e.g. 1,2,4,8") from error
     if rows[0] < 1:
-        raise GenerateError(f"--batches {text}: a batch has at least 1 row")
+        raise GenerateError(f"--rows {text}: a batch has at least 1 row")
     return rows
 
 

@@ -93,7 +93,7 @@ def test_the_same_seed_gives_the_same_bytes_in_every_process(scenario: Path, tmp
 
 def test_goodput_reports_the_spread_over_the_seeds(scenario: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "out.json", tmp_path / "out.html"
-    arguments = ("--policy", "fifs", "--seed", 1, "--seed", 2, "--limit", 0.1, "--precision", 0.1, "--jobs", 1)
+    arguments = ("--policy", "fifs", "--seed", 1, "--seed", 2, "--limit", 0.1, "--tolerance", 0.1, "--jobs", 1)
     result = invoke("goodput", scenario, *arguments, "-o", out, "--html", page)
     assert result.exit_code == 0, result.output
     (found,) = read(out)["goodput"]
@@ -106,7 +106,7 @@ def test_goodput_reports_the_spread_over_the_seeds(scenario: Path, tmp_path: Pat
 
 def test_goodput_can_change_the_scenario(scenario: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    arguments = ("--policy", "fifs", "--seed", 1, "--limit", 0.1, "--precision", 0.1, "--jobs", 1, "-o", out)
+    arguments = ("--policy", "fifs", "--seed", 1, "--limit", 0.1, "--tolerance", 0.1, "--jobs", 1, "-o", out)
     assert invoke("goodput", scenario, *arguments, "--set", "workers.0.network={control_ms: 100}").exit_code == 0
     document = read(out)
     assert document["scenario"]["workers"][0]["network"] == {"control_ms": 100}

@@ -41,7 +41,7 @@ def test_it_says_what_it_wrote_and_what_comes_next() -> None:
 
 
 def test_words_become_names_of_modules_and_classes() -> None:
-    _run("high-water", "--into", "elsewhere")
+    _run("high-water", "--output", "elsewhere")
     plugin = Path("elsewhere/src/tidegate_high_water/plugin.py").read_text(encoding="utf-8")
     assert "from tidegate_high_water.policy import HighWater" in plugin
     assert 'PolicySpec("high-water"' in plugin
@@ -64,7 +64,7 @@ def test_a_name_that_is_taken_is_refused() -> None:
 
 def test_a_folder_that_exists_is_left_as_it_is() -> None:
     Path("tidegate-high-water").mkdir()
-    assert _run("high-water") == (1, "error: tidegate-high-water exists already: name another folder with --into\n")
+    assert _run("high-water") == (1, "error: tidegate-high-water exists already: name another folder with --output\n")
     assert list(Path("tidegate-high-water").iterdir()) == []
 
 

@@ -50,7 +50,7 @@ def test_partitions_add_up_and_lie_between_the_measured(data: st.DataObject) -> 
 
 @pytest.mark.parametrize(("kind", "share", "rows"), [("t4", 1, 1), ("l4", 2, 1), ("l4", 1, 5)])
 def test_what_was_not_measured_is_an_error_with_the_command(kind: str, share: int, rows: int) -> None:
-    with pytest.raises(DocumentError, match=f"--device-class {kind} --share {share} --batches {rows}"):
+    with pytest.raises(DocumentError, match=f"--device-class {kind} --share {share} --rows {rows}"):
         profile(TABLE).latency_us(kind, share, rows, 0, 2)
 
 

@@ -42,7 +42,7 @@ def files(folder: Path, *, seed: int = 0, models: str = "") -> tuple[str | Path,
 
 def test_it_writes_what_it_fitted_and_says_how_far_off_that_is(tmp_path: Path) -> None:
     output = tmp_path / "fitted.json"
-    done = fit_interference(*files(tmp_path), "--solo-batches", "1,4,16,32", "--seed", 1, "-o", output)
+    done = fit_interference(*files(tmp_path), "--solo-rows", "1,4,16,32", "--seed", 1, "-o", output)
     assert done.exit_code == 0, done.output
     fitted = read_document(output, InterferenceModel)
     assert fitted.gpu == "Synthetic"
@@ -85,10 +85,10 @@ def test_nothing_held_out_is_nothing_judged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (("--solo-batches", "5"), "leave no run"),
-        (("--solo-batches", "x"), "no list of numbers"),
+        (("--solo-rows", "5"), "leave no run"),
+        (("--solo-rows", "x"), "no list of numbers"),
         (("--solo-shares", "50"), None),
-        (("--solo-shares", "50", "--solo-batches", "1"), "ran alone in fewer than 4 ways"),
+        (("--solo-shares", "50", "--solo-rows", "1"), "ran alone in fewer than 4 ways"),
         (("--hold-out", "1"), "--hold-out"),
     ],
 )
@@ -125,7 +125,7 @@ def test_runs_of_a_v100_are_foretold_to_three_percent(tmp_path: Path) -> None:
     output = tmp_path / "v100.json"
     runs = [Path(folder) / f"igniter_v100_{name}.csv" for name in ("solo", "pairs", "grid3x3")]
     given = [word for pair in zip(("--solo", "--co-runs", "--compute"), runs, strict=True) for word in pair]
-    few = ("--solo-batches", "1,8,16,32", "--solo-shares", "20,40,60,80")
+    few = ("--solo-rows", "1,8,16,32", "--solo-shares", "20,40,60,80")
     done = fit_interference("--gpu", "V100", *given, *few, "-o", output)
     assert done.exit_code == 0, done.output
     held_out = read_document(output, InterferenceModel).held_out

@@ -68,7 +68,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         ({"--triton": "localhost:8001"}, "is no PERCENT=HOST:PORT"),
         ({"--triton": "140=localhost:8001"}, "is no PERCENT=HOST:PORT"),
         ({"--triton": "40=localhost:1"}, "localhost:1"),
-        ({"--batches": "1,x"}, "is no list of positive numbers"),
+        ({"--rows": "1,x"}, "is no list of positive numbers"),
         ({"--solo": "there/is/none.csv"}, "there is no folder there/is"),
         ({"--co-runs": __file__}, "it exists already"),
     ],
@@ -133,7 +133,7 @@ def test_emulated_gpus_are_measured_and_fitted(tmp_path: Path) -> None:
             for word in ("--triton", f"{percent}={address}")
         ]
         files = ("--gpu", "V100", "--solo", solo, "--co-runs", together)
-        runs = ("--batches", "1,4", "--groups", "10", "--window-s", "0.8", "--warmup-s", "0.2")
+        runs = ("--rows", "1,4", "--groups", "10", "--window-s", "0.8", "--warmup-s", "0.2")
         measured = invoke("profile-shares", "gentle", "rude", *tritons, *files, *runs)
         assert measured.exit_code == 0, measured.output
         assert "8 runs alone" in measured.output

@@ -261,5 +261,5 @@ def test_tensorrt_alone_has_a_precision(run: Run, tmp_path: Path) -> None:
     assert "--deploy-target triton has no TensorRT" in result.stderr
     assert not (tmp_path / "out").exists()
     (tmp_path / "measured.json").write_text(json.dumps({"profiles": []}))
-    refused = run(LAYOUT, "--deploy-target", "tensorrt", "--profile", tmp_path / "measured.json")
+    refused = run(LAYOUT, "--deploy-target", "tensorrt", "--profiles", tmp_path / "measured.json")
     assert "nothing was measured of 'm'; measured models: none" in refused.stderr

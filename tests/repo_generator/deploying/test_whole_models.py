@@ -117,7 +117,7 @@ def test_engines_of_partitions_are_built_for_what_crosses_the_cut(run: Run, halv
     ]
     (tmp_path / "measured.json").write_text(json.dumps({"profiles": measured}))
     profile = tmp_path / "measured.json"
-    result = run(document, "--deploy-target", "tensorrt", "--profile", profile, "--force", folder=halves)
+    result = run(document, "--deploy-target", "tensorrt", "--profiles", profile, "--force", folder=halves)
     assert result.exit_code == 0, result.stderr
     assert sizes_of("m.a") == {"min": [1, 3, 2, 8], "opt": [4, 3, 6, 8], "max": [4, 3, 9, 8]}
     assert sizes_of("m.b") == {"min": [1, 3, 4, 16], "opt": [4, 3, 12, 16], "max": [4, 3, 18, 16]}

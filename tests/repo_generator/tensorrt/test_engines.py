@@ -320,7 +320,7 @@ def test_shapes_of_a_profile_file(pictures: Path, tmp_path: Path) -> None:
         "m",
         "--deploy-target",
         "tensorrt",
-        "--profile",
+        "--profiles",
     ]
 
     def run(*more: object) -> Result:

@@ -28,8 +28,8 @@ def goodput(
         float,
         typer.Option(min=0, max=1, help="Highest fraction of bad requests (late, dropped, failed) of every model."),
     ] = 0.01,
-    precision: Annotated[
-        float, typer.Option(min=1e-5, max=1, help="Relative precision of the rate that is found.")
+    tolerance: Annotated[
+        float, typer.Option(min=1e-5, max=1, help="Relative tolerance of the rate that is found.")
     ] = 0.005,
     as_json: JsonFlag = False,
     output: OutputOption = None,
@@ -71,7 +71,7 @@ def goodput(
         document = read_scenario(scenario, parse_changes(changes or ()))
         questions = [
             GoodputQuery(
-                RunSpec(document, choice, number), limit, precision, whole=as_json or bool(html_file or output)
+                RunSpec(document, choice, number), limit, tolerance, whole=as_json or bool(html_file or output)
             )
             for choice in choose_policies(document, policy or ())
             for number in seed or range(document.seed, document.seed + 5)
@@ -96,7 +96,7 @@ def goodput(
         console.print(table)
         for verdict in goodput_verdicts(found, limit):
             console.print(verdict, style="bold", markup=False)
-        written = goodput_document(document, found, limit=limit, precision=precision)
+        written = goodput_document(document, found, limit=limit, precision=tolerance)
         write_results(
             console,
             written,

@@ -13,8 +13,9 @@ import typer
 
 def new_policy(
     name: Annotated[str, typer.Argument(help="Name of the policy, e.g. high-water.")],
-    into: Annotated[
-        Path | None, typer.Option("--into", help="Folder to write, which must not exist. [default: tidegate-NAME]")
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder to write, which must not exist. [default: tidegate-NAME]"),
     ] = None,
 ) -> None:
     """Write a new policy package from the template.
@@ -26,11 +27,11 @@ def new_policy(
 
     if taken := Plugins.installed().policies.get(name):
         _refuse(f"a policy named {name!r} is installed already ({taken.summary}): choose another name")
-    folder = into or Path(f"tidegate-{name}")
+    folder = output or Path(f"tidegate-{name}")
     try:
         written = write_distribution(name, folder)
     except FileExistsError:
-        _refuse(f"{folder} exists already: name another folder with --into")
+        _refuse(f"{folder} exists already: name another folder with --output")
     except (ValueError, OSError) as error:
         _refuse(describe_error(error))
     here = shlex.quote(str(folder))

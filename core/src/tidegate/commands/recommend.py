@@ -63,7 +63,7 @@ def recommend(
     requests: Annotated[
         int, typer.Option(min=100, help="Requests in each simulated run; more show smaller differences.")
     ] = 3000,
-    planning_s: Annotated[float, typer.Option(min=0.1, help="Seconds for each plan.")] = 2.0,
+    plan_time_limit_s: Annotated[float, typer.Option(min=0.1, help="Seconds to search for each plan.")] = 2.0,
     as_json: JsonFlag = False,
     output: OutputOption = None,
     html_file: HtmlOption = None,
@@ -119,7 +119,7 @@ def recommend(
                 buy=bool(any_of),
                 goal=goal,
                 blocks=_blocks(blocks or (), [model.name for model in scenario.models]),
-                run_planner=partial(_plan, planning_s, errors),
+                run_planner=partial(_plan, plan_time_limit_s, errors),
                 current=current,
                 only=tuple(policy or ()),
                 requests=requests,

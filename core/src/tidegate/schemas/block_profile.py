@@ -108,7 +108,7 @@ class BlockProfile(VersionedDocument):
                 f"the block profile of '{self.model}' has no latency of batch {rows} on device class '{device_class}', "
                 f"share {share} (measured there: {measured}): measure it with "
                 f"`tidegate profile-blocks --device-class {device_class} "
-                f"--share {share} --batches {rows}`"
+                f"--share {share} --rows {rows}`"
             )
         above = next(i for i, measured_rows in enumerate(table.rows) if measured_rows >= rows)
         below = max(0, above - 1)

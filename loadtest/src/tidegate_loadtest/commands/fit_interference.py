@@ -48,7 +48,7 @@ def fit_interference(
             help="GPU time of the standalone runs, where --solo lacks it: model,batch,share_pct,gpu_latency_ms.",
         ),
     ] = None,
-    solo_batches: Annotated[
+    solo_rows: Annotated[
         str | None,
         typer.Option(help="Batch sizes to fit, e.g. 1,8,16,32; the other standalone runs test the fit. [default: all]"),
     ] = None,
@@ -74,7 +74,7 @@ def fit_interference(
 
     tidegate fit-interference --gpu V100 --solo solo.csv --co-runs pairs.csv -o v100.json
 
-    tidegate fit-interference --gpu V100 --solo solo.csv --co-runs pairs.csv --solo-batches 1,8,16,32 -o v100.json
+    tidegate fit-interference --gpu V100 --solo solo.csv --co-runs pairs.csv --solo-rows 1,8,16,32 -o v100.json
     """
     import json
     from dataclasses import asdict
@@ -94,7 +94,7 @@ def fit_interference(
     )
     from tidegate_loadtest.interference.runs import RunsError, read_co_runs, read_compute, read_solo
 
-    batches, shares = _numbers(solo_batches, int, "--solo-batches"), _numbers(solo_shares, float, "--solo-shares")
+    batches, shares = _numbers(solo_rows, int, "--solo-rows"), _numbers(solo_shares, float, "--solo-shares")
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     try:
         alone, together = read_solo(solo, gpu), read_co_runs(co_runs, gpu)
@@ -103,7 +103,7 @@ def fit_interference(
         buses = transfers(alone)
         chosen = [run for run in alone if _is_chosen(run, batches, shares)]
         if not chosen:
-            raise RunsError(f"{solo}: --solo-batches and --solo-shares leave no run: choose among those that it has")
+            raise RunsError(f"{solo}: --solo-rows and --solo-shares leave no run: choose among those that it has")
         final = fit(chosen, together, gpu, buses=buses)
         fitted, held = split(together, hold_out, seed)
         try:

@@ -87,7 +87,7 @@ def profile(
             "shapes are measured. Repeatable.",
         ),
     ] = None,
-    most_shapes: Annotated[
+    max_shapes: Annotated[
         int, typer.Option(min=1, help="Shapes of --shapes-from and --inputs to measure, the most frequent first.")
     ] = 8,
     device_class: Annotated[
@@ -149,12 +149,12 @@ def profile(
     def shapes_of(model: str, is_open: bool) -> list["RequestedShape"]:
         if shapes_from is None or not (is_open or len(names) == 1):
             return asked
-        recorded[model] = _recorded(errors, shapes_from, model, most_shapes)
+        recorded[model] = _recorded(errors, shapes_from, model, max_shapes)
         return [*asked, *recorded[model]]
 
     async def measure() -> None:
         async with Connection(address, tls=secured) as connection:
-            await plan_campaign(campaign, connection, names, shapes_of, asked_sizes, InputFolders(folders, most_shapes))
+            await plan_campaign(campaign, connection, names, shapes_of, asked_sizes, InputFolders(folders, max_shapes))
             if resume and output.exists():
                 skip_known(campaign, read_profiles(output).profiles, device_class, samples, hardware)
             with _shown(errors, campaign, samples, output) as (keep, advance):

@@ -20,7 +20,7 @@ def profile_shares(
     gpu: Annotated[str, typer.Option(help="GPU that the models run on, as a device's product is written: V100.")],
     solo: Annotated[Path, typer.Option(help="Write the standalone runs to this new file (CSV).")],
     co_runs: Annotated[Path, typer.Option(help="Write the co-located runs to this new file (CSV).")],
-    batches: Annotated[
+    rows: Annotated[
         str | None,
         typer.Option(help="Batch sizes in rows, e.g. 1,8,16,32. [default: powers of two up to max_batch_size]"),
     ] = None,
@@ -74,7 +74,7 @@ def profile_shares(
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     shares = [_share(text) for text in triton]
     percents = [percent for percent, _ in shares]
-    asked = _batches(batches)
+    asked = _batches(rows)
     secured = tls_of(tls, tls_ca, tls_cert, tls_key, tls_server_name)
     shapes = {name: size for each in parse_asked(shape or ()) for name, size in each.dimensions.items()}
 
@@ -139,5 +139,5 @@ def _batches(text: str | None) -> list[int] | None:
     except ValueError:
         sizes = [0]
     if sizes[0] < 1:
-        raise typer.BadParameter(f"{text!r} is no list of positive numbers", param_hint="--batches")
+        raise typer.BadParameter(f"{text!r} is no list of positive numbers", param_hint="--rows")
     return sizes

@@ -16,7 +16,7 @@ Series = dict[tuple[str, str, str], float]
 def accounts(
     first: Annotated[Path, typer.Argument(help="Metrics page at the beginning of the period, in a file.")],
     last: Annotated[Path, typer.Argument(help="Metrics page at its end, in a file.")],
-    json: Annotated[bool, typer.Option(help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Report the GPU time and cost of tenants.
 
@@ -38,10 +38,10 @@ def accounts(
     except (OSError, ValueError) as error:
         Console(stderr=True, soft_wrap=True, markup=False).print(f"error: {describe_error(error)}", style="red")
         raise typer.Exit(1) from error
-    if json:
-        import json as as_json
+    if as_json:
+        import json
 
-        typer.echo(as_json.dumps(rows, indent=2))
+        typer.echo(json.dumps(rows, indent=2))
         return
     table = Table(*("tenant", "model", "GPU hours", "of all", "cost", "rejected"))
     total = sum(float(row["gpu_s"] or 0) for row in rows) or 1.0

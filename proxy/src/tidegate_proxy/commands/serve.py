@@ -97,7 +97,7 @@ def serve(
     canary: Annotated[
         str | None,
         typer.Option(
-            metavar="SHARE",
+            metavar="FRACTION",
             help="Fraction of time to schedule (5%); bypass the scheduler else, and compare both at /canary of "
             "the metrics page.",
         ),

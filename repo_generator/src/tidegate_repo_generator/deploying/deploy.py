@@ -83,7 +83,7 @@ def deploy(
     _check_target(target, force=force)
     if not deploy_target.takes_precision and (precision is not None or profile is not None):
         raise GenerateError(
-            f"--deploy-target {deploy_target.value} has no TensorRT, which alone needs --precision and --profile: "
+            f"--deploy-target {deploy_target.value} has no TensorRT, which alone needs --precision and --profiles: "
             "leave them out, "
             "or choose --deploy-target tensorrt or triton-tensorrt"
         )
@@ -218,6 +218,6 @@ def _run(
         except RunError as error:
             raise GenerateError(
                 f"partition {name!r} does not run on a request of {dict(shape)} ({error}), so the sizes "
-                "that TensorRT has to know are not found: say others with --profile"
+                "that TensorRT has to know are not found: say others with --profiles"
             ) from error
     return taken

@@ -52,7 +52,7 @@ def _sizes(
             raise GenerateError(
                 f"{model.path}: input '{tensor.name}' leaves sizes open, {_words(declared)}, and an engine is built "
                 f"for a range of them: say --shape {tensor.name}:SIZE,SIZE..., without the rows, the usual one first, "
-                "once for each end of the range; or --profile with what `tidegate profile` wrote"
+                "once for each end of the range; or --profiles with what `tidegate profile` wrote"
             )
         given = [tuple(size for size in declared if isinstance(size, int))]
     rows = ((1,), (max_batch,)) if max_batch else ((), ())
@@ -97,8 +97,8 @@ def shapes_measured(profile: Path, model: str) -> Shapes:
     try:
         profiles = read_profiles(profile).profiles
     except ProfileFileError as error:
-        raise GenerateError(f"--profile {error}") from error
+        raise GenerateError(f"--profiles {error}") from error
     if not any(each.model == model for each in profiles):
         known = ", ".join(sorted({each.model for each in profiles})) or "none"
-        raise GenerateError(f"--profile {profile}: nothing was measured of {model!r}; measured models: {known}")
+        raise GenerateError(f"--profiles {profile}: nothing was measured of {model!r}; measured models: {known}")
     return tuple(read_shape(each.shape) for each in profiles if each.model == model and each.shape)
