@@ -199,9 +199,19 @@ QUESTIONS = {
     "autoscale on queue length": "how-to/kubernetes",
     "test a new policy offline": "faq",
     "ensemble latency budget": "how-to/ensembles",
+    "CUDA out of memory": "how-to/on-demand-models",
+    "streaming LLM tokens": "how-to/streams",
+    "requests stuck in queue": "faq",
+    "batch size too small": "faq",
+    "load balancing across tritons": "faq",
+    "sticky sessions": "faq",
+    "offline batch inference": "faq",
+    "model repository s3": "faq",
+    "switch back to plain triton": "faq",
+    "one customer uses up all GPUs": "faq",
 }
 """Questions as operators type them, each with the page that answers it."""
-MIN_ANSWERED = 40
+MIN_ANSWERED = 50
 SHOWN_PAGES = 3
 
 

@@ -215,7 +215,8 @@ class ModelConfig(ConfigSection):
     )
     strip_queue_delay: bool = Field(
         default=False,
-        description="Let a Triton under explicit model control load the model without `max_queue_delay_microseconds`",
+        description="Let a Triton under explicit model control load the model without `max_queue_delay_microseconds`. "
+        "Tidegate does not restore the delay on exit",
     )
 
     @model_validator(mode="after")
