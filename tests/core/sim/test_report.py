@@ -347,7 +347,7 @@ def test_a_search_that_found_nothing_has_a_page_too() -> None:
     scenario = make_scenario(models=models, arrivals={"rate_rps": 5})
     page = goodput_shown(scenario, [search_goodput(GoodputQuery(RunSpec(scenario, ODD, 1)))], 0.01)
     check_alone(page)
-    assert verdicts(page)[0].startswith("Nobody carries any rate that was tried with at most 1 % of")
+    assert verdicts(page)[0].startswith("No policy carries any rate that was tried with at most 1 % of")
 
 
 def sweep_shown(path: Path, *grid: str) -> tuple[list[RunSpec], list[RunResult], str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.sim.sweep import parse_changes, parse_grid, sweep_runs
+from tidegate.sim.verdicts import sweep_verdicts
 from tidegate.workload import ScenarioError
 
 
@@ -54,3 +55,13 @@ def test_values_that_yaml_does_not_know_are_refused() -> None:
 def test_every_combination_is_checked_before_any_runs(scenario_file: Path) -> None:
     with pytest.raises(ScenarioError, match=r"duration_s: must be more than 0"):
         sweep_runs(scenario_file, parse_grid(["duration_s=1,0"]))
+
+
+def test_settings_with_equal_outcomes_share_a_sentence() -> None:
+    lines = {name: {"50": [0.0], "90": [0.0]} for name in "abcd"}
+    (sentence,) = sweep_verdicts("rate", lines, 0.01)
+    assert sentence == "All 4 settings keep 99 % of every model's requests on time at all values of rate."
+    assert sweep_verdicts("rate", {**lines, "d": {"50": [0.0], "90": [0.5]}}, 0.01) == [
+        "a, b and c keep 99 % of every model's requests on time at all values of rate.",
+        "d keeps 99 % of every model's requests on time at rate = 50.",
+    ]

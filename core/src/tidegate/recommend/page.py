@@ -78,7 +78,7 @@ def _models(found: Recommendation, chosen: Assessment) -> Chart:
         if model in its.models
     ]
     title = "What fraction of each model's requests is on time?"
-    axis = PlotAxis.shares([], "share of the requests", from_zero=True)
+    axis = PlotAxis.shares([], "fraction of requests", from_zero=True)
     legend = [LegendEntry(name, colors.of_contender(name)) for name, _ in contenders]
     note = "Means, and 95 % confidence intervals, from seeds that were not used to choose."
     return Chart(title, stacked_bars(bars, axis, title), legend, note, wide=True)

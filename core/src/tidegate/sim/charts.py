@@ -44,7 +44,7 @@ Bars = list[StackedBar]
 
 def outcomes(results: Sequence[RunResult], contender: str = "policy") -> Chart:
     """Return the chart of outcomes as fractions: a bar for each model under each contender."""
-    axis = PlotAxis.shares([], "share of the requests", from_zero=True)
+    axis = PlotAxis.shares([], "fraction of requests", from_zero=True)
     legend = [LegendEntry(name, color) for name, color in OUTCOME_COLORS.items()]
     title = (
         f"How did requests end under each {contender}?" if _single(results) else "How did each model's requests end?"
@@ -99,9 +99,9 @@ def latency_curves(results: Sequence[RunResult], colors: Colors) -> Chart | None
     most = next((ratio for ratio in LATENCY_SLO_RATIOS if ratio >= max(ratios)), LATENCY_SLO_RATIOS[-1])
     steps = tuple(step / 2 for step in range(round(2 * most) + 1))
     x = PlotAxis("latency / SLO", 0.0, most, steps, lambda value: f"{value:g}")
-    y = PlotAxis.shares([], "share of the requests", from_zero=True)
+    y = PlotAxis.shares([], "fraction of requests", from_zero=True)
     title = "What fraction of requests is answered within which fraction of the SLO?"
-    note = "What is missing to 100 % at the right was answered later, or not at all."
+    note = "If a curve ends below 100 %, the rest was answered later, or not at all."
     rule, legend = RuleMark(1.0, "SLO", down=True), _contenders(of_policy, colors)
 
     def lines(own: Mapping[str, Sequence[Point]], name: str) -> list[LineMark]:
@@ -123,7 +123,7 @@ def latency_curves(results: Sequence[RunResult], colors: Colors) -> Chart | None
         legend = [*legend, LegendEntry("all models together", OTHER, shape="line")]
     shown = sorted(curves, key=_missed(results).__getitem__, reverse=True)
     left_out = len(shown) - MAX_PANELS
-    note = f"Up: the share of the requests; across: latency / SLO. {note} Those that missed most first" + (
+    note = f"Vertical: fraction of requests; horizontal: latency / SLO. {note} Models with most misses first" + (
         f"; {left_out} more models are in the data." if left_out > 0 else "."
     )
     few, halves = replace(x, label=""), replace(y, label="", ticks=(0.0, 0.5, 1.0))
@@ -195,7 +195,7 @@ def batch_sizes(results: Sequence[RunResult]) -> Chart | None:
     largest = max(size for own in shares.values() for size in own)
     most = max(value for own in shares.values() for value in own.values())
     x = PlotAxis.over([largest], "rows of a batch", least=0.0, most=largest + 0.6, whole=True)
-    y = PlotAxis.over([100 * most], "share of the batches", least=0.0, unit=" %")
+    y = PlotAxis.over([100 * most], "fraction of batches", least=0.0, unit=" %")
     plots = []
     for policy, by_size in shares.items():
         bars = [(size - 0.42, size + 0.42, 100 * value) for size, value in by_size.items()]

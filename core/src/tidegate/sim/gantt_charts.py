@@ -59,7 +59,7 @@ def _chart(result: RunResult, until_ns: int, colors: Colors) -> Chart:
     title = f"What ran where at the start of the window under {result.total.policy}, seed {result.total.seed}?"
     left = len(workers) - MAX_LANES
     note = (
-        "Grey is idle. Marked as missed: when a request was dropped; of one that was late or failed, when it came. "
+        "Gray: idle. Missed requests are marked when they were dropped, late or failed ones when they arrived. "
         "Buttons, + and -, or Ctrl and the wheel zoom all these charts at once; drag to move."
     ) + (f" {plural(left, 'more worker')} not shown." if left > 0 else "")
     return Chart(title, gantt(title, strips, lanes, until_ns), legend, note, wide=True)

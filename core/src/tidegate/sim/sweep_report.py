@@ -81,6 +81,7 @@ def sweep_page(
         if len(varying) > 1
         else _curves(figure, field, runs, results, colors)
         for figure in SWEEP_FIGURES
+        if len(varying) < 2 or figure.limit is not None or len({figure.value(result.total) for result in results}) > 1
     ]
     columns = columns_of(results)
     head = [*runs[0].changes, *columns]
@@ -147,10 +148,12 @@ def _heat_maps(
         value = medians[name].get((row, column))
         if value is None:
             return None
-        at = (value - least) / (most - least) if most > least else 0.5
         shown = number_format.share(value) if figure.unit == "%" else number_format.rate(value)
         says = f"{name}, {across}={column}, {down}={row}: {shown}{'' if figure.unit == '%' else f' {figure.unit}'}"
         kept = figure.limit is not None and value >= figure.limit
+        if most == least:
+            return HeatCell(shown, 1.0 if kept else 0.5, says, kept)
+        at = (value - least) / (most - least)
         return HeatCell(shown, at if figure.better > 0 else 1 - at, says, kept)
 
     title = f"{figure.question} {across} and {down}?"

@@ -12,6 +12,8 @@ from tidegate.workload import Scenario
 
 MAX_OTHERS = 9
 """Maximum number of further policies that are named after the best one."""
+MAX_NAMED_SETTINGS = 3
+"""Maximum number of settings of a sweep that a sentence names if it holds for all."""
 
 
 @dataclass(frozen=True)
@@ -96,17 +98,17 @@ def sweep_verdicts(field: str, lines: Mapping[str, Mapping[str, Sequence[float]]
 
     `lines`: by line and value the miss rates of the worst model, one for each seed. `limit`: maximum miss rate.
     """
-    kept_of_all = f"keeps {number_format.limit(1 - limit)} of every model's requests on time"
-    said = []
+    alike: dict[str, list[str]] = {}
     for name, points in lines.items():
         kept = [value for value, rates in points.items() if fmean(rates) <= limit]
-        if len(kept) == len(points):
-            said.append(f"{name} {kept_of_all} at all values of {field}.")
-        elif kept:
-            said.append(f"{name} {kept_of_all} at {field} = {listed(kept)}.")
-        else:
-            said.append(f"{name} {kept_of_all} at no value of {field}.")
-    return said
+        every = f"all values of {field}" if kept else f"no value of {field}"
+        alike.setdefault(every if len(kept) in (0, len(points)) else f"{field} = {listed(kept)}", []).append(name)
+    of_all = f"{number_format.limit(1 - limit)} of every model's requests on time"
+    return [
+        f"{f'All {len(names)} settings' if len(names) == len(lines) > MAX_NAMED_SETTINGS else listed(names)} "
+        f"keep{'s' * (len(names) == 1)} {of_all} at {values}."
+        for values, names in alike.items()
+    ]
 
 
 def by_policy(results: Sequence[RunResult]) -> dict[str, list[RunResult]]:
