@@ -4,25 +4,21 @@ Programs that take long or need data of the papers are run on their own, as `pyt
 dynamic_models, no_regret, live_regret, and those that reproduce papers (`bench/papers`).
 """
 
-import argparse
-import json
 import os
 import platform
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from bench.added_latency import CALLERS, bench_added_latency
+from bench.added_latency import CALLERS, ROUNDS, bench_added_latency
+from bench.common import console_of, parser_of, write_json
 from bench.live_vs_simulated import bench_live_vs_simulated
-from bench.saturation import ROUNDS, bench_saturation
+from bench.saturation import bench_saturation
 from bench.scheduler import bench_scheduler
 
 
 def main() -> None:
     """Run the benchmarks, print their tables and write their figures."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    parser = parser_of("bench", __doc__)
     parser.add_argument(
         "--only",
         choices=(
@@ -48,7 +44,7 @@ def main() -> None:
     )
     parser.add_argument("--full", action="store_true", help="scheduler: every number of models with every of workers")
     arguments = parser.parse_args()
-    console = Console(width=None if os.isatty(1) else 120)
+    console = console_of(120)
     console.print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
     figures: dict[str, Any] = {}
     if arguments.only in (None, "added_latency"):
@@ -67,8 +63,7 @@ def main() -> None:
         figures["scheduler"] = bench_scheduler(console, full=arguments.full)
     if arguments.only in (None, "live_vs_simulated"):
         figures["live_vs_simulated"] = bench_live_vs_simulated(console)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    write_json(arguments.json, figures)
 
 
 if __name__ == "__main__":

@@ -20,15 +20,15 @@ import tritonclient.grpc
 import trustme
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from bench.closed_loop import closed_loop, perf_analyzer
+from bench.common import print_table
 from bench.proxy_process import ProxyProcess, no_op_models, proxy_process
-from bench.relays import PACKAGES, Relay, find_relays, start_relay
+from bench.relays import Relay, relays_before
 from demo.processes import TIDEGATE
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
-ROUNDS = 5
+ROUNDS, DIRECT = 5, "Triton"
 DURATION_S, WARMUP_S = 3.0, 1.0
 CALLERS = (1, 8, 32, 128)
 FLOATS = {"64 B": 16, "600 KB": 150_000}
@@ -67,13 +67,10 @@ def bench_added_latency(
     """Measure the added latency and print it; return a row per target, size and number of callers, with medians over
     rounds.
 
-    Args:
-        console: where the table is printed.
-        program: path of perf_analyzer; None: our load generator. With it compressed and encrypted calls are timed too.
-        against: path of another checkout's `tidegate`, measured with the policy `fifs`.
-        callers: numbers of concurrent callers, measured one after the other.
-        sizes: number of FP32 values of a tensor, by its name.
-        rounds: number of repetitions, alternating between targets.
+    `program`: path of perf_analyzer; None: our load generator. With it compressed and encrypted calls are timed too;
+    `against`: path of another checkout's `tidegate`, measured with the policy `fifs`; `callers`: numbers of concurrent
+    callers, measured one after the other; `sizes`: number of FP32 values of a tensor, by its name; `rounds`: number of
+    repetitions, alternating between targets.
     """
     load: Load = partial(_perf_analyzer_load, program) if program else _own_load
     commands = {f"Tidegate {name}": (TIDEGATE, flags) for name, flags in OURS.items()}
@@ -88,23 +85,18 @@ def bench_added_latency(
             given = ("--triton", triton.grpc_address, "--listen", "127.0.0.1:0", *flags)
             return stack.enter_context(proxy_process(work / name, *given, tidegate=command))
 
-        targets = {"Triton": Target(None)}
+        targets = {DIRECT: Target(None)}
         for name, (command, flags) in commands.items():
             targets[name] = Target(start(name, command, *flags))
-        relays = find_relays()
-        for name in sorted(PACKAGES.keys() - relays.keys()):
-            console.print(f"{name} is not installed and not measured (apt-get install {PACKAGES[name]})")
-        for name, program_of_relay in relays.items():
-            (work / name).mkdir()
-            relay = start_relay(name, program_of_relay, work / name, triton.grpc_address)
-            targets[name] = Target(stack.enter_context(relay))
+        for name, relay in stack.enter_context(relays_before(triton.grpc_address, work, console)).items():
+            targets[name] = Target(relay)
         rows = _rows(console, triton, targets, load, callers, sizes, rounds)
         if program:
             authority, config = _encrypted(work)
             encrypted = start("Tidegate TLS", TIDEGATE, "--policy", "fifs", "--config", str(config))
             tls = ("--ssl-grpc-use-ssl", "--ssl-grpc-root-certifications-file", str(authority))
             compressed = {
-                "Triton": Target(None),
+                DIRECT: Target(None),
                 "Tidegate": targets["Tidegate fifs"],
                 "Triton gzip": Target(None, GZIP),
                 "Tidegate gzip": Target(targets["Tidegate fifs"].proxy, GZIP),
@@ -145,7 +137,8 @@ def _rows(
                         progress.update(task, description=f"{name}, {size}, {number} callers")
                         runs[name].append(measure_run(triton, target, load, floats, number))
                         progress.advance(task)
-                compared = [_row(name, size, number, runs) for name in runs]
+                own = {"size": size, "callers": number}
+                compared = [{"target": name, **own, **medians_of(runs, name)} for name in runs]
                 _show(console, f"{size}, {number} callers", compared)  # at once: all of them take half an hour
                 rows += compared
     return rows
@@ -182,28 +175,21 @@ def _perf_analyzer_load(program: Path, address: str, floats: int, callers: int, 
     return perf_analyzer(program, address, "noop", callers, "--shape", f"INPUT:{floats}", *windows, *flags)
 
 
-def _row(target: str, size: str, callers: int, runs: Mapping[str, list[Figures]]) -> dict[str, Any]:
-    mine, direct = runs[target], runs["Triton"]
+def medians_of(runs: Mapping[str, list[Figures]], target: str) -> Figures:
+    """Return a target's medians over rounds, and those of its throughput and latency relative to Triton's."""
+    mine, direct = runs[target], runs[DIRECT]
     pairs = list(zip(mine, direct, strict=True))
     return {
-        "target": target,
-        "size": size,
-        "callers": callers,
-        **{name: median(run[name] for run in mine) for name in ("rps", "p50_ms", "p99_ms", "cpu_us", "switches")},
+        **{name: median(run[name] for run in mine) for name in mine[0]},
         "rps_of_direct": median(run["rps"] / other["rps"] for run, other in pairs),
         "p50_added_ms": median(run["p50_ms"] - other["p50_ms"] for run, other in pairs),
     }
 
 
 def _show(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
-    table = Table(
-        "target", "requests/s", "of direct", "p50 ms", "added ms", "p99 ms", "CPU us", "switches",
-        title=f"A no-op model over gRPC, {title}: medians of interleaved runs",
-    )  # fmt: skip
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in rows:
-        table.add_row(
+    columns = ("target", "requests/s", "of direct", "p50 ms", "added ms", "p99 ms", "CPU us", "switches")
+    cells = [
+        (
             row["target"],
             f"{row['rps']:,.0f}",
             f"{row['rps_of_direct']:.2f}",
@@ -213,4 +199,6 @@ def _show(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
             f"{row['cpu_us']:.0f}" if row["cpu_us"] else "",
             f"{row['switches']:.1f}" if row["cpu_us"] else "",
         )
-    console.print(table)
+        for row in rows
+    ]
+    print_table(console, f"A no-op model over gRPC, {title}: medians of interleaved runs", columns, cells)

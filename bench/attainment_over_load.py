@@ -8,8 +8,6 @@ with `dynamic_batching {}`, and tuned: at each rate with the best of sixteen que
 The same command gives the same bytes, in about five minutes of one core.
 """
 
-import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +15,7 @@ from statistics import fmean
 
 from rich.console import Console
 
+from bench.common import parser_of, write_json
 from tidegate.commands.common import with_progress
 from tidegate.report import Colors, picture
 from tidegate.report.number_format import rate, share
@@ -102,13 +101,8 @@ def drawn(found: Sequence[LoadCurve], scenario: Scenario) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the simulations, write the chart, and print the figures that it shows."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.attainment_over_load",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    parser = parser_of("bench.attainment_over_load", __doc__)
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the SVG")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES_RPS, metavar="RPS", help="requests/s")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="of the arrivals")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of the measured window; default 3")
@@ -117,8 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console = Console(highlight=False)
     found = curves(scenario, options.rates, options.seeds, console)
     options.output.write_text(drawn(found, scenario), encoding="utf-8")
-    if options.json:
-        options.json.write_text(json.dumps([asdict(curve) for curve in found], indent=1) + "\n", encoding="utf-8")
+    write_json(options.json, [asdict(curve) for curve in found])
     for curve in found:
         means: dict[float, list[float]] = {each.rate_rps: [] for each in curve.tried}
         for each in curve.tried:

@@ -5,13 +5,10 @@ only functions called in each of several repetitions count.
 """
 
 import json
-import os
 import signal
-import stat
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -22,16 +19,13 @@ from unittest.mock import patch
 import numpy as np
 import tritonclient.grpc
 
-from bench.proxy_process import no_op_models, proxy_process
+from bench.proxy_process import instrumented_process, no_op_models, report_figures
 from tidegate.sim import Simulation
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 ROUNDS, WARM_UP = 30, 30
-WITHIN_S = 30.0
-REPORT = "TIDEGATE_CROSSING"
-"""Environment variable that names the report file of a profiled process."""
 Crossed = dict[str, dict[str, int]]
 """Number of functions called of each file, by thread name and file."""
 
@@ -65,24 +59,19 @@ def live() -> Crossed:
     """Return what a ModelInfer crosses in a Tidegate before a Triton with a no-op model."""
     with tempfile.TemporaryDirectory(prefix="tidegate-crossing-") as folder:
         work = Path(folder)
-        report, command = work / "report.json", work / "tidegate"
-        command.write_text(f"#!{sys.executable}\nfrom bench.call_path import profiled_command\nprofiled_command()\n")
-        command.chmod(command.stat().st_mode | stat.S_IXUSR)
-        paths = [str(Path(__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(":")]
-        environment = {REPORT: str(report), "PYTHONPATH": ":".join(paths)}
         with EmbeddedTriton([no_op_models(work)]) as triton:
             flags = ("--triton", triton.grpc_address, "--listen", "127.0.0.1:0", "--policy", "fifs")
-            with proxy_process(work, *flags, environment=environment, tidegate=str(command)) as proxy:
+            with instrumented_process(work, "bench.call_path", *flags) as (proxy, reported):
                 ask = _asking(proxy.grpc)
                 for _ in range(WARM_UP):
                     ask()
                 spells = []
                 for _ in range(ROUNDS):
                     proxy.send(signal.SIGUSR1)
-                    _taken(report)
+                    reported()
                     ask()
                     proxy.send(signal.SIGUSR2)
-                    spells.append(json.loads(_taken(report)))
+                    spells.append(json.loads(reported()))
     return _in_each(spells)
 
 
@@ -116,24 +105,19 @@ def simulated() -> Crossed:
     return _in_each(spells)
 
 
-def profiled_command() -> None:
+def instrumented_command() -> None:
     """Run the command line, profiled from each SIGUSR1 to the next SIGUSR2."""
     from tidegate.cli import main  # noqa: PLC0415 - after the profiler is there
 
-    profiler, report = Profiler(), Path(os.environ[REPORT])
+    profiler = Profiler()
 
     def begin(_number: int, _frame: object) -> None:
-        tell({})
+        report_figures({})
         profiler.crossed = {}
 
     def end(_number: int, _frame: object) -> None:
         crossed, profiler.crossed = profiler.crossed or {}, None
-        tell(crossed)
-
-    def tell(crossed: dict[str, Counter[str]]) -> None:
-        aside = report.with_suffix(".new")
-        aside.write_text(json.dumps(crossed))
-        aside.rename(report)
+        report_figures(crossed)
 
     signal.signal(signal.SIGUSR1, begin)
     signal.signal(signal.SIGUSR2, end)
@@ -146,18 +130,6 @@ def _asking(address: str) -> Callable[[], None]:
     tensor = tritonclient.grpc.InferInput("INPUT", [1, 16], "FP32")
     tensor.set_data_from_numpy(np.zeros((1, 16), np.float32))
     return lambda: client.infer("noop", [tensor])
-
-
-def _taken(report: Path) -> str:
-    """What a profiled process reports next. Raises SystemExit where it does not."""
-    give_up = time.monotonic() + WITHIN_S
-    while not report.exists():
-        if time.monotonic() > give_up:
-            raise SystemExit(f"the profiled process reported nothing within {WITHIN_S:g} s")
-        time.sleep(0.01)
-    text = report.read_text()
-    report.unlink()
-    return text
 
 
 def _in_each(spells: list[Crossed]) -> Crossed:

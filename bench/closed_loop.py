@@ -29,13 +29,9 @@ def closed_loop(
 ) -> dict[str, float]:
     """Run a closed loop; return responses per second (`rps`) and latencies in ms (`p50_ms`, `p99_ms`).
 
-    Args:
-        target: HOST:PORT of the server's gRPC.
-        model: the model to call, with random tensors.
-        callers: number of concurrent callers.
-        duration_s: measured window, seconds.
-        shapes: shapes of the inputs, as perf_analyzer takes them.
-        warmup_s: seconds before the window.
+    `target`: HOST:PORT of the server's gRPC; `model`: the model to call, with random tensors; `callers`: number of
+    concurrent callers; `duration_s`: measured window, seconds; `shapes`: shapes of the inputs, as perf_analyzer takes
+    them; `warmup_s`: seconds before the window.
     """
     command = [sys.executable, "-m", "bench.closed_loop", target, model, *shapes]
     numbers = {"--callers": callers, "--seconds": duration_s, "--warmup": warmup_s}
@@ -91,12 +87,8 @@ def perf_analyzer(path: Path, address: str, model: str, callers: int, *flags: st
 
     The figures are those of the last window.
 
-    Args:
-        path: the program.
-        address: HOST:PORT of the server.
-        model: the model to call.
-        callers: number of concurrent calls.
-        flags: further flags, such as windows and shapes.
+    `path`: the program; `address`: HOST:PORT of the server; `model`: the model to call; `callers`: number of concurrent
+    calls; `flags`: further flags, such as windows and shapes.
     """
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
         report = Path(folder) / "report.csv"

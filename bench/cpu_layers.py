@@ -8,9 +8,7 @@ out. A relay on the same transport and the installed relays in C show the bounds
 import argparse
 import asyncio
 import json
-import os
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -26,24 +24,21 @@ from typing import Any, Final
 import ngh2
 import uvloop
 from rich.console import Console
-from rich.table import Table
 
 from bench.added_latency import Target, measure_run
 from bench.closed_loop import closed_loop
-from bench.proxy_process import ProxyProcess, no_op_models, proxy_process
-from bench.relays import PACKAGES, Relay, find_relays, start_relay
+from bench.common import parser_of, print_table, write_json
+from bench.proxy_process import instrumented_process, no_op_models, proxy_process, report_figures
+from bench.relays import Relay, relays_before
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 LOADS = {"1 caller": (16, 1), "8 callers": (16, 8), "128 callers": (16, 128)}
 LOADS |= {"8, 600 KB": (150_000, 8), "8, 5 MB": (1_250_000, 8)}
 """FP32 values of a tensor, and concurrent callers, by the name of a column."""
-REPORT: Final = "TIDEGATE_LAYERS"
-"""Environment variable that names the report file of a process with clocks."""
 BASE: Final = "event loop, reads and writes"
 OPENING: Final = "opening the message"
 """Layer that each request enters once."""
 CALIBRATIONS: Final = 20_000
-WAIT_TIMEOUT_S: Final = 60.0
 PYTHON_RELAY: Final = "relay in Python, same transport"
 
 
@@ -162,11 +157,11 @@ def install_borders(clock: LayerClock) -> None:
     Engine.__init__ = begun  # type: ignore[method-assign]
 
 
-def clocked_command() -> None:
+def instrumented_command() -> None:
     """Run the command line with clocks at the borders; SIGUSR1 begins a report, SIGUSR2 ends and writes it."""
     from tidegate.cli import main  # noqa: PLC0415 - after the clocks are there
 
-    clock, report = LayerClock(), Path(os.environ[REPORT])
+    clock = LayerClock()
     costs = clock.border_costs_ns()
     install_borders(clock)
 
@@ -180,9 +175,7 @@ def clocked_command() -> None:
             layer: max(0.0, ns - inside * clock.entered[layer] - outside * clock.left[layer]) / 1e3 / requests
             for layer, ns in clock.spent_ns.items()
         }
-        aside = report.with_suffix(".new")
-        aside.write_text(json.dumps(spent_us))
-        aside.rename(report)
+        report_figures(spent_us)
 
     signal.signal(signal.SIGUSR1, begin)
     signal.signal(signal.SIGUSR2, end)
@@ -226,22 +219,12 @@ def bench_cpu_layers(console: Console, rounds: int, seconds: float, policy: str)
     with tempfile.TemporaryDirectory(prefix="tidegate-layers-") as folder, ExitStack() as stack:
         work = Path(folder)
         triton = stack.enter_context(EmbeddedTriton([no_op_models(work)]))
-        report, command = work / "report.json", work / "tidegate"
-        command.write_text(f"#!{sys.executable}\nfrom bench.cpu_layers import clocked_command\nclocked_command()\n")
-        command.chmod(command.stat().st_mode | stat.S_IXUSR)
-        paths = [str(Path(__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(":")]
-        environment = {REPORT: str(report), "PYTHONPATH": ":".join(paths)}
         flags = ("--triton", triton.grpc_address, "--listen", "127.0.0.1:0", "--policy", policy)
         (aside := work / "clocks").mkdir()
-        clocked = stack.enter_context(proxy_process(aside, *flags, environment=environment, tidegate=str(command)))
+        clocked, reported = stack.enter_context(instrumented_process(aside, "bench.cpu_layers", *flags))
         targets = {"Tidegate": Target(stack.enter_context(proxy_process(work, *flags)))}
         targets[PYTHON_RELAY] = Target(stack.enter_context(python_relay(triton.grpc_address)))
-        relays = find_relays()
-        for name in sorted(PACKAGES.keys() - relays.keys()):
-            console.print(f"{name} is not installed and not measured (apt-get install {PACKAGES[name]})")
-        for name, program in relays.items():
-            (work / name).mkdir()
-            relay = stack.enter_context(start_relay(name, program, work / name, triton.grpc_address))
+        for name, relay in stack.enter_context(relays_before(triton.grpc_address, work, console)).items():
             targets[f"relay in C: {name}"] = Target(relay)
 
         def load(address: str, floats: int, callers: int, _flags: object) -> dict[str, float]:
@@ -253,46 +236,33 @@ def bench_cpu_layers(console: Console, rounds: int, seconds: float, policy: str)
                 clocked.send(signal.SIGUSR1)
                 load(clocked.grpc, floats, callers, ())
                 clocked.send(signal.SIGUSR2)
-                found = {f"  {layer}": spent_us for layer, spent_us in json.loads(_taken(report, clocked)).items()}
+                found = {f"  {layer}": spent_us for layer, spent_us in json.loads(reported()).items()}
                 found["Tidegate by layer, sum"] = sum(found.values())
                 for name, target in targets.items():
                     found[name] = measure_run(triton, target, load, floats, callers)["cpu_us"]
                 for name, spent_us in found.items():
                     rows.setdefault(name, {}).setdefault(column, []).append(spent_us)
     medians = {name: {column: median(runs) for column, runs in row.items()} for name, row in rows.items()}
-    table = Table("CPU us of a request", *LOADS, title=f"A no-op model over gRPC, {policy}: medians, interleaved")
-    for name, row in medians.items():
-        table.add_row(name, *(f"{row[column]:.0f}" if column in row else "" for column in LOADS))
-    console.print(table)
+    lines = (
+        (name, *(f"{row[column]:.0f}" if column in row else "" for column in LOADS)) for name, row in medians.items()
+    )
+    title = f"A no-op model over gRPC, {policy}: medians, interleaved"
+    print_table(console, title, ("CPU us of a request", *LOADS), lines)
     return medians
-
-
-def _taken(report: Path, process: ProxyProcess) -> str:
-    """Return what a process reports next. Raises SystemExit where it does not."""
-    give_up = time.monotonic() + WAIT_TIMEOUT_S
-    while not report.exists():
-        if time.monotonic() > give_up:
-            raise SystemExit(f"no report within {WAIT_TIMEOUT_S:g} s:\n{process.log}")
-        time.sleep(0.01)
-    text = report.read_text()
-    report.unlink()
-    return text
 
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(prog="python -m bench.cpu_layers", description=__doc__.partition("\n")[0])
+    parser = parser_of("bench.cpu_layers", __doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a run")
     parser.add_argument("--policy", default="fifs", metavar="NAME")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     parser.add_argument("--relay", metavar="TRITON", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.relay:
         uvloop.run(_relay(arguments.relay))
     figures = bench_cpu_layers(Console(width=120), arguments.rounds, arguments.seconds, arguments.policy)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    write_json(arguments.json, figures)
 
 
 if __name__ == "__main__":

@@ -6,22 +6,18 @@ The engine is overloaded and learns as in production; only the policy's handling
 the thread.
 """
 
-import argparse
 import gc
-import json
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from heapq import heappop, heappush
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
+from bench.common import parser_of, print_table, write_json
 from tidegate.api import (
     AnyEvent,
     Commands,
@@ -48,23 +44,6 @@ POINTS: Final = 64
 TELL_EVERY: Final = 50
 """Number of requests after which latency distributions change; more often than in production."""
 BY_APPLICATION: Final = {"parts": [{"models": ["*"], "policy": "clockwork", "separate_applications": True}]}
-
-
-@dataclass(frozen=True)
-class Decisions:
-    """CPU time of a policy for the events of one run, in ms."""
-
-    policy: str
-    of: str
-    names: int
-    waiting: int
-    events: int
-    p50_ms: float
-    p99_ms: float
-    p999_ms: float
-    max_ms: float
-    slowest: str
-    """Type of the event that took longest."""
 
 
 class World:
@@ -175,16 +154,11 @@ class World:
                 heappush(self._ends, (self._now_ns + ms_to_ns(took_ms), effect.batch.id, effect))
 
 
-def measure(name: str, of: str, names: int, waiting: int, requests: int, seed: int = 1) -> Decisions:
+def measure(name: str, of: str, names: int, waiting: int, requests: int, seed: int = 1) -> dict[str, Any]:
     """Measure the decision time of a policy with a full queue.
 
-    Args:
-        name: policy.
-        of: what there are many of: applications, shapes or models.
-        names: how many of these.
-        waiting: number of queued requests.
-        requests: number of requests measured.
-        seed: of the random draws.
+    `name`: policy; `of`: what there are many of: applications, shapes or models; `names`: how many of these; `waiting`:
+    number of queued requests; `requests`: number of requests measured; `seed`: of the random draws.
     """
     world = World(name, of, names, waiting, seed)
     world.run(waiting)
@@ -198,34 +172,40 @@ def measure(name: str, of: str, names: int, waiting: int, requests: int, seed: i
     taken_ms = [each for each, _ in world.taken_ms]
     p50_ms, p99_ms, p999_ms = (float(each) for each in np.quantile(taken_ms, (0.5, 0.99, 0.999)))
     most_ms, slowest = max(world.taken_ms)
-    return Decisions(name, of, names, waiting, len(taken_ms), p50_ms, p99_ms, p999_ms, most_ms, slowest)
+    figures = {"p50_ms": p50_ms, "p99_ms": p99_ms, "p999_ms": p999_ms, "max_ms": most_ms, "slowest": slowest}
+    return {"policy": name, "of": of, "names": names, "waiting": waiting, "events": len(taken_ms), **figures}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the policies, print a table and write the figures."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.decisions", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("bench.decisions", __doc__)
     parser.add_argument("--names", type=int, nargs="+", default=[100], help="how many names; default 100")
     parser.add_argument("--of", nargs="+", choices=KINDS, default=list(KINDS), help="what has names; default: each")
     parser.add_argument("--waiting", type=int, default=300, help="requests that wait; default 300")
     parser.add_argument("--requests", type=int, default=6000, help="that arrive; default 6000")
     parser.add_argument("--policies", nargs="+", help="default: all that are installed")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     options = parser.parse_args(arguments)
     console = Console()
-    table = Table("policy", "names", "events", "p50", "p99", "p99.9", "most", "of", title="A decision, ms of CPU")
-    rows = []
-    for name in options.policies or sorted(Plugins.installed().policies):
-        for of in options.of:
-            for names in options.names:
-                row = measure(name, of, names, options.waiting, options.requests)
-                rows.append(asdict(row))
-                figures = (f"{each:.2f}" for each in (row.p50_ms, row.p99_ms, row.p999_ms, row.max_ms))
-                table.add_row(name, f"{names} {of}", str(row.events), *figures, row.slowest)
-    console.print(table)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+    rows = [
+        measure(name, of, names, options.waiting, options.requests)
+        for name in options.policies or sorted(Plugins.installed().policies)
+        for of in options.of
+        for names in options.names
+    ]
+    shown = ("p50_ms", "p99_ms", "p999_ms", "max_ms")
+    cells = (
+        (
+            row["policy"],
+            f"{row['names']} {row['of']}",
+            row["events"],
+            *(f"{row[each]:.2f}" for each in shown),
+            row["slowest"],
+        )
+        for row in rows
+    )
+    columns = ("policy", "names", "events", "p50", "p99", "p99.9", "most", "of")
+    print_table(console, "A decision, ms of CPU", columns, cells)
+    write_json(options.json, rows)
 
 
 if __name__ == "__main__":

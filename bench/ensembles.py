@@ -7,7 +7,6 @@ model's queue delay is 0 or 5 % of the SLO, with or without a queue timeout, and
 table is the latency at light load, where Tidegate bypasses the ensemble unless configured otherwise.
 """
 
-import argparse
 import asyncio
 import json
 import tempfile
@@ -18,9 +17,9 @@ from typing import Any, Final
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 from tritonclient.grpc import service_pb2
 
+from bench.common import parser_of, print_table, write_json
 from bench.proxy_process import proxy_before
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.open_loop import run_open_loop
@@ -154,31 +153,25 @@ def bench_ensembles(rates_rps: Sequence[float], seconds: float, console: Console
 
 def print_rows(rows: Sequence[dict[str, Any]], console: Console) -> None:
     """Print attainment by contender and rate, and the latency at light load."""
-    rates = sorted({row["rate_rps"] for row in rows})
-    table = Table(box=None)
-    for head in ("", "p50 light", *(f"{rate_rps:g}/s" for rate_rps in rates[1:])):
-        table.add_column(head, justify="right" if head else "left")
+    light, *rates = sorted({row["rate_rps"] for row in rows})
+    lines = []
     for contender in dict.fromkeys(row["contender"] for row in rows):
         of = {row["rate_rps"]: row for row in rows if row["contender"] == contender}
-        cells = (f"{of[rate_rps]['attainment']:.1%}" for rate_rps in rates[1:])
-        table.add_row(contender, f"{of[rates[0]]['p50_ms']:.1f} ms", *cells)
-    console.print(table)
+        attained = (f"{of[rate_rps]['attainment']:.1%}" for rate_rps in rates)
+        lines.append((contender, f"{of[light]['p50_ms']:.1f} ms", *attained))
+    print_table(console, None, ("", "p50 light", *(f"{rate_rps:g}/s" for rate_rps in rates)), lines)
 
 
 def main() -> None:
     """Run the benchmark and print its table."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.ensembles", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("bench.ensembles", __doc__)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each measured window; default 10")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES_RPS, metavar="RPS", help="requests/s")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     options = parser.parse_args()
     console = Console(highlight=False)
     rows = bench_ensembles(options.rates, options.seconds, console)
     print_rows(rows, console)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    write_json(options.json, rows)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ Every hazard runs with real Tritons and `tidegate serve` as a process of its own
 if the aim of any hazard is missed.
 """
 
-import argparse
-import json
 import os
 import tempfile
 import time
@@ -17,20 +15,16 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from bench.fault_injection import NAMES, hazards
-from bench.fault_injection.hazard import Hazard, Result
+from bench.common import console_of, parser_of, print_table, write_json
+from bench.fault_injection.hazards import HAZARDS, Hazard, Result
 from bench.fault_injection.rig import Rig
 
 
 def bench_faults(console: Console, chosen: list[Hazard], *, quick: bool) -> dict[str, dict[str, Any]]:
     """Run hazards and print a table; return their measurements by name.
 
-    Args:
-        console: where the table is printed.
-        chosen: the hazards.
-        quick: fewer requests and shorter runs.
+    `chosen`: the hazards; `quick`: fewer requests and shorter runs.
     """
     reports: dict[str, dict[str, Any]] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -56,7 +50,11 @@ def bench_faults(console: Console, chosen: list[Hazard], *, quick: bool) -> dict
             progress.advance(task)
             if not console.is_terminal:
                 console.print(f"{hazard.name}: {'holds' if result.holds else 'FAILS'}: {result.after}", markup=False)
-    _show(console, reports)
+    rows = (
+        (name, each["what"], each["after"], "holds" if each["holds"] else f"FAILS: {each['aim']}")
+        for name, each in reports.items()
+    )
+    print_table(console, None, ("hazard", "fault", "measured", ""), rows)
     return reports
 
 
@@ -69,26 +67,16 @@ def _run(hazard: Hazard, tell: Any, *, quick: bool) -> Result:  # noqa: ANN401
             return Result(f"broke: {type(error).__name__}: {error}", holds=False)
 
 
-def _show(console: Console, reports: dict[str, dict[str, Any]]) -> None:
-    table = Table("hazard", "measured", "", show_lines=True)
-    for name, report in reports.items():
-        holds = "[green]holds" if report["holds"] else f"[red]FAILS[/]: {report['aim']}"
-        table.add_row(f"{name}\n[dim]{report['what']}", report["after"], holds)
-    console.print(table)
-
-
 def main() -> None:
     """Run the hazards, print the table and write the figures."""
-    parser = argparse.ArgumentParser(prog="python -m bench.faults", description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=", ".join(NAMES))
+    names = [hazard.name for hazard in HAZARDS]
+    parser = parser_of("bench.faults", __doc__)
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--quick", action="store_true", help="fewer requests, shorter runs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     arguments = parser.parse_args()
-    console = Console(width=None if os.isatty(1) else 120)
-    chosen = [hazard for hazard in hazards() if hazard.name in arguments.only]
-    reports = bench_faults(console, chosen, quick=arguments.quick)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(reports, indent=2) + "\n")
+    chosen = [hazard for hazard in HAZARDS if hazard.name in arguments.only]
+    reports = bench_faults(console_of(120), chosen, quick=arguments.quick)
+    write_json(arguments.json, reports)
     if failing := [name for name, report in reports.items() if not report["holds"]]:
         raise SystemExit(f"does not hold: {', '.join(failing)}")
 

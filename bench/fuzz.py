@@ -8,11 +8,8 @@ Fails if the proxy or Triton exits, an input is neither answered nor closed in t
 well-formed request between the inputs fails, or the proxy leaks memory, threads or descriptors.
 """
 
-import argparse
 import asyncio
 import itertools
-import json
-import os
 import re
 import tempfile
 import time
@@ -28,6 +25,7 @@ from rich.console import Console
 from rich.progress import Progress
 from tritonclient.grpc import service_pb2
 
+from bench.common import console_of, parser_of, write_json
 from bench.fuzz_inputs import INFLATED, MODEL, WORDS, Input, good_request, make_input
 from bench.proxy_process import ProxyProcess, proxy_before
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -102,12 +100,8 @@ def victim(folder: Path) -> Iterator[tuple[EmbeddedTriton, ProxyProcess]]:
 async def attack(proxy: ProxyProcess, seed: int, numbers: Iterator[int], findings: Findings, done: "Done") -> None:
     """Send the inputs with these numbers, many concurrently.
 
-    Args:
-        proxy: the target.
-        seed: of the inputs.
-        numbers: of the inputs.
-        findings: where results are added.
-        done: progress.
+    `proxy`: the target; `seed`: of the inputs; `numbers`: of the inputs; `findings`: where results are added; `done`:
+    progress.
     """
     async with grpc.aio.insecure_channel(proxy.grpc, options=[("grpc.max_send_message_length", -1)]) as channel:
 
@@ -206,11 +200,7 @@ class Done:
 def fuzz(inputs: int, seed: int, console: Console, only: int | None = None) -> Findings:
     """Send inputs to a proxy and judge the results.
 
-    Args:
-        inputs: number of inputs.
-        seed: of the inputs.
-        console: where progress is shown.
-        only: number of the only input to send; None: all.
+    `inputs`: number of inputs; `seed`: of the inputs; `only`: number of the only input to send; None: all.
     """
     findings = Findings()
     with tempfile.TemporaryDirectory(prefix="tidegate-fuzz-") as work, victim(Path(work)) as (triton, proxy):
@@ -255,20 +245,18 @@ def _judge(
 
 def main() -> None:
     """Run the fuzzer and print the results."""
-    parser = argparse.ArgumentParser(prog="python -m bench.fuzz", description=__doc__.partition("\n")[0])
+    parser = parser_of("bench.fuzz", __doc__)
     parser.add_argument("--inputs", type=int, default=100_000, help="how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="other inputs (default: %(default)s)")
     parser.add_argument("--only", type=int, metavar="INDEX", help="send the input of this number alone")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes to this file")
     arguments = parser.parse_args()
-    console = Console(width=None if os.isatty(1) else 120)
+    console = console_of(120)
     started_s = time.monotonic()
     findings = fuzz(arguments.inputs, arguments.seed, console, arguments.only)
     for outcome, count in sorted(findings.outcomes.items()):
         console.print(f"{outcome:32}{count:>9,}")
     console.print(f"{time.monotonic() - started_s:.0f} s, seed {arguments.seed}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"outcomes": findings.outcomes, "wrong": findings.wrong}, indent=2) + "\n")
+    write_json(arguments.json, {"outcomes": findings.outcomes, "wrong": findings.wrong})
     for words in findings.wrong:
         console.print(f"[red]{words}", markup=False)
     raise SystemExit(1 if findings.wrong else 0)

@@ -8,16 +8,15 @@ ends. It also shows the device class that Tidegate reads from NVML. The network 
 """
 
 import argparse
-import json
 import re
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
+from bench.common import parser_of, write_json
 from tidegate.workload import Scenario
 from tidegate_loadtest.comparison.document import comparison_document
 from tidegate_loadtest.comparison.runs import compare
@@ -75,31 +74,18 @@ class TritonPythonModel:
 """
 
 
-@dataclass(frozen=True)
-class Options:
-    """Parsed command-line options."""
-
-    rounds: int
-    seconds: float
-    rates: Sequence[float]
-    file: Path | None
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compare Triton and Tidegate at every rate."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.gpu", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("bench.gpu", __doc__)
     parser.add_argument("--rounds", type=int, default=3, help="runs of each at each rate; default 3")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each run; default 5")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="requests per second")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
     parsed = parser.parse_args(arguments)
     console = Console()
     if why := _missing():
         console.print(f"bench.gpu is skipped: {why}")
         return
-    _run(console, Options(parsed.rounds, parsed.seconds, parsed.rates, parsed.json))
+    _run(console, parsed)
 
 
 def _missing() -> str | None:
@@ -114,7 +100,7 @@ def _missing() -> str | None:
     return None if torch.cuda.is_available() else "PyTorch sees no GPU"
 
 
-def _run(console: Console, options: Options) -> None:
+def _run(console: Console, options: argparse.Namespace) -> None:
     documents = []
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-bench-gpu-")))
@@ -152,8 +138,7 @@ def _run(console: Console, options: Options) -> None:
                 )
             print_comparison(console, compared, f"{rate_rps:g} requests/s")
             documents.append(comparison_document(compared))
-    if options.file:
-        options.file.write_text(json.dumps(documents, indent=2) + "\n")
+    write_json(options.json, documents)
 
 
 def _scenario(rate_rps: float, seconds: float) -> Scenario:

@@ -6,7 +6,7 @@ Each deployment is one Triton with one to three models of one to three instances
 batches slow each other down by a random factor from 0 (cores to spare) to 1 (time-sliced). No profile is given; models
 say `tidegate_scheduling: batched`, since Tidegate would not merge requests of a Python backend unasked. Four
 arms get the same requests at the same instants, each with a Triton of its own: Triton with `dynamic_batching {}`;
-Triton with the best of twelve queue delays and timeouts per model, by a grid run before with other requests; `tidegate
+Triton with the best of sixteen queue delays and timeouts per model, by a grid run before with other requests; `tidegate
 serve` without options; `tidegate serve --policy auto`. The arms run at the same time, as emulated GPUs sleep: two
 cores suffice for 80 requests/s to each. The first 30 s are for learning, the next 12 s are judged.
 
@@ -25,7 +25,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
@@ -40,9 +39,11 @@ from rich.console import Console
 from rich.table import Table
 from tritonclient.grpc import model_config_pb2
 
+from bench.common import console_of
 from bench.proxy_process import ProxyProcess, proxy_process
 from tidegate.api import NS_PER_MS
 from tidegate.observation import PolicyChanged, read_log
+from tidegate.schemas import tuned_settings
 from tidegate.sim.interval import Interval, interval_of
 from tidegate.workload import Scenario, draw_requests, stream
 from tidegate_loadtest.emulated import by_kind, write_emulated_model
@@ -53,8 +54,6 @@ MAX_RATE_RPS, MIN_ALONE_MS = 80.0, 4.0
 """Limits of what two cores emulate: requests/s of each arm, and the latency of a batch of one."""
 LEARNING_S, JUDGED_S, GRID_WARMUP_S, GRID_S = 30.0, 12.0, 1.0, 5.0
 ARMS_AT_ONCE = 4
-DELAYS, TIMEOUTS = (0.0, 0.05, 0.2), (0.0, 0.25, 0.5, 0.75)
-"""Queue delays and queue timeouts of the grid, as fractions of a model's SLO."""
 PLAIN, TUNED, TIDEGATE, AUTO = "Triton", "Triton, tuned", "Tidegate", "auto"
 BLOCKS = 10
 """Intervals of the judged window, whose differences give the confidence interval."""
@@ -95,10 +94,10 @@ def draw_deployment(seed: int, number: int) -> Deployment:
     """Draw deployment `number` of the sample with this seed."""
     draw = stream(seed, "live regret", number)
     instances, slowdown = draw.choice((1, 1, 2, 3)), draw.choice((0.0, round(draw.random(), 2), 1.0))
-    models = [_drawn_model(draw, f"m{each}") for each in range(draw.choice((1, 2, 2, 3)))]
+    models = [draw_model(draw, f"m{each}", 2.5) for each in range(draw.choice((1, 2, 2, 3)))]
     load, parallel = round(draw.uniform(0.1, 1.2), 2), len(models) * instances
     weight = sum(model["weight"] for model in models)
-    cost_ms = sum(model["weight"] * _cost_ms(model) for model in models) / weight
+    cost_ms = sum(model["weight"] * cost_of(model) for model in models) / weight
     rate_rps = load * parallel / (1 + slowdown * (parallel - 1)) * 1000 / cost_ms
     alone_ms = min(model["profile"]["alpha_ms"] + model["profile"]["beta_ms"] for model in models)
     slower = max(rate_rps / MAX_RATE_RPS, MIN_ALONE_MS / alone_ms)
@@ -110,36 +109,20 @@ def draw_deployment(seed: int, number: int) -> Deployment:
     return Deployment(number, instances, slowdown, load, rate_rps / slower, arrivals, cv, tuple(models))
 
 
-def _drawn_model(draw: Random, name: str) -> dict[str, Any]:
+def draw_model(draw: Random, name: str, min_slo_factor: float) -> dict[str, Any]:
+    """Draw a model of a scenario, with an SLO of at least `min_slo_factor` times a lone request's latency."""
     alone_ms, ratio = 10.0 * 10 ** draw.random(), 0.1 * 100 ** draw.random()
     profile = {"alpha_ms": alone_ms / (1 + ratio), "beta_ms": alone_ms * ratio / (1 + ratio)}
-    slo_ms = alone_ms * draw.uniform(2.5, 10)
-    return {"name": name, "slo_ms": slo_ms, "weight": draw.choice((1, 2, 4)), "profile": profile} | {
-        "max_batch": draw.choice((4, 8, 16))
-    }
+    slo_ms, weight = alone_ms * draw.uniform(min_slo_factor, 10), draw.choice((1, 2, 4))
+    model = {"name": name, "slo_ms": slo_ms, "weight": weight, "profile": profile}
+    return model | {"max_batch": draw.choice((4, 8, 16))}
 
 
-def _cost_ms(model: Mapping[str, Any]) -> float:
-    """Latency for one request in the largest batch that takes at most half of the SLO."""
+def cost_of(model: Mapping[str, Any]) -> float:
+    """Return the milliseconds of a worker for one request in the largest batch that takes at most half of the SLO."""
     alpha_ms, beta_ms = model["profile"]["alpha_ms"], model["profile"]["beta_ms"]
     rows = max(1, min(model["max_batch"], int((model["slo_ms"] / 2 - beta_ms) / alpha_ms)))
     return float(alpha_ms + beta_ms / rows)
-
-
-def settings_of(deployment: Deployment) -> dict[str, dict[str, Any]]:
-    """Return the grid's settings of Triton's batcher by label, `dynamic_batching {}` first."""
-    return {
-        f"delay {delay:.0%}, timeout {f'{timeout:.0%}' if timeout else 'none'}": {
-            "models": {
-                model["name"]: {
-                    "max_queue_delay_ms": delay * model["slo_ms"],
-                    "default_timeout_ms": timeout * model["slo_ms"],
-                }
-                for model in deployment.models
-            }
-        }
-        for delay, timeout in product(DELAYS, TIMEOUTS)
-    }
 
 
 @dataclass(frozen=True)
@@ -225,12 +208,9 @@ def run_arms(
 ) -> dict[str, dict[str, Any]]:
     """Run the arms at the same time, each with servers of its own; return the figures by label.
 
-    Args:
-        arms: at most `ARMS_AT_ONCE`.
-        deployment: the models and their load.
-        seed: of the requests and of the variation of batch latencies, the same for all arms.
-        spans_s: seconds of the learning part and of the judged part.
-        senders: as many processes as arms.
+    `arms`: at most `ARMS_AT_ONCE`; `deployment`: the models and their load; `seed`: of the requests and of the
+    variation of batch latencies, the same for all arms; `spans_s`: seconds of the learning part and of the judged part;
+    `senders`: as many processes as arms.
     """
     scenario, ready = deployment.scenario(*spans_s), Barrier(len(arms))
 
@@ -261,7 +241,8 @@ def run_arms(
 def measure(seed: int, number: int, run: int, senders: ProcessPoolExecutor) -> dict[str, Any]:
     """Tune Triton for a deployment by the grid, run the four arms, and return the line of the results."""
     load_average, deployment = os.getloadavg()[0], draw_deployment(seed, number)
-    settings = [Arm(label, options) for label, options in settings_of(deployment).items()]
+    slos_ms = {model["name"]: model["slo_ms"] for model in deployment.models}
+    settings = [Arm(label, options) for label, options in tuned_settings(slos_ms).items()]
     grid: dict[str, float] = {}
     for at in range(0, len(settings), ARMS_AT_ONCE):
         arms = settings[at : at + ARMS_AT_ONCE]
@@ -277,10 +258,7 @@ def measure(seed: int, number: int, run: int, senders: ProcessPoolExecutor) -> d
 def gain(rows: Sequence[Mapping[str, Any]], ours: str, theirs: str) -> Interval:
     """Return by how many percentage points of attainment an arm is above another, with its 95 % interval over blocks.
 
-    Args:
-        rows: lines of one deployment, one for each run.
-        ours: label of the arm.
-        theirs: label of the other arm.
+    `rows`: lines of one deployment, one for each run; `ours`: label of the arm; `theirs`: label of the other arm.
     """
     differences, counts = [], []
     for row in rows:
@@ -351,7 +329,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=34, help="of the sample; default 34")
     parser.add_argument("--only", type=int, nargs="+", metavar="N", help="these deployments of the sample")
     options = parser.parse_args(arguments)
-    console = Console(width=None if os.isatty(1) else 240, highlight=False)
+    console = console_of(240)
     rows = [json.loads(line) for line in options.output.read_text().splitlines()] if options.output.exists() else []
     known = {(row["seed"], row["number"], row["run"]) for row in rows}
     numbers = range(options.count) if options.only is None else options.only

@@ -9,9 +9,7 @@ clients, subtracted from the simulated SLO; and its part that the proxy reserves
 for policies that have the option).
 """
 
-import argparse
 import asyncio
-import json
 import os
 import tempfile
 from dataclasses import asdict, dataclass
@@ -22,6 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from bench.common import console_of, parser_of, write_json
 from tidegate.api import NS_PER_MS, Dispatch, RequestArrived, StageFinished
 from tidegate.observation import read_log
 from tidegate.schemas import ModelProfile
@@ -95,10 +94,7 @@ class Pair:
 def bench_live_vs_simulated(console: Console, *, duration_s: float = 20.0, rounds: int = 1) -> list[dict[str, Any]]:
     """Run the comparison and print it; return a row per rate, policy and seed.
 
-    Args:
-        console: where the table is printed.
-        duration_s: measured window, seconds.
-        rounds: number of seeds.
+    `duration_s`: measured window, seconds; `rounds`: number of seeds.
     """
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
         work = Path(folder)
@@ -126,12 +122,8 @@ def scenario_of(
 ) -> Scenario:
     """Return the scenario of one run.
 
-    Args:
-        rate_rps: requests per second.
-        duration_s: measured window, seconds.
-        expected: profile that policies plan with.
-        true: profile of the GPUs, emulated or simulated.
-        slo_ms: SLO.
+    `rate_rps`: requests per second; `duration_s`: measured window, seconds; `expected`: profile that policies plan
+    with; `true`: profile of the GPUs, emulated or simulated; `slo_ms`: SLO.
     """
     return Scenario.model_validate(
         {
@@ -261,16 +253,14 @@ def print_pairs(console: Console, pairs: list[Pair], duration_s: float) -> None:
 
 def main() -> None:
     """Run the comparison and write its figures."""
-    parser = argparse.ArgumentParser(prog="python -m bench.live_vs_simulated", description=__doc__)
+    parser = parser_of("bench.live_vs_simulated", __doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="measured window of every live run")
     parser.add_argument("--rounds", type=int, default=1, help="seeds")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
     arguments = parser.parse_args()
-    console = Console(width=None if os.isatty(1) else 200)
+    console = console_of(200)
     console.print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} before")
     rows = bench_live_vs_simulated(console, duration_s=arguments.seconds, rounds=arguments.rounds)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2) + "\n")
+    write_json(arguments.json, rows)
 
 
 if __name__ == "__main__":

@@ -9,19 +9,17 @@ hindsight, over the minute after the first step. Loads have one to three models 
 two cores.
 """
 
-import argparse
-import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from bench.common import console_of, parser_of, write_json
+from bench.live_regret import cost_of, draw_model
 from tidegate.engine import AnyEffect, AnyStimulus
 from tidegate.host import Plugins
 from tidegate.observation import Observer, ObserverOptions, PolicyChanged, Reducer
@@ -73,22 +71,11 @@ class _Watch(Observer):
 def draw_scenario(task: Task) -> Scenario:
     """Draw the load of a task as a scenario."""
     draw = stream(task.seed, "policy tuning", task.number)
-    workers, cost_ms = draw.choice((1, 1, 2, 3)), 0.0
-    models: list[dict[str, Any]] = []
-    for index in range(draw.choice((1, 2, 3))):
-        alone_ms, ratio, max_batch = 10.0 * 10 ** draw.random(), 0.1 * 100 ** draw.random(), draw.choice((4, 8, 16))
-        alpha_ms, beta_ms, slo_ms = (
-            alone_ms / (1 + ratio),
-            alone_ms * ratio / (1 + ratio),
-            alone_ms * draw.uniform(3, 10),
-        )
-        rows = max(1, min(max_batch, int((slo_ms / 2 - beta_ms) / alpha_ms)))
-        cost_ms += alpha_ms + beta_ms / rows
-        profile = {"alpha_ms": alpha_ms, "beta_ms": beta_ms, "max_batch": max_batch}
-        models.append({"name": f"m{index}", "slo_ms": slo_ms, "profile": profile})
+    workers = draw.choice((1, 1, 2, 3))
+    models = [draw_model(draw, f"m{index}", 3.0) | {"weight": 1} for index in range(draw.choice((1, 2, 3)))]
     load = draw.uniform(0.5, 1.1)
     rate_rps = STEP_RPS if task.is_step else STATIONARY_RPS
-    slower = load * workers * 1000 / (cost_ms / len(models)) / rate_rps
+    slower = load * workers * 1000 / fmean(map(cost_of, models)) / rate_rps
     for model in models:
         model["slo_ms"] *= slower
         model["profile"] |= {name: slower * model["profile"][name] for name in ("alpha_ms", "beta_ms")}
@@ -186,24 +173,19 @@ def show(console: Console, hours: Sequence[dict[str, Any]], steps: Sequence[dict
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run all loads, and print their figures."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.policy_tuning", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("bench.policy_tuning", __doc__, jobs=True)
     parser.add_argument("--hours", type=int, default=10, help="stationary loads of an hour; default 10")
     parser.add_argument("--steps", type=int, default=12, help="loads with steps; default 12")
     parser.add_argument("--seed", type=int, default=34, help="of the sample; default 34")
-    parser.add_argument("--jobs", type=int, default=-1, help="at once; default: as many as there are cores")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     options = parser.parse_args(arguments)
     tasks = [Task(options.seed, number, is_step=True) for number in range(options.steps)]
     tasks += [Task(options.seed, number, is_step=False) for number in range(options.hours)]
     rows: list[dict[str, Any]] = []
     for row in run_parallel(measure, tasks, jobs=options.jobs):
         rows.append(row)
-        if options.json:
-            options.json.write_text(json.dumps(rows, indent=1) + "\n")
+        write_json(options.json, rows)
     steps, hours = rows[: options.steps], rows[options.steps :]
-    show(Console(width=None if os.isatty(1) else 200, highlight=False), hours, steps)
+    show(console_of(200), hours, steps)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """A `tidegate serve` process seen from outside, and a no-op model that shows the overhead of servers alone."""
 
+import json
 import os
 import re
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,6 +48,11 @@ class ProxyProcess:
     def log(self) -> str:
         """Content of its log."""
         return self._errors.read_text(errors="replace")
+
+    @property
+    def output(self) -> str:
+        """Content of its standard output."""
+        return self._output.read_text()
 
     @property
     def grpc(self) -> str:
@@ -99,11 +106,8 @@ def proxy_process(
 ) -> Iterator[ProxyProcess]:
     """Start `tidegate serve` and yield the process until the block ends.
 
-    Args:
-        folder: for its output and log.
-        flags: of the command.
-        environment: further environment variables.
-        tidegate: the command, for example another checkout's.
+    `folder`: for its output and log; `flags`: of the command; `environment`: further environment variables; `tidegate`:
+    the command, for example another checkout's.
     """
     output, errors = folder / "tidegate.out", folder / "tidegate.log"
     with output.open("w") as out, errors.open("w") as err:
@@ -126,16 +130,50 @@ def proxy_process(
             process.wait()
 
 
+REPORT_VARIABLE = "TIDEGATE_BENCH_REPORT"
+"""Environment variable that names the report file of an instrumented process."""
+
+
+@contextmanager
+def instrumented_process(folder: Path, module: str, *flags: str) -> Iterator[tuple[ProxyProcess, Callable[[], str]]]:
+    """Start a `tidegate serve` that a module's `instrumented_command` runs; yield it, and a wait for its next report.
+
+    `folder`: an empty one.
+    """
+    report, command = folder / "report.json", folder / "tidegate"
+    command.write_text(f"#!{sys.executable}\nfrom {module} import instrumented_command\ninstrumented_command()\n")
+    command.chmod(0o755)
+    paths = [str(Path(__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(":")]
+    environment = {REPORT_VARIABLE: str(report), "PYTHONPATH": ":".join(paths)}
+    with proxy_process(folder, *flags, environment=environment, tidegate=str(command)) as process:
+
+        def reported() -> str:
+            give_up = time.monotonic() + START_WITHIN_S
+            while not report.exists():
+                if time.monotonic() > give_up:
+                    raise SystemExit(f"no report within {START_WITHIN_S:g} s:\n{process.log}")
+                time.sleep(0.01)
+            text = report.read_text()
+            report.unlink()
+            return text
+
+        yield process, reported
+
+
+def report_figures(figures: object) -> None:
+    """Report figures from within an instrumented process."""
+    report = Path(os.environ[REPORT_VARIABLE])
+    aside = report.with_suffix(".new")
+    aside.write_text(json.dumps(figures))
+    aside.rename(report)
+
+
 @contextmanager
 def proxy_before(triton: EmbeddedTriton, folder: Path, *flags: str, policy: str = "symphony") -> Iterator[ProxyProcess]:
     """Start `tidegate serve` before one Triton, all three services on free ports; yield the process until the block
     ends.
 
-    Args:
-        triton: the Triton.
-        folder: for its output and log.
-        flags: further flags.
-        policy: the policy.
+    `triton`: the Triton; `folder`: for its output and log; `flags`: further flags; `policy`: the policy.
     """
     given = ["--policy", policy, "--drain-timeout-s", "1"]
     given += ["--triton", f"{triton.grpc_address},http={triton.http_address},metrics={triton.metrics_address}"]

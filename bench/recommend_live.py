@@ -2,16 +2,14 @@
 
     python -m bench.recommend_live [--seconds S] [--only NAME ...] [--recording FILE] [--json FILE]
 
-The workloads of `bench.recommend_workloads`, slowed down for two cores. For each, the models are profiled through an
+For each workload of `bench.recommend_workloads`, the models are profiled through an
 emulated Triton, `recommend` reads these profiles and writes its files (`--apply`), and these are served: the proxy with
 the recommended configuration before emulated Tritons, or the layout of a planner. Then the same requests go to one
 Triton with the batcher that `recommend` tuned. Promised figures are those of its page, for other seeds; simulated
 figures are for the requests actually sent. Keep the machine otherwise idle.
 """
 
-import argparse
 import asyncio
-import json
 import os
 import tempfile
 import time
@@ -23,13 +21,14 @@ from statistics import median
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from bench.slowed_workloads import WARMUP_S, Asked, live_workloads, slowed_blocks
+from bench.common import console_of, parser_of, print_table, write_json
+from bench.recommend_workloads import live_workloads, with_added
 from tidegate.recommend.candidates import Candidate
 from tidegate.recommend.files import CONFIG, SCENARIO, host_of, write_files
 from tidegate.recommend.hardware import on_gpus
 from tidegate.recommend.held_out import HeldOutResult
+from tidegate.recommend.query import RecommendQuery
 from tidegate.recommend.recommendation import Recommendation, recommend
 from tidegate.recommend.simulation_runs import SimulationRuns
 from tidegate.recommend.triton_tuning import TRITON_POLICY
@@ -48,8 +47,8 @@ from tidegate_loadtest.progress_bar import progress_bar
 from tidegate_loadtest.scenario_run import LiveResult, LiveRun, run_live
 
 SIZES, SAMPLES = (1, 2, 4, 8, 16), 5
-SEED = 5000
-"""Seed of the requests sent; `recommend` used others."""
+SEED, WARMUP_S = 5000, 3.0
+"""Seed of the requests sent (`recommend` used others), and seconds before the measured window."""
 AIM = 0.03
 
 
@@ -82,7 +81,6 @@ class Compared:
     workload: str
     answer: str
     rate_rps: float
-    slower: float
     ours: Side
     triton: Side | None
     """Result of Triton; None if the emulated GPUs cannot belong to one Triton here."""
@@ -92,20 +90,16 @@ class Compared:
     """Load average of the machine before the run."""
 
 
-def compare(name: str, asked: Asked, seconds: float, work: Path) -> Compared:
+def compare(name: str, query: RecommendQuery, seconds: float, work: Path) -> Compared:
     """Profile a workload, run `recommend`, serve what it recommends, and send the requests.
 
-    Args:
-        name: of the workload.
-        asked: the workload.
-        seconds: measured window.
-        work: folder for files.
+    `name`: of the workload; `query`: the workload; `seconds`: measured window; `work`: folder for files.
     """
-    load, truth = os.getloadavg()[0], asked.question.scenario
+    load, truth = os.getloadavg()[0], query.scenario
     measured, added_ms = profiled(truth, work)
-    blocks = {model: slowed_blocks(profile, 1, added_ms) for model, profile in asked.question.blocks.items()}
+    blocks = {model: with_added(profile, added_ms) for model, profile in query.blocks.items()}
     begun = time.perf_counter()
-    found = recommend(replace(asked.question, scenario=measured, blocks=blocks), SimulationRuns())
+    found = recommend(replace(query, scenario=measured, blocks=blocks), SimulationRuns())
     asking_s = time.perf_counter() - begun
     answer = work / "answer"
     write_files(found, answer, verdicts(found))
@@ -127,7 +121,6 @@ def compare(name: str, asked: Asked, seconds: float, work: Path) -> Compared:
         name,
         f"{found.verdict}: {found.candidate.title} on {chosen.site.words(found.count)}{_cut(found.scenario)}",
         mean_rate_rps(truth),
-        asked.slower,
         ours,
         triton,
         "" if chosen.triton is None else chosen.triton.title,
@@ -288,22 +281,23 @@ def _side(
 
 def show(console: Console, rows: Sequence[Compared]) -> None:
     """Print the table."""
-    table = Table(
-        "workload", "answer", "promised", "simulated", "measured", "off", "Triton: promised", "simulated", "measured",
-        "off", "aim", "never worse",
-    )  # fmt: skip
+    lines = []
     for row in rows:
         ours, triton = row.ours, row.triton
         behind = not (ours.kept_up and (triton is None or triton.kept_up))
-        table.add_row(
-            f"{row.workload}, {row.rate_rps:.0f}/s" + (" [yellow](generator fell behind)[/]" if behind else ""),
-            row.answer,
-            *_figures(ours),
-            *(_figures(triton) if triton else ("-",) * 4),
-            "met" if abs(ours.off) <= AIM else "[red]missed[/]",
-            "-" if triton is None else "yes" if ours.measured >= triton.measured else "[red]no[/]",
+        lines.append(
+            (
+                f"{row.workload}, {row.rate_rps:.0f}/s" + (" (generator fell behind)" if behind else ""),
+                row.answer,
+                *_figures(ours),
+                *(_figures(triton) if triton else ("-",) * 4),
+                "met" if abs(ours.off) <= AIM else "missed",
+                "-" if triton is None else "yes" if ours.measured >= triton.measured else "no",
+            )
         )
-    console.print(table)
+    figures = ("promised", "simulated", "measured", "off")
+    columns = ("workload", "answer", *figures, *(f"Triton: {name}" for name in figures), "aim", "never worse")
+    print_table(console, None, columns, lines)
 
 
 def _figures(side: Side) -> tuple[str, ...]:
@@ -317,17 +311,16 @@ def _figures(side: Side) -> tuple[str, ...]:
 
 def main() -> None:
     """Run the workloads and write the figures."""
-    parser = argparse.ArgumentParser(prog="python -m bench.recommend_live", description=__doc__)
+    parser = parser_of("bench.recommend_live", __doc__)
     parser.add_argument("--seconds", type=float, default=15.0, help="measured window of every live run; default 15")
     parser.add_argument("--requests", type=int, default=800, help="in each run of the search; default 800")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some of the workloads")
     parser.add_argument("--recording", type=Path, metavar="FILE", help="one more workload: what a server recorded")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     options = parser.parse_args()
     known = live_workloads(options.requests, options.recording)
     if unknown := set(options.only or ()) - set(known):
         parser.error(f"no such workload: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    console = Console(width=None if os.isatty(1) else 240)
+    console = console_of(240)
     console.print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} before")
     names = [name for name in known if not options.only or name in options.only]
     rows: list[Compared] = []
@@ -337,9 +330,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
                 rows.append(compare(name, known[name](), options.seconds, Path(folder)))
             show(console, rows[-1:])
-            if options.json:
-                figures = [asdict(row) | {"off": row.ours.off} for row in rows]
-                options.json.write_text(json.dumps(figures, indent=1) + "\n")
+            write_json(options.json, [asdict(row) | {"off": row.ours.off} for row in rows])
     show(console, rows)
 
 

@@ -8,15 +8,15 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
+
+from rich.console import Console
 
 from bench.proxy_process import cpu_spent
 
 START_TIMEOUT_S: Final = 20.0
-PACKAGES: Final = {"nginx": "nginx", "haproxy": "haproxy", "nghttpx": "nghttp2-proxy"}
-"""Debian package of each relay."""
 
 _NGINX = """\
 daemon off; master_process off; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/relay.log;
@@ -75,36 +75,41 @@ def _nghttpx(program: str, folder: Path, triton: str, port: int) -> list[str]:
     return [program, "--single-process", "--workers=1", *logs, *ends]
 
 
-_COMMANDS: Final[dict[str, Callable[[str, Path, str, int], list[str]]]] = {
-    "nginx": _nginx,
-    "haproxy": _haproxy,
-    "nghttpx": _nghttpx,
+RELAYS: Final[dict[str, tuple[str, Callable[[str, Path, str, int], list[str]]]]] = {
+    "nginx": ("nginx", _nginx),
+    "haproxy": ("haproxy", _haproxy),
+    "nghttpx": ("nghttp2-proxy", _nghttpx),
 }
-
-
-def find_relays() -> dict[str, str]:
-    """Return the program of each relay that is installed, by name."""
-    places = "/usr/sbin:/usr/local/sbin"
-    found = {name: shutil.which(name) or shutil.which(name, path=places) for name in _COMMANDS}
-    return {name: program for name, program in found.items() if program}
+"""Debian package of each relay, and its command for a program, a folder, Triton's address and a port."""
 
 
 @contextmanager
-def start_relay(name: str, program: str, folder: Path, triton: str) -> Iterator[Relay]:
-    """Start a relay and yield it until the block ends. Exits with its output if it does not start.
+def relays_before(triton: str, work: Path, console: Console) -> Iterator[dict[str, Relay]]:
+    """Start the relays that are installed, and yield them by name until the block ends; name those that are not.
 
-    Args:
-        name: one of `PACKAGES`.
-        program: path of the program.
-        folder: an empty folder for its configuration and log.
-        triton: HOST:PORT of Triton's gRPC service.
+    `triton`: HOST:PORT of Triton's gRPC service; `work`: for their folders.
     """
+    with ExitStack() as stack:
+        found = {}
+        for name, (package, _) in RELAYS.items():
+            program = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+            if program is None:
+                console.print(f"{name} is not installed and not measured (apt-get install {package})")
+                continue
+            (work / name).mkdir()
+            found[name] = stack.enter_context(_started(name, program, work / name, triton))
+        yield found
+
+
+@contextmanager
+def _started(name: str, program: str, folder: Path, triton: str) -> Iterator[Relay]:
+    """Start one; exits with its output if it does not start."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = folder / "relay.out"
     with log.open("w") as out:
-        process = subprocess.Popen(_COMMANDS[name](program, folder, triton, port), stdout=out, stderr=out)
+        process = subprocess.Popen(RELAYS[name][1](program, folder, triton, port), stdout=out, stderr=out)
     try:
         give_up = time.monotonic() + START_TIMEOUT_S
         while not _listens(port):

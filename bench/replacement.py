@@ -1,16 +1,13 @@
 """Replacement under load: a second Tidegate process takes over the same ports again and again, and no request fails.
 
-    python -m bench.replacement [--requests N] [--replacements N] [--json FILE]
+    python -m bench.faults --only replaced_tidegate
 
 Clients over gRPC and HTTP send one request after the other without retries; their libraries reconnect when gRPC's
-GOAWAY or HTTP's `Connection: close` says so. Fails if any request fails.
+GOAWAY or HTTP's `Connection: close` says so.
 """
 
-import argparse
 import http.client
 import json
-import os
-import sys
 import tempfile
 import threading
 import time
@@ -64,10 +61,8 @@ class Load:
     def __init__(self, grpc_address: str, http_address: str, pause_s: float = 0.0) -> None:
         """Start the callers.
 
-        Args:
-            grpc_address: HOST:PORT.
-            http_address: HOST:PORT.
-            pause_s: seconds between a response and the next request.
+        `grpc_address`: HOST:PORT; `http_address`: HOST:PORT; `pause_s`: seconds between a response and the next
+        request.
         """
         self.findings = Findings()
         self._pause_s = pause_s
@@ -138,12 +133,8 @@ def replace_under_load(
 ) -> Findings:
     """Replace a Tidegate repeatedly under load.
 
-    Args:
-        requests: minimum number of requests.
-        replacements: number of replacements.
-        console: where progress is shown.
-        max_connection_age_s: limit of the proxy, seconds.
-        pause_s: pause of a caller between requests, seconds.
+    `requests`: minimum number of requests; `replacements`: number of replacements; `max_connection_age_s`: limit of the
+    proxy, seconds; `pause_s`: pause of a caller between requests, seconds.
     """
     age = f"limits: {{max_connection_age_s: {max_connection_age_s}}}\n" if max_connection_age_s else ""
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as running:
@@ -180,26 +171,3 @@ def replace_under_load(
         finally:
             findings = load.stop()
     return findings
-
-
-def main() -> None:
-    """Run the benchmark, print it and write the figures."""
-    parser = argparse.ArgumentParser(prog="python -m bench.replacement", description=__doc__)
-    parser.add_argument("--requests", type=int, default=10_000, metavar="N", help="minimum number of requests [10000]")
-    parser.add_argument("--replacements", type=int, default=3, metavar="N", help="[3]")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
-    arguments = parser.parse_args()
-    console = Console(width=None if os.isatty(1) else 120)
-    findings = replace_under_load(arguments.requests, arguments.replacements, console)
-    console.print(
-        f"{findings.replacements} replacements, {dict(findings.answered)} answered, {dict(findings.failed)} failed; "
-        f"the longest took {findings.longest_ms:.0f} ms"
-    )
-    if arguments.json:
-        arguments.json.write_text(json.dumps(findings.figures(), indent=2) + "\n")
-    if findings.failed:
-        sys.exit(f"{findings.failed.total()} requests failed")
-
-
-if __name__ == "__main__":
-    main()

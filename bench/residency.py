@@ -6,12 +6,12 @@ its model is in memory, or is loaded within the deadline. `python -m bench.resid
 
 import argparse
 import heapq
+import itertools
 import random
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import Final, Protocol
+from typing import Any, Final
 
 from tidegate.control.residency import Residency
 
@@ -69,66 +69,25 @@ def drawn(seed: int, exponent: float, drift_s: float, rate_rps: float, spread: f
     return Load(memory, requests)
 
 
-class Evictor(Protocol):
-    """Rule that decides what goes."""
+class LeastRecentlyUsed(Residency):
+    """Residency that evicts the models whose last requests are the longest ago."""
 
-    def on_request(self, model: str) -> None:
-        """Count a request."""
+    def __init__(self, budget_bytes: int) -> None:
+        super().__init__(budget_bytes)
+        self._events = itertools.count()
 
-    def on_loaded(self, model: str, load_ns: int | None = None) -> None:
-        """Record a load."""
+    def _value(self, _known: Any) -> float:  # noqa: ANN401 - private to Residency
+        return float(next(self._events))
 
-    def on_unloaded(self, model: str) -> None:
-        """Record that a model was evicted."""
-
-    def evictions_for(self, model: str, may_evict: Callable[[str], bool]) -> tuple[str, ...] | None:
-        """Return what goes for a model."""
+    def _without_spare(self, chosen: list[str], _spare: int) -> tuple[str, ...]:
+        return tuple(chosen)
 
 
-class LeastRecentlyUsed:
-    """Evicts the model whose last request is the longest ago."""
-
-    def __init__(self, budget: int, memory: dict[str, int]) -> None:
-        self._budget, self._memory = budget, memory
-        self._resident: OrderedDict[str, None] = OrderedDict()
-
-    def on_request(self, model: str) -> None:
-        """Count a request."""
-        if model in self._resident:
-            self._resident.move_to_end(model)
-
-    def on_loaded(self, model: str, load_ns: int | None = None) -> None:
-        """Record a load."""
-        self._resident[model] = None
-
-    def on_unloaded(self, model: str) -> None:
-        """Record that a model was evicted."""
-        del self._resident[model]
-
-    def evictions_for(self, model: str, may_evict: Callable[[str], bool]) -> tuple[str, ...] | None:
-        """Return what goes for a model."""
-        excess = sum(self._memory[each] for each in self._resident) + self._memory[model] - self._budget
-        chosen = []
-        for each in self._resident:
-            if excess <= 0:
-                break
-            if may_evict(each):
-                chosen.append(each)
-                excess -= self._memory[each]
-        return tuple(chosen) if excess <= 0 else None
-
-
-def ours(load: Load) -> Residency:
-    """Create Tidegate's residency, which has measured every model once."""
-    residency = Residency(load.budget)
+def with_known_memory(residency: Residency, load: Load) -> Residency:
+    """Tell a residency what every model takes, as if it had been measured; return it."""
     for number, memory in enumerate(load.memory):
         residency.set_memory(str(number), memory)
     return residency
-
-
-def lru(load: Load) -> LeastRecentlyUsed:
-    """Create the rule to compare with."""
-    return LeastRecentlyUsed(load.budget, {str(number): memory for number, memory in enumerate(load.memory)})
 
 
 @dataclass(frozen=True)
@@ -141,7 +100,7 @@ class Outcome:
     loads: int
 
 
-def simulated(load: Load, evictor: Evictor) -> Outcome:
+def simulated(load: Load, evictor: Residency) -> Outcome:
     """Serve the requests; models load one after the other, those that are asked for first come first."""
     ready_at: dict[str, float] = {}
     """When each resident model is loaded."""
@@ -182,7 +141,8 @@ def main() -> None:
         runs = []
         for seed in range(seeds):
             load = drawn(seed, exponent, drift_s, rate_rps, spread)
-            runs.append((simulated(load, ours(load)), simulated(load, lru(load))))
+            both = (with_known_memory(kind(load.budget), load) for kind in (Residency, LeastRecentlyUsed))
+            runs.append(tuple(simulated(load, residency) for residency in both))
         gains = [100 * (mine.cold - other.cold) for mine, other in runs]
         scatter = stdev(gains) if seeds > 1 else 0.0
         cold, loads, on_time = (

@@ -1,16 +1,14 @@
 """Rolling update under load: Tritons are restarted one after the other with another `max_batch_size`.
 
-    python -m bench.rolling_update [--requests N] [--killed] [--listed]
+    python -m bench.faults --only rolling_tritons killed_tritons listed_tritons
 
 Each Triton is terminated, or killed, and its successor serves the new model on the same port; the next follows when
-Tidegate uses the successor. With `--listed` the successor has another address, as a new pod has: a file lists the
-Tritons, and the old one ends as soon as the list has the new one. Fails if a request was not answered.
+Tidegate uses the successor. With `listed` the successor has another address, as a new pod has: a file lists the
+Tritons, and the old one ends as soon as the list has the new one.
 """
 
-import argparse
 import asyncio
 import json
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -18,13 +16,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
-from rich.console import Console
-
-from bench.fault_injection.kills import Proxy
-from demo.emulated import Fleet, write_emulated
-from tidegate.schemas import ModelProfile, ProfilePoint, write_profile
+from bench.proxy_process import proxy_process
+from demo.emulated import Fleet
 from tidegate.workload.arrivals import NS_PER_S, Poisson
 from tidegate_loadtest.connection import Connection
+from tidegate_loadtest.emulated import write_profiles
 from tidegate_loadtest.model_inputs import RandomRequests
 from tidegate_loadtest.open_loop import run_open_loop
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -43,34 +39,29 @@ class Update:
     def __init__(self, work: Path, running: ExitStack, *, killed: bool, listed: bool) -> None:
         self._running = running
         self._grace_s = 0.0 if killed else GRACE_S
-        self._log = work / "tidegate.log"
-        for folder, batch in zip(("old", "new"), BATCHES, strict=True):
-            write_emulated(work / folder, MODEL, Fleet(1, ALPHA_MS, BETA_MS, SLO_MS, batch))
+        old, new = (Fleet(1, ALPHA_MS, BETA_MS, SLO_MS, batch) for batch in BATCHES)
+        old.write_gpu(work / "old", MODEL)
+        new.write_gpu(work / "new", MODEL)
         self._new = work / "new"
         self._tritons = [self._start(work / "old") for _ in range(TRITONS)]
-        points = [
-            ProfilePoint(rows=rows, median_ms=ms, p95_ms=ms, samples=1)
-            for rows in range(1, max(BATCHES) + 1)
-            for ms in [ALPHA_MS * rows + BETA_MS]
-        ]
-        profiles = work / "profiles.json"
-        write_profile(profiles, ModelProfile(model=MODEL, alpha_ms=ALPHA_MS, beta_ms=BETA_MS, points=points))
+        profiles = write_profiles(work / "profiles.json", new.scenario(MODEL), 0)
         self._list = work / "tritons.json" if listed else None
         if self._list:
             self._write_list()
             config = work / "tidegate.yaml"
             config.write_text(json.dumps({"tritons": {"file": self._list.name}}))
-            self._proxy = Proxy([], profiles, self._log, config)
+            flags = ["--config", str(config)]
         else:
-            self._proxy = Proxy([triton.grpc_address for triton in self._tritons], profiles, self._log)
-        running.callback(self._proxy.kill)
+            flags = [word for triton in self._tritons for word in ("--triton", triton.grpc_address)]
+        flags += ["--listen", "127.0.0.1:0", "--profiles", str(profiles)]
+        self._proxy = running.enter_context(proxy_process(work, *flags))
 
     async def run(self, requests: int) -> tuple[Counter[str], float]:
         """Send requests during the update; return their outcomes and the length of the update in seconds."""
         window_ns = round(requests / RATE_RPS * NS_PER_S)
         arrivals_ns = list(Poisson(RATE_RPS).instants_ns(window_ns, Random(1)))
         updating = asyncio.create_task(self._update())
-        async with Connection(self._proxy.address) as connection:
+        async with Connection(self._proxy.grpc) as connection:
             inputs = await RandomRequests.for_model(connection, MODEL, rows=1, shapes={}, seed=1)
             run = await run_open_loop(connection, arrivals_ns, inputs, window_ns=window_ns, timeout_s=60.0)
         took_s = await updating
@@ -87,13 +78,13 @@ class Update:
                 self._tritons[number] = await asyncio.to_thread(self._start, self._new)
                 self._write_list()
                 await asyncio.to_thread(triton.stop)
-                while self._log.read_text().count("triton left") <= number:
+                while self._proxy.log.count("triton left") <= number:
                     await asyncio.sleep(0.1)
                 continue
             port = int(triton.grpc_address.rpartition(":")[2])
             await asyncio.to_thread(triton.stop)
             self._tritons[number] = await asyncio.to_thread(self._start, self._new, port)
-            while self._log.read_text().count("triton back") <= number:
+            while self._proxy.log.count("triton back") <= number:
                 await asyncio.sleep(0.1)
         return time.monotonic() - began_s
 
@@ -112,31 +103,8 @@ class Update:
 def rolling_update(requests: int, *, killed: bool, listed: bool = False) -> tuple[Counter[str], float]:
     """Run an update; return the outcomes of the requests and its length in seconds.
 
-    Args:
-        requests: number of requests.
-        killed: whether Tritons are killed instead of terminated.
-        listed: whether successors have other addresses, which a file lists.
+    `requests`: number of requests; `killed`: whether Tritons are killed instead of terminated; `listed`: whether
+    successors have other addresses, which a file lists.
     """
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as running:
         return asyncio.run(Update(Path(folder), running, killed=killed, listed=listed).run(requests))
-
-
-def main() -> None:
-    """Run the update and print the result."""
-    parser = argparse.ArgumentParser(prog="python -m bench.rolling_update", description=__doc__)
-    parser.add_argument("--requests", type=int, default=10_000, metavar="N", help="under load (default: %(default)s)")
-    parser.add_argument("--killed", action="store_true", help="kill the Tritons instead of asking them to end")
-    parser.add_argument("--listed", action="store_true", help="give successors other addresses, which a file lists")
-    arguments = parser.parse_args()
-    outcomes, took_s = rolling_update(arguments.requests, killed=arguments.killed, listed=arguments.listed)
-    lost = outcomes["sent"] - outcomes["answered"]
-    Console().print(
-        f"{TRITONS} Tritons updated in {took_s:.0f} s, max_batch_size {BATCHES[0]} to {BATCHES[1]}: "
-        f"{lost} of {outcomes['sent']} requests not answered"
-    )
-    if lost:
-        sys.exit(str(dict(outcomes)))
-
-
-if __name__ == "__main__":
-    main()

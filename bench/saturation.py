@@ -11,21 +11,20 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import tritonclient.grpc
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
+from bench.added_latency import DIRECT, ROUNDS, Figures, medians_of
 from bench.closed_loop import closed_loop, perf_analyzer
+from bench.common import print_table
 from bench.proxy_process import proxy_process
 from demo.processes import TIDEGATE
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_triton_models import model_source
 
-ROUNDS = 5
 DURATION_S, WARMUP_S = 3.0, 2.0
 LOOK_AFTER_S, LOOK_FOR_S = 2.5, 2.0
 """Seconds until a run is steady, and its minimum length after that."""
@@ -39,8 +38,6 @@ CASES = {
 """By model: name in the table, parameters, whether it batches, and number of callers."""
 AIM = 0.99
 TARGETS = {"Tidegate fifs": "fifs", "Tidegate symphony": "symphony"}
-DIRECT = "Triton"
-Figures = dict[str, float]
 
 
 def bench_saturation(
@@ -53,12 +50,9 @@ def bench_saturation(
 ) -> list[dict[str, Any]]:
     """Measure the models and print them; return a row per model and target, with medians over rounds.
 
-    Args:
-        console: where the table is printed.
-        program: path of perf_analyzer; None: our load generator.
-        against: path of another checkout's `tidegate`, measured with the policy `fifs`.
-        flags: further flags of `tidegate serve`.
-        rounds: number of repetitions, alternating between targets.
+    `program`: path of perf_analyzer; None: our load generator; `against`: path of another checkout's `tidegate`,
+    measured with the policy `fifs`; `flags`: further flags of `tidegate serve`; `rounds`: number of repetitions,
+    alternating between targets.
     """
     commands = {name: (TIDEGATE, ("--policy", policy, *flags)) for name, policy in TARGETS.items()}
     if against:
@@ -84,7 +78,8 @@ def bench_saturation(
                         progress.update(task, description=f"{name}, {title}")
                         runs[name].append(_run(program, triton, address, model, callers))
                         progress.advance(task)
-                of_model = [_row(model, name, runs) for name in runs]
+                facts = {"model": title, "callers": callers}
+                of_model = [{"target": name, **facts, **medians_of(runs, name)} for name in runs]
                 _show(console, title, of_model)  # at once: all of them take a quarter of an hour
                 rows += of_model
     return rows
@@ -139,31 +134,12 @@ def _load(program: Path | None, address: str, model: str, callers: int) -> Figur
     return perf_analyzer(program, address, model, callers, *windows)
 
 
-def _row(model: str, name: str, runs: dict[str, list[Figures]]) -> dict[str, Any]:
-    mine, direct = runs[name], runs[DIRECT]
-    title, _, _, callers = CASES[model]
-    pairs = list(zip(mine, direct, strict=True))
-    return {
-        "model": title,
-        "target": name,
-        "callers": callers,
-        **{key: median(run[key] for run in mine) for key in ("rps", "p50_ms", "p99_ms", "busy")},
-        "rps_of_direct": median(run["rps"] / other["rps"] for run, other in pairs),
-        "p50_added_ms": median(run["p50_ms"] - other["p50_ms"] for run, other in pairs),
-    }
-
-
 def _show(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
-    table = Table(
-        "target", "callers", "requests/s", "of direct", "p50 ms", "added ms", "p99 ms", "busy",
-        title=f"Saturated, a batch takes {title}: medians of interleaved runs",
-    )  # fmt: skip
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in rows:
-        table.add_row(
+    columns = ("target", "callers", "requests/s", "of direct", "p50 ms", "added ms", "p99 ms", "busy")
+    cells = [
+        (
             row["target"],
-            str(row["callers"]),
+            row["callers"],
             f"{row['rps']:,.0f}",
             f"{row['rps_of_direct']:.3f}",
             f"{row['p50_ms']:.2f}",
@@ -171,7 +147,9 @@ def _show(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
             f"{row['p99_ms']:.2f}",
             f"{row['busy']:.1%}",
         )
-    console.print(table)
+        for row in rows
+    ]
+    print_table(console, f"Saturated, a batch takes {title}: medians of interleaved runs", columns, cells)
     for row in rows:
         if row["target"] != DIRECT and row["rps_of_direct"] < AIM:
             console.print(f"Missed {AIM:g}: {row['target']}: {row['rps_of_direct']:.3f} of direct")

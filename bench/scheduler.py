@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
+from bench.common import print_table
 from bench.scheduler_driver import BATCH, Drive, Lap, setup_of
 from tidegate.host import Plugins
 from tidegate.sim.run import RunSpec, simulate
@@ -60,9 +60,7 @@ class Growth:
 def bench_scheduler(console: Console, *, full: bool = False) -> dict[str, Any]:
     """Measure and print the speed of the simulator and the scheduler, and its growth.
 
-    Args:
-        console: where the tables are printed.
-        full: every size.
+    `full`: every size.
     """
     plugins = Plugins.installed()
     sizes = [(m, w) for m in MODELS for w in WORKERS if full or MIDDLE in (m, w) or (m, w) == AUTHORS]
@@ -97,10 +95,7 @@ def simulated_rps(plugins: Plugins, policy: str) -> float:
 def measure(deferral: str, models: int, workers: int) -> Cell:
     """Measure Symphony in the engine without a driver's overhead.
 
-    Args:
-        deferral: option of Symphony.
-        models: number of models.
-        workers: number of workers.
+    `deferral`: option of Symphony; `models`: number of models; `workers`: number of workers.
     """
     names = [f"model{index:04}" for index in range(models)]
     drive = Drive(setup_of(names, range(workers)), "symphony", {"deferral": deferral})
@@ -114,10 +109,7 @@ def measure(deferral: str, models: int, workers: int) -> Cell:
 def growth(cells: list[Cell], deferral: str, of: str) -> Growth:
     """Fit the growth by least squares for each constant size of the other; return the median.
 
-    Args:
-        cells: measurements.
-        deferral: option of Symphony.
-        of: `models` or `workers`.
+    `cells`: measurements; `deferral`: option of Symphony; `of`: `models` or `workers`.
     """
     other = "workers" if of == "models" else "models"
     exponents, doublings = [], []
@@ -132,34 +124,24 @@ def growth(cells: list[Cell], deferral: str, of: str) -> Growth:
 
 
 def _show(console: Console, simulated: dict[str, float], cells: list[Cell], growths: list[Growth]) -> None:
-    table = _table(f"The simulator on one core: {SCENARIO.name}, {SIMULATED_S:g} s", "policy", "requests/s")
-    for policy, rps in simulated.items():
-        table.add_row(policy, f"{rps:,.0f}")
-    console.print(table)
-    title = f"Symphony in the engine, one core; load: batches of {BATCH} would keep workers busy for 80 %"
-    table = _table(title, "deferral", "models", "workers", "requests/s", "µs/request", "µs/event", "mean batch", "busy")
-    for cell in cells:
-        table.add_row(
+    title = f"The simulator on one core: {SCENARIO.name}, {SIMULATED_S:g} s"
+    print_table(console, title, ("policy", "requests/s"), ((each, f"{rps:,.0f}") for each, rps in simulated.items()))
+    rows = (
+        (
             cell.deferral,
-            str(cell.models),
-            str(cell.workers),
+            cell.models,
+            cell.workers,
             f"{cell.rps:,.0f}",
             f"{cell.us_per_request:.1f}",
             f"{cell.us_per_event:.1f}",
             f"{cell.mean_batch:.1f}",
             f"{min(1.0, cell.busy):.0%}",
         )
-    console.print(table)
-    table = _table("Growth of the time per request; claimed: O(log models + log workers)", "deferral", "with the", "")
-    table.columns[2].header = "exponent (linear: 1)"
-    table.add_column("µs per doubling", justify="right")
-    for row in growths:
-        table.add_row(row.deferral, row.of, f"{row.exponent:.2f}", f"{row.us_per_doubling:+.2f}")
-    console.print(table)
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(*columns, title=title)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    return table
+        for cell in cells
+    )
+    title = f"Symphony in the engine, one core; load: batches of {BATCH} would keep workers busy for 80 %"
+    columns = ("deferral", "models", "workers", "requests/s", "µs/request", "µs/event", "mean batch", "busy")
+    print_table(console, title, columns, rows)
+    title = "Growth of the time per request; claimed: O(log models + log workers)"
+    lines = ((row.deferral, row.of, f"{row.exponent:.2f}", f"{row.us_per_doubling:+.2f}") for row in growths)
+    print_table(console, title, ("deferral", "with the", "exponent (linear: 1)", "µs per doubling"), lines)

@@ -7,11 +7,8 @@ repeatedly, metrics and statistics. Fails if memory grows in the second half, th
 well-formed request is not answered correctly.
 """
 
-import argparse
 import asyncio
 import itertools
-import json
-import os
 import random
 import tempfile
 import time
@@ -27,9 +24,9 @@ import numpy as np
 import tritonclient.http.aio as http_aio
 from rich.console import Console
 from rich.progress import Progress, TaskID
-from rich.table import Table
 from tritonclient.grpc import service_pb2
 
+from bench.common import console_of, parser_of, print_table, write_json
 from bench.fuzz import CONFIG, ECHO, send
 from bench.fuzz_inputs import MODEL, WORDS, good_request, make_input
 from bench.proxy_process import ProxyProcess, proxy_before
@@ -276,22 +273,20 @@ def growth_mib_per_hour(samples: list[dict[str, float]]) -> float:
 
 def main() -> None:
     """Run the soak test and print the results."""
-    parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__.partition("\n")[0])
+    parser = parser_of("bench.soak", __doc__)
     parser.add_argument("--minutes", type=float, default=30, help="how long (default: %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write counts and samples to this file")
     arguments = parser.parse_args()
-    console = Console(width=None if os.isatty(1) else 120)
+    console = console_of(120)
     ledger = soak(arguments.minutes, console)
-    table = Table("minute", "memory MiB", "descriptors", "threads", "p50 ms", "p99 ms", f"within {SLO_S:g} s")
-    for sample in ledger.samples[:: max(1, len(ledger.samples) // 15)]:
-        values = (f"{sample[name]:.1f}" for name in FIGURES)
-        table.add_row(f"{sample['at_s'] / 60:.1f}", *values, f"{sample['attainment']:.2%}")
-    console.print(table)
+    rows = (
+        (f"{each['at_s'] / 60:.1f}", *(f"{each[name]:.1f}" for name in FIGURES), f"{each['attainment']:.2%}")
+        for each in ledger.samples[:: max(1, len(ledger.samples) // 15)]
+    )
+    columns = ("minute", "memory MiB", "descriptors", "threads", "p50 ms", "p99 ms", f"within {SLO_S:g} s")
+    print_table(console, None, columns, rows)
     wrong = judge(ledger)
     console.print(f"{dict(ledger.counts)}; memory in the second half: {_slope(ledger)}")
-    if arguments.json:
-        figures = {"counts": ledger.counts, "samples": ledger.samples, "wrong": wrong}
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    write_json(arguments.json, {"counts": ledger.counts, "samples": ledger.samples, "wrong": wrong})
     for words in wrong:
         console.print(f"[red]{words}", markup=False)
     raise SystemExit(1 if wrong else 0)

@@ -9,25 +9,25 @@ with slots; the latter is simulated as well, over the same requests, with times 
 configured the live model's tokens came: a busy machine wakes it up late. Keep the machine otherwise idle.
 """
 
-import argparse
 import asyncio
 import json
 import random
 import tempfile
 import time
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 from tritonclient.grpc import service_pb2
 
+from bench.common import parser_of, print_table, write_json
 from bench.proxy_process import proxy_process
 from tidegate.api import NEVER_NS, ms_to_ns
 from tidegate.sim.run import RunSpec, simulate
@@ -105,24 +105,6 @@ class StreamOutcome:
     error: str = ""
 
 
-@dataclass(frozen=True)
-class StreamFigures:
-    """Results of one run."""
-
-    tritons: int
-    load: float
-    way: str
-    streams: int
-    attainment: float
-    """Fraction of the streams with their first response within the SLO."""
-    goodput_rps: float
-    first_p50_ms: float
-    first_p99_ms: float
-    gap_p50_ms: float
-    gap_p99_ms: float
-    errors: dict[str, int] = field(default_factory=dict)
-
-
 def capacity_rps(tritons: int) -> float:
     """Return the streams per second that the slots sustain, all busy."""
     prefill_ms = PREFILL_MS + PREFILL_PER_TOKEN_MS * sum(PROMPT_TOKENS) / 2
@@ -181,55 +163,36 @@ async def _one(method: Any, request: StreamRequest, began_s: float) -> StreamOut
     return outcome
 
 
-def figures_of(
-    tritons: int, load: float, way: str, requests: Sequence[StreamRequest], outcomes: Sequence[StreamOutcome]
-) -> StreamFigures:
-    """Return the figures of the requests after the warm-up."""
+def figures_of(requests: Sequence[StreamRequest], outcomes: Sequence[StreamOutcome]) -> dict[str, Any]:
+    """Return the figures of the requests after the warm-up; times in ms."""
     measured = [each for request, each in zip(requests, outcomes, strict=True) if request.at_s >= WARMUP_S]
-    firsts = [each.first_s * 1000 for each in measured if each.first_s is not None]
+    answered = [each for each in measured if each.first_s is not None]
+    firsts = [1000 * (each.first_s or 0.0) for each in answered]
     gaps = [
-        (each.last_s - each.first_s) * 1000 / (each.responses - 1)
-        for each in measured
-        if each.first_s is not None and each.responses > 1
+        (each.last_s - (each.first_s or 0.0)) * 1000 / (each.responses - 1) for each in answered if each.responses > 1
     ]
-    errors: dict[str, int] = {}
-    for each in measured:
-        if each.error:
-            errors[each.error] = errors.get(each.error, 0) + 1
     on_time = sum(first <= SLO_FIRST_MS for first in firsts)
-    window_s = max(request.at_s for request in requests) - WARMUP_S
-    p50, p99 = np.percentile(firsts, [50, 99]) if firsts else (float("nan"), float("nan"))
-    gap_p50, gap_p99 = np.percentile(gaps, [50, 99]) if gaps else (float("nan"), float("nan"))
-    return StreamFigures(
-        tritons,
-        load,
-        way,
-        len(measured),
-        on_time / len(measured),
-        on_time / window_s,
-        float(p50),
-        float(p99),
-        float(gap_p50),
-        float(gap_p99),
-        errors,
-    )
+    first_ms, gap_ms = (np.percentile(each or [np.nan], [50, 99]).tolist() for each in (firsts, gaps))
+    return {
+        "streams": len(measured),
+        "attainment": on_time / len(measured),
+        "goodput_rps": on_time / (max(request.at_s for request in requests) - WARMUP_S),
+        **dict(zip(("first_p50_ms", "first_p99_ms", "gap_p50_ms", "gap_p99_ms"), first_ms + gap_ms, strict=True)),
+        "errors": Counter(each.error for each in measured if each.error),
+    }
 
 
 def simulated(
     tritons: int, load: float, requests: Sequence[StreamRequest], seconds: float, live_gap_ms: float | None = None
-) -> StreamFigures:
+) -> dict[str, Any]:
     """Simulate slots over the requests of the live run.
 
-    Args:
-        tritons: number of Tritons.
-        load: rate as a fraction of `capacity_rps`.
-        requests: the workload.
-        seconds: measured window.
-        live_gap_ms: median gap of the live run, to which times are stretched; None: as configured.
+    `tritons`: number of Tritons; `load`: rate as a fraction of `capacity_rps`; `requests`: the workload; `seconds`:
+    measured window; `live_gap_ms`: median gap of the live run, to which times are stretched; None: as configured.
     """
     stretch = 1.0
     if live_gap_ms is not None:
-        stretch = live_gap_ms / simulated(tritons, load, requests, seconds).gap_p50_ms
+        stretch = live_gap_ms / simulated(tritons, load, requests, seconds)["gap_p50_ms"]
     prefill_ms = PREFILL_MS + PREFILL_PER_TOKEN_MS * PROMPT_TOKENS[0]
     document = {
         "warmup_s": WARMUP_S,
@@ -261,32 +224,25 @@ def simulated(
     )
     run = RunSpec(Scenario.model_validate(document), PolicyChoice(name="symphony"), 1)
     total = simulate(run, requests=same).total
-    return StreamFigures(
-        tritons,
-        load,
-        SIMULATED,
-        total.accepted,
-        total.attainment,
-        total.goodput_rps,
-        total.p50_ms or float("nan"),
-        total.p99_ms or float("nan"),
-        total.gap_p50_ms or float("nan"),
-        total.gap_p99_ms or float("nan"),
-        total.dropped,
-    )
+    return {
+        "streams": total.accepted,
+        "attainment": total.attainment,
+        "goodput_rps": total.goodput_rps,
+        "first_p50_ms": total.p50_ms,
+        "first_p99_ms": total.p99_ms,
+        "gap_p50_ms": total.gap_p50_ms,
+        "gap_p99_ms": total.gap_p99_ms,
+        "errors": total.dropped,
+    }
 
 
 def bench_streams(
     console: Console, *, seconds: float, tritons: Sequence[int], loads: Sequence[float], seed: int
-) -> list[StreamFigures]:
+) -> list[dict[str, Any]]:
     """Run the comparison and print it.
 
-    Args:
-        console: where the table is printed.
-        seconds: measured window of each run.
-        tritons: numbers of Tritons.
-        loads: rates as fractions of `capacity_rps`.
-        seed: seed of the workload.
+    `seconds`: measured window of each run; `tritons`: numbers of Tritons; `loads`: rates as fractions of
+    `capacity_rps`; `seed`: seed of the workload.
     """
     found = []
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as stack:
@@ -303,8 +259,9 @@ def bench_streams(
                 requests = workload(load * capacity_rps(count), seconds, seed)
                 for way, models in ((ROUND_ROBIN, None), (BYPASS, {}), (WITH_SLOTS, limits)):
                     outcomes = _run(addresses, requests, models, work)
-                    found.append(figures_of(count, load, way, requests, outcomes))
-                found.append(simulated(count, load, requests, seconds, found[-1].gap_p50_ms))
+                    found.append({"tritons": count, "load": load, "way": way, **figures_of(requests, outcomes)})
+                again = simulated(count, load, requests, seconds, found[-1]["gap_p50_ms"])
+                found.append({"tritons": count, "load": load, "way": SIMULATED, **again})
     print_figures(console, found)
     return found
 
@@ -321,30 +278,33 @@ def _run(
         return asyncio.run(send([proxy.grpc], requests))
 
 
-def print_figures(console: Console, found: Sequence[StreamFigures]) -> None:
+def print_figures(console: Console, found: Sequence[dict[str, Any]]) -> None:
     """Print a line for each run."""
-    table = Table(title=f"first response within {SLO_FIRST_MS:g} ms")
-    for name in ("Tritons", "load", "way", "streams", "on time", "goodput /s", "first p50, p99 ms", "gap p99 ms"):
-        table.add_column(name, justify="left" if name == "way" else "right")
-    for row in found:
-        first = f"{row.first_p50_ms:,.0f}, {row.first_p99_ms:,.0f}"
-        cells = (f"{row.streams}", f"{row.attainment:.1%}", f"{row.goodput_rps:.1f}", first, f"{row.gap_p99_ms:.0f}")
-        table.add_row(f"{row.tritons}", f"{row.load:.0%}", row.way, *cells)
-    console.print(table)
+    columns = ("Tritons, load, way", "streams", "on time", "goodput /s", "first p50, p99 ms", "gap p99 ms")
+    rows = (
+        (
+            f"{row['tritons']}, {row['load']:.0%}, {row['way']}",
+            row["streams"],
+            f"{row['attainment']:.1%}",
+            f"{row['goodput_rps']:.1f}",
+            f"{row['first_p50_ms']:,.0f}, {row['first_p99_ms']:,.0f}",
+            f"{row['gap_p99_ms']:.0f}",
+        )
+        for row in found
+    )
+    print_table(console, f"first response within {SLO_FIRST_MS:g} ms", columns, rows)
 
 
 def main() -> None:
     """Run the comparison."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("bench.streams", __doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="Measured window of each run.")
     parser.add_argument("--tritons", type=int, nargs="+", default=[1, 2], help="Numbers of Tritons.")
     parser.add_argument("--loads", type=float, nargs="+", default=LOADS, help="Rates as fractions of the capacity.")
     parser.add_argument("--seed", type=int, default=1, help="Seed of arrivals, prompts and lengths.")
-    parser.add_argument("--json", type=Path, help="Write the figures to this file.")
     given = parser.parse_args()
     found = bench_streams(Console(), seconds=given.seconds, tritons=given.tritons, loads=given.loads, seed=given.seed)
-    if given.json:
-        given.json.write_text(json.dumps([asdict(row) for row in found], indent=1) + "\n")
+    write_json(given.json, found)
 
 
 if __name__ == "__main__":

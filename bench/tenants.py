@@ -7,7 +7,6 @@ priorities; a tenant at four times its rate limit; a tenant at 300 % beside one 
 Clients are an open loop. Keep the machine otherwise idle.
 """
 
-import argparse
 import asyncio
 import json
 import random
@@ -23,9 +22,9 @@ import grpc
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
-from rich.table import Table
 from tritonclient.grpc import service_pb2
 
+from bench.common import parser_of, print_table, write_json
 from bench.proxy_process import proxy_process
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario, draw_requests
@@ -152,10 +151,9 @@ def run(case: str, triton: str, seconds: float, seed: int, work: Path) -> list[d
 
 def main() -> None:
     """Run all cases and print a table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.tenants", description=__doc__.partition("\n")[0])
+    parser = parser_of("bench.tenants", __doc__)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     console, rows = Console(), []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
@@ -170,12 +168,9 @@ def main() -> None:
         triton = stack.enter_context(serving_command(*command, log=work / "triton.errors"))
         for case in CASES:
             rows += run(case, triton, options.seconds, options.seed, work)
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()))
-    console.print(table)
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    cells = ([f"{value:.3f}" if isinstance(value, float) else value for value in row.values()] for row in rows)
+    print_table(console, None, list(rows[0]), cells)
+    write_json(options.json, rows)
 
 
 if __name__ == "__main__":

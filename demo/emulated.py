@@ -1,13 +1,10 @@
-"""A model repository of emulated GPUs: one latency profile, batched by Tidegate or by Triton's own dynamic batcher."""
+"""Equal emulated GPUs with one latency profile, as a scenario and as a model repository."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from shutil import copyfile
 
-from google.protobuf import text_format
-from tritonclient.grpc import model_config_pb2
-
-from tidegate_triton_models import model_source
+from tidegate.workload import Scenario
+from tidegate_loadtest.emulated import write_emulated_model
 
 
 @dataclass(frozen=True)
@@ -26,20 +23,21 @@ class Fleet:
         batch = min(self.max_batch, int((latency_ms - self.beta_ms) / self.alpha_ms))
         return self.gpus * batch / (self.alpha_ms * batch + self.beta_ms) * 1e3
 
+    def scenario(self, model: str, rate_rps: float = 1.0, warmup_s: float = 0.0, duration_s: float = 1.0) -> Scenario:
+        """Poisson arrivals for a model on the fleet."""
+        profile = {"alpha_ms": self.alpha_ms, "beta_ms": self.beta_ms, "max_batch": self.max_batch}
+        return Scenario.model_validate(
+            {
+                "name": "demo",
+                "warmup_s": warmup_s,
+                "duration_s": duration_s,
+                "workers": [{"count": self.gpus}],
+                "models": [{"name": model, "slo_ms": self.slo_ms, "profile": profile}],
+                "arrivals": {"rate_rps": rate_rps},
+            }
+        )
 
-def write_emulated(repository: Path, name: str, fleet: Fleet, *, queue_delay_ms: float | None = None) -> None:
-    """Write a model whose instances are the fleet's GPUs. With a queue delay Triton batches it, else it does not."""
-    config = model_config_pb2.ModelConfig(name=name, backend="python", max_batch_size=fleet.max_batch)
-    config.input.add(name="INPUT0", data_type=model_config_pb2.TYPE_FP32, dims=[8])
-    config.output.add(name="OUTPUT0", data_type=model_config_pb2.TYPE_FP32, dims=[8])
-    config.instance_group.add(count=fleet.gpus, kind=model_config_pb2.ModelInstanceGroup.KIND_CPU)
-    times = {"alpha_ms": fleet.alpha_ms, "beta_ms": fleet.beta_ms, "slo_ms": fleet.slo_ms}
-    parameters = {**times, "tidegate_scheduling": "batched"}  # to the Python backend each request is a unit of its own
-    for key, value in parameters.items():
-        config.parameters[key].string_value = str(value)
-    if queue_delay_ms is not None:
-        config.dynamic_batching.max_queue_delay_microseconds = round(queue_delay_ms * 1000)
-    version = repository / name / "1"
-    version.mkdir(parents=True)
-    (version.parent / "config.pbtxt").write_text(text_format.MessageToString(config))
-    copyfile(model_source("emulated_gpu"), version / "model.py")
+    def write_gpu(self, repository: Path, model: str) -> None:
+        """Write the repository of a Triton with one of the GPUs, which does not batch."""
+        one = replace(self, gpus=1).scenario(model)
+        write_emulated_model(repository, one, one.models[0], one.workers, seed=0, batching=None)

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from demo.processes import tidegate, tidegate_serve
+from demo.processes import tidegate
 from demo.read_text import MODEL_FILES, model_path
+from tidegate_loadtest.processes import serving_command
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 PICTURE = Path(skimage.__file__).parent / "data" / "page.png"
@@ -42,8 +43,17 @@ def run_real(console: Console, work: Path) -> bool:
                 where = ("--triton", triton.grpc_address, "-o", str(profiles))
                 tidegate("profile", name, *where, *shapes, "--samples", "8")
                 progress.advance(task)
-            serve = ("--triton", triton.grpc_address, "--policy", "symphony", "--profiles", str(profiles))
-            with tidegate_serve(*serve, log=work / "tidegate.log") as address:
+            serve = (
+                "--listen",
+                "127.0.0.1:0",
+                "--triton",
+                triton.grpc_address,
+                "--policy",
+                "symphony",
+                "--profiles",
+                str(profiles),
+            )
+            with serving_command("serve", *serve, log=work / "tidegate.log") as address:
                 progress.update(task, description="reading the picture")
                 through_tidegate = _read(address)
                 progress.advance(task)

@@ -43,17 +43,7 @@ def contenders(scenario: Scenario, seed: int) -> list[PolicyChoice]:
 
 def run_why(console: Console, work: Path, *, seed: int = 1) -> Comparison:
     """Run all contenders in interleaved rounds; print the results."""
-    profile = {"alpha_ms": FLEET.alpha_ms, "beta_ms": FLEET.beta_ms, "max_batch": FLEET.max_batch}
-    scenario = Scenario.model_validate(
-        {
-            "name": "demo",
-            "warmup_s": WARMUP_S,
-            "duration_s": DURATION_S,
-            "workers": [{"count": FLEET.gpus}],
-            "models": [{"name": "inceptionresnetv2", "slo_ms": FLEET.slo_ms, "profile": profile}],
-            "arrivals": {"rate_rps": RATE_RPS},
-        }
-    )
+    scenario = FLEET.scenario("inceptionresnetv2", RATE_RPS, WARMUP_S, DURATION_S)
     work.mkdir()
     choices = contenders(scenario, seed)
     with Progress(console=console, transient=True) as bar:

@@ -1,10 +1,9 @@
 """Dynamic models: real models whose latency depends on the input, under Triton's dynamic batcher and under Tidegate.
 
-    python -m bench.dynamic_models [--model NAME ...] [--loads 0.3 0.5 ...] [--rounds N] [--json FILE] [--pages FOLDER]
+    python -m bench.dynamic_models [--model NAME ...] [--loads 0.3 0.5 ...] [--rounds N] [--json FILE]
 
-`ocr`, `detector` and `file_types` each describe a model and its inputs (`case`); `baselines` has the
-contenders that serve it; `measuring` measures a single caller; `loads` sends Poisson arrivals to all contenders,
-alternating. Unpadded text lines, for a Tidegate that pads them, are measured only on request: `--model text_lines
+`ocr`, `detector` and `file_types` each describe a model and its inputs (`case`); `baselines` has the contenders that
+serve it. Unpadded text lines, for a Tidegate that pads them, are measured only on request: `--model text_lines
 --tidegate padded=bench/dynamic_models/padded_lines.yaml`. Each contender has its own tritonserver with one instance of
 the model; only one contender has load at a time. Keep the machine otherwise idle: generator, Tidegate and tritonserver
 share it.

@@ -1,6 +1,6 @@
 """Contenders that serve a dynamic model: Triton with several settings of its batcher, and Tidegate before Triton."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +13,11 @@ from bench.dynamic_models.case import Case
 from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.processes import serving_command
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
-from tidegate_repo_generator.generate import generate_model
 
 DELAYS = (0.02, 0.1)
 """Maximum queue delays of Triton's batcher, as shares of the SLO."""
 PATIENCE = 7 / 8
 """Queue timeout of Triton, if set, as a share of the SLO."""
-APPLICATIONS = "app: {parameter: app}\n"
-"""Configuration of Tidegate that reads the application from a request parameter of this benchmark."""
 
 
 @dataclass(frozen=True)
@@ -41,51 +38,27 @@ class Contender:
     name: str
     batcher: Batcher | None = None
     """Triton's batcher; None: Tidegate forms the batches."""
-    flags: tuple[str, ...] = ()
-    """Flags of `tidegate serve`, besides its addresses and Tritons."""
-    config: str = ""
-    """Content of Tidegate's configuration file; empty: no file."""
+    config: Path | None = None
+    """Configuration file of Tidegate, if it has one."""
 
 
-def contenders(
-    case: Case, delays: Sequence[float], policies: Sequence[str], configurations: dict[str, Path]
-) -> list[Contender]:
+def contenders(case: Case, configurations: Mapping[str, Path]) -> list[Contender]:
     """Return the contenders: Triton's settings, the default first, then Tidegate's, the default first.
 
-    Args:
-        case: the model.
-        delays: maximum queue delays of Triton, as shares of the SLO.
-        policies: for each a Tidegate that distinguishes applications.
-        configurations: configuration files of further Tidegates, by name.
+    `configurations`: configuration files of further Tidegates, by name.
     """
     timeout_ms = PATIENCE * case.slo_ms
-    tritons = {
-        "Triton": Batcher(case.max_batch),
-        **{
-            f"Triton, delay {share * case.slo_ms:g} ms": Batcher(case.max_batch, share * case.slo_ms)
-            for share in delays
-        },
-        "Triton, timeout": Batcher(case.max_batch, timeout_ms=timeout_ms),
-        "Triton, batch 1": Batcher(case.rows),
-        "Triton, batch 1, timeout": Batcher(case.rows, timeout_ms=timeout_ms),
-    }
+    tritons = {"Triton": Batcher(case.max_batch)}
+    for share in DELAYS:
+        tritons[f"Triton, delay {share * case.slo_ms:g} ms"] = Batcher(case.max_batch, share * case.slo_ms)
+    tritons["Triton, timeout"] = Batcher(case.max_batch, timeout_ms=timeout_ms)
+    tritons["Triton, batch 1"] = Batcher(case.rows)
+    tritons["Triton, batch 1, timeout"] = Batcher(case.rows, timeout_ms=timeout_ms)
     return [
         *(Contender(name, batcher) for name, batcher in tritons.items()),
         Contender("Tidegate"),
-        *(Contender(f"Tidegate {name}", flags=("--policy", name), config=APPLICATIONS) for name in policies),
-        *(Contender(f"Tidegate {name}", flags=("--config", str(path))) for name, path in configurations.items()),
+        *(Contender(f"Tidegate {name}", config=path) for name, path in configurations.items()),
     ]
-
-
-def generate_repository(repository: Path, onnx: Path, case: Case) -> None:
-    """Write the model repository of a case as `tidegate generate` does, for batches formed by Tidegate.
-
-    Args:
-        repository: folder to write.
-        onnx: the model's ONNX file.
-        case: the model.
-    """
-    generate_model(onnx, repository, name=case.model, max_batch=case.max_batch, slo_ms=case.slo_ms)
 
 
 def copy_with_batcher(generated: Path, repository: Path, case: Case, batcher: Batcher) -> None:
@@ -107,12 +80,8 @@ def running(
 ) -> Iterator[list[Target]]:
     """Start every contender with a Triton of its own until the block ends; yield their addresses.
 
-    Args:
-        work: folder for their files.
-        generated: model repository written by `generate_repository`.
-        case: the model.
-        chosen: the contenders.
-        starting: called with each contender's name before it starts.
+    `work`: folder for their files; `generated`: model repository as `tidegate generate` writes it; `case`: the model;
+    `chosen`: the contenders; `starting`: called with each contender's name before it starts.
     """
     with ExitStack() as stack:
         targets = []
@@ -127,10 +96,8 @@ def running(
             triton = stack.enter_context(EmbeddedTriton([repository], log=own / "triton.log"))
             address = triton.grpc_address
             if contender.batcher is None:
-                command = ["serve", "--triton", address, "--listen", "127.0.0.1:0", *contender.flags]
-                if contender.config:
-                    (own / "tidegate.yaml").write_text(contender.config)
-                    command += ["--config", str(own / "tidegate.yaml")]
+                config = ["--config", str(contender.config)] if contender.config else []
+                command = ["serve", "--triton", address, "--listen", "127.0.0.1:0", *config]
                 address = stack.enter_context(serving_command(*command, log=own / "tidegate.log"))
             targets.append(Target(contender.name, address))
         yield targets

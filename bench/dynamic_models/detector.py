@@ -35,10 +35,7 @@ def write_photographs(folder: Path, *, seed: int = 0) -> None:
 def prepared(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.float32]:
     """Return a picture as rapidocr prepares it: sides rounded to multiples of 32, values -1 to 1, channels first.
 
-    Args:
-        pixels: [height, width, 3].
-        width: target width in pixels.
-        height: target height in pixels.
+    `pixels`: [height, width, 3]; `width`: target width in pixels; `height`: target height in pixels.
     """
     scaled = cv2.resize(pixels, (_cut(width), _cut(height)))
     normal = (scaled.astype(np.float32) / 255 - 0.5) / 0.5

@@ -42,10 +42,7 @@ AS_THEY_ARE = Widths(320, 1, 960)
 def write_lines(folder: Path, widths: Widths, *, seed: int = 0) -> None:
     """Write LINES pictures of text, [3, 48, width] each.
 
-    Args:
-        folder: where they are written.
-        widths: widths that the model accepts.
-        seed: of the random lengths.
+    `folder`: where they are written; `widths`: widths that the model accepts; `seed`: of the random lengths.
     """
     crops = lines_of_text()
     rng = Random(seed)

@@ -7,25 +7,23 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from bench.fault_injection.hazard import Hazard, Result
 from bench.fault_injection.rig import Rig
-from demo.emulated import Fleet, write_emulated
-from demo.processes import TIDEGATE
+from bench.proxy_process import proxy_process
+from demo.emulated import Fleet
 from tidegate.api import NS_PER_MS
-from tidegate.schemas import ModelProfile, ProfilePoint, write_profile
 from tidegate.workload.arrivals import NS_PER_S, Poisson
 from tidegate_loadtest.connection import Connection
+from tidegate_loadtest.emulated import write_profiles
 from tidegate_loadtest.model_inputs import RandomRequests
 from tidegate_loadtest.open_loop import run_open_loop
 from tidegate_loadtest.result import DROP_STATUSES, OK_STATUS, RunResult
@@ -43,6 +41,10 @@ KILL_EVERY_S, RESTART_AFTER_S = 10.0, 2.0
 BIN_S, RECOVERED = 0.5, 0.9
 OVERLOAD, GOODPUT_AIM = 3.0, 0.95
 PEAK_SHARES = (0.9, 1.0, 1.1)
+KILLS_FAULT = (
+    f"{FLEET.gpus} Tritons at {SHARE:.0%} load killed one after the other, {OVERLOAD:g} times the load, then SIGTERM"
+)
+KILLS_AIM = "no request lost, every one ends once, all counts agree"
 ANSWER_WITHIN_S = 10.0
 """Seconds after which a client counts its request as lost."""
 
@@ -71,45 +73,6 @@ class Kill:
     """Seconds from the kill until the successor is ready."""
 
 
-class Proxy:
-    """`tidegate serve` in a process of its own."""
-
-    def __init__(self, tritons: list[str], profiles: Path, log: Path, config: Path | None = None) -> None:
-        """Start one, and wait until it serves. `config`: its configuration file, if it has one."""
-        addresses = [word for address in tritons for word in ("--triton", address)]
-        file = [str(config)] if config else []
-        command = [TIDEGATE, "serve", *file, "--listen", "127.0.0.1:0", "--profiles", str(profiles), *addresses]
-        with log.open("w") as errors:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
-        assert self._process.stdout is not None
-        found = next((match for line in self._process.stdout if (match := re.match(r"gRPC\s+(\S+)", line))), None)
-        if found is None:
-            raise SystemExit(f"tidegate serve did not start:\n{log.read_text()}")
-        self.address = found[1]
-
-    def rss_mib(self) -> float:
-        """Return the resident memory in MiB."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
-
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-        self._process.send_signal(signal.SIGTERM)
-
-    def ended(self) -> tuple[int, dict[str, int]]:
-        """Wait for the process to end; return its exit status and the counts of accepted requests by outcome."""
-        output, _ = self._process.communicate(timeout=30)
-        tally = re.search(r"Tally\((.*)\)", output)
-        counts = re.findall(r"'?(\w+)'?[=:] ?(\d+)", tally[1]) if tally else []
-        return self._process.returncode, {name: int(count) for name, count in counts}
-
-    def kill(self) -> None:
-        """Kill the process if it runs."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.communicate()
-
-
 class Bench:
     """An emulated cluster, and the measurements on it."""
 
@@ -118,19 +81,13 @@ class Bench:
         self._durations = durations
         self._running = running
         self._repository = work / "models"
-        one = Fleet(1, FLEET.alpha_ms, FLEET.beta_ms, FLEET.slo_ms, FLEET.max_batch)
-        write_emulated(self._repository, MODEL, one)
+        FLEET.write_gpu(self._repository, MODEL)
         self._tritons = [self._triton() for _ in range(FLEET.gpus)]
-        profiles = work / "profiles.json"
-        points = [
-            ProfilePoint(rows=rows, median_ms=ms, p95_ms=ms, samples=1)
-            for rows in range(1, FLEET.max_batch + 1)
-            for ms in [FLEET.alpha_ms * rows + FLEET.beta_ms + WAY_MS]
-        ]
-        profile = ModelProfile(model=MODEL, alpha_ms=FLEET.alpha_ms, beta_ms=FLEET.beta_ms + WAY_MS, points=points)
-        write_profile(profiles, profile)
-        self._proxy = Proxy([triton.grpc_address for triton in self._tritons], profiles, work / "tidegate.log")
-        running.callback(self._proxy.kill)
+        longer = replace(FLEET, beta_ms=FLEET.beta_ms + WAY_MS).scenario(MODEL)
+        profiles = write_profiles(work / "profiles.json", longer, 0)
+        addresses = [word for triton in self._tritons for word in ("--triton", triton.grpc_address)]
+        flags = ("--listen", "127.0.0.1:0", "--profiles", str(profiles), *addresses)
+        self._proxy = running.enter_context(proxy_process(work, *flags))
         self._answered = 0
         self._seed = 0
 
@@ -142,7 +99,7 @@ class Bench:
         self._tell("peak goodput")
         peaks = [await self._load(share, spans.peak_s) for share in PEAK_SHARES]
         peak_rps = max(run.summary(FLEET.slo_ms).goodput_rps for run in peaks)
-        before_mib = self._proxy.rss_mib()
+        before_mib = self._proxy.usage()["memory_mib"]
         self._tell("overload")
         overload = await self._load(OVERLOAD, spans.overload_s)
         summary = overload.summary(FLEET.slo_ms)
@@ -151,10 +108,10 @@ class Bench:
             "peak_rps": peak_rps,
             "goodput_rps": summary.goodput_rps,
             "of_peak": summary.goodput_rps / peak_rps,
-            "fell_behind": summary.fell_behind,
+            "fell_behind": overload.fell_behind,
             "failed": dict(summary.failed),
             "rss_before_mib": before_mib,
-            "rss_after_mib": self._proxy.rss_mib(),
+            "rss_after_mib": self._proxy.usage()["memory_mib"],
         }
         self._tell("SIGTERM")
         figures["drain"] = await self._drain()
@@ -196,24 +153,26 @@ class Bench:
             "issued": summary.issued,
             "failed": dict(summary.failed),
             "messages": dict(run.messages),
-            "fell_behind": summary.fell_behind,
+            "fell_behind": run.fell_behind,
             "each": each,
         }
 
     async def _drain(self) -> dict[str, Any]:
         half_s = self._durations.drain_timeout_s / 2
-        asyncio.get_running_loop().call_later(half_s, self._proxy.terminate)
+        asyncio.get_running_loop().call_later(half_s, self._proxy.send, signal.SIGTERM)
         run = await self._load(SHARE, self._durations.drain_timeout_s)
         # What was on its way at that instant may be refused; what had arrived may not.
         before = run.issued_ns < (half_s - 0.05) * NS_PER_S
         in_vain = ~np.isin(run.status, [OK_STATUS, *DROP_STATUSES.values()])
-        code, tally = self._proxy.ended()
+        code = self._proxy.wait(30)
+        tally = re.search(r"Tally\((.*)\)", self._proxy.output)
+        counts = re.findall(r"'?(\w+)'?[=:] ?(\d+)", tally[1]) if tally else []
         return {
             "issued_before": int(before.sum()),
             "lost": int((before & in_vain).sum()),
             "refused_after": int((~before & in_vain).sum()),
             "exit_code": code,
-            "tally": tally,
+            "tally": {name: int(count) for name, count in counts},
             "answered_by_clients_count": self._answered,
         }
 
@@ -222,7 +181,7 @@ class Bench:
         self._seed += 1
         window_ns = round(duration_s * NS_PER_S)
         arrivals_ns = list(Poisson(share * FLEET.staggered_rps()).instants_ns(window_ns, Random(self._seed)))
-        async with Connection(self._proxy.address) as connection:
+        async with Connection(self._proxy.grpc) as connection:
             requests = await RandomRequests.for_model(connection, MODEL, rows=1, shapes={}, seed=self._seed)
             run = await run_open_loop(connection, arrivals_ns, requests, window_ns=window_ns, timeout_s=ANSWER_WITHIN_S)
         if len(run.status) != len(arrivals_ns):
@@ -255,8 +214,8 @@ def _around(run: RunResult, at_s: float) -> dict[str, float]:
     }
 
 
-def run(rig: Rig) -> Result:
-    """Run kills, overload and shutdown one after the other, on one cluster."""
+def run_kills(rig: Rig) -> tuple[str, bool, dict[str, Any]]:
+    """Run all phases; return the outcome in words, whether the aim is met, and the figures."""
     durations = QUICK if rig.quick else FULL
     figures = asyncio.run(Bench(rig.tell, durations, rig.folder(), rig.running).run())
     kills, overload, drain = figures["kills"], figures["overload"], figures["drain"]
@@ -273,7 +232,7 @@ def run(rig: Rig) -> Result:
         *complaints,
         *(["the load generator fell behind: distrust the figures"] if behind else []),
     ]
-    return Result("; ".join(words), not complaints, figures)
+    return "; ".join(words), not complaints, figures
 
 
 def _complaints(figures: dict[str, Any]) -> list[str]:
@@ -289,11 +248,3 @@ def _complaints(figures: dict[str, Any]) -> list[str]:
         ),
     }
     return [complaint for complaint, is_well in checks.items() if not is_well]
-
-
-HAZARD = Hazard(
-    "kills",
-    f"{FLEET.gpus} Tritons at {SHARE:.0%} load killed one after the other, {OVERLOAD:g} times the load, then SIGTERM",
-    "no request lost, every one ends once, all counts agree",
-    run,
-)

@@ -1,4 +1,4 @@
-"""Servers and clients of a hazard: real Tritons, `tidegate serve` as a process of its own, and clients of both."""
+"""Servers and clients of a hazard: real Tritons and their models, `tidegate serve` as a process, and clients."""
 
 import http.client
 import itertools
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,13 +16,84 @@ import numpy as np
 import yaml
 from tritonclient.grpc import service_pb2
 
-from bench.fault_injection.models import Model
 from bench.proxy_process import ProxyProcess, proxy_process
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 SERVICE = "/inference.GRPCInferenceService/"
 OK = grpc.StatusCode.OK
 T = TypeVar("T")
+SCRIPTED = """
+import time
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        tensors = [pb.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
+        time.sleep(max(float(tensor[..., 0].max()) for tensor in tensors) / 1e3)
+        return [
+            pb.InferenceResponse([], pb.TritonError("a row says that this fails"))
+            if tensor.shape[-1] > 1 and (tensor[..., 1] == 1).any()
+            else pb.InferenceResponse([pb.Tensor("Y", tensor)])
+            for tensor in tensors
+        ]
+"""
+"""Source of a model that returns its rows of [milliseconds, 1 for a failure, ...]; a batch takes the longest row's
+time.
+"""
+PARAMETERS = """
+import json
+import time
+import zlib
+import numpy as np
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            tensor = pb.get_input_tensor_by_name(request, "X").as_numpy()
+            time.sleep(float(tensor[..., 0].max()) / 1e3)
+            seen = zlib.crc32(json.dumps(json.loads(request.parameters() or "{}"), sort_keys=True).encode()) >> 8
+            answers.append(pb.InferenceResponse([pb.Tensor("Y", np.full_like(tensor, seen))]))
+        return answers
+"""
+"""Source of a model that returns a hash of the request's parameters; a request takes the milliseconds in its row."""
+CONFIG = """
+backend: "python"
+max_batch_size: {rows}
+input {{ name: "X" data_type: TYPE_FP32 dims: [ -1 ] }}
+output {{ name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }}
+"""
+PARAMETER = 'parameters {{ key: "{}" value: {{ string_value: "{}" }} }}\n'
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of a repository."""
+
+    name: str
+    source: str = SCRIPTED
+    rows: int = 8
+    """Its `max_batch_size`."""
+    scheduling: str = "batched"
+    """Its `tidegate_scheduling`; empty: not set."""
+    slo_ms: float | None = None
+
+    def write(self, repository: Path) -> None:
+        """Write the model to a repository."""
+        config = CONFIG.format(rows=self.rows)
+        if self.scheduling:
+            config += PARAMETER.format("tidegate_scheduling", self.scheduling)
+        if self.slo_ms:
+            config += PARAMETER.format("slo_ms", self.slo_ms)
+        version = repository / self.name / "1"
+        version.mkdir(parents=True)
+        (version.parent / "config.pbtxt").write_text(config)
+        (version / "model.py").write_text(self.source)
+
+
 Answer = tuple[grpc.StatusCode, Any]
 """Outcome of a call: its status, and the bytes of the response or the message of the error."""
 
@@ -66,10 +138,8 @@ class Rig:
     ) -> ProxyProcess:
         """Start `tidegate serve` before the Tritons.
 
-        Args:
-            tritons: the Tritons.
-            environment: further environment variables.
-            fields: further settings of the configuration.
+        `tritons`: the Tritons; `environment`: further environment variables; `fields`: further settings of the
+        configuration.
         """
         folder = self.folder()
         path = folder / "tidegate.yaml"
@@ -98,10 +168,7 @@ class Client:
     def start(self, message: Any, method: str = "ModelInfer", timeout_s: float = 60) -> Any:  # noqa: ANN401
         """Start a call; return its future.
 
-        Args:
-            message: a protobuf message, or bytes.
-            method: of Triton's service.
-            timeout_s: seconds.
+        `message`: a protobuf message, or bytes; `method`: of Triton's service; `timeout_s`: seconds.
         """
         data = message if isinstance(message, bytes) else message.SerializeToString()
         return self._channel.unary_unary(SERVICE + method).future(data, timeout=timeout_s)
@@ -109,10 +176,7 @@ class Client:
     def call(self, message: Any, method: str = "ModelInfer", timeout_s: float = 60) -> Answer:  # noqa: ANN401
         """Make a call and return its outcome.
 
-        Args:
-            message: a protobuf message, or bytes.
-            method: of Triton's service.
-            timeout_s: seconds.
+        `message`: a protobuf message, or bytes; `method`: of Triton's service; `timeout_s`: seconds.
         """
         return outcome(self.start(message, method, timeout_s))
 
@@ -153,12 +217,7 @@ def over_http(
 ) -> tuple[int, bytes]:
     """Make an HTTP request, POST if there is a body, else GET; return status and body of the response. Raises OSError.
 
-    Args:
-        address: HOST:PORT.
-        path: of the URL.
-        body: of a POST.
-        timeout_s: seconds.
-        headers: further headers.
+    `address`: HOST:PORT; `path`: of the URL; `body`: of a POST; `timeout_s`: seconds; `headers`: further headers.
     """
     connection = http.client.HTTPConnection(address, timeout=timeout_s)
     try:
@@ -179,10 +238,7 @@ def json_request(rows: Sequence[Sequence[float]]) -> bytes:
 def side_by_side(callers: int, total: int, one: Callable[[int], T]) -> list[T]:
     """Call `one` with each number below `total` from a pool of threads; return the results in order.
 
-    Args:
-        callers: number of threads.
-        total: number of calls.
-        one: the function.
+    `callers`: number of threads; `total`: number of calls; `one`: the function.
     """
     with ThreadPoolExecutor(callers) as pool:
         return list(pool.map(one, range(total)))

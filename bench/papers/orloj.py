@@ -2,25 +2,21 @@
 
     python -m bench.papers.orloj --json orloj.json
 
-Prints finish rates beside the published ones; the effect of different readings of Algorithm 1; the cost of learning
-latency distributions; one queue against one for each application; the effect of b (figure 11); and the time of an
-insertion with thousands of pending requests (figure 10). Takes about 20 minutes on two cores.
+Prints finish rates beside the published ones; the cost of learning latency distributions; one queue against one for
+each application; and the time of an insertion with thousands of pending requests (figure 10). Takes about 15 minutes on
+two cores.
 """
 
-import argparse
-import json
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, Final
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from bench.common import console_of, parser_of, print_table, run_all, write_json
 from bench.papers.orloj_paper import SYSTEMS, published
 from bench.papers.orloj_workloads import CASES, LOAD, SLOS, Workload
 from tidegate.api import (
@@ -35,7 +31,6 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate.host import Plugins
-from tidegate.sim.parallel import run_parallel
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice
 
@@ -43,28 +38,15 @@ SEED: Final = 1
 EARLIEST: Final = PolicyChoice(name="orloj", options={"batch_selection": "earliest"}, label="earliest")
 """Algorithm 1 as printed."""
 COMPARED: Final = (*(PolicyChoice(name=name) for name in SYSTEMS), EARLIEST, PolicyChoice(name="symphony"))
-READINGS: Final = tuple(
-    PolicyChoice(name="orloj", options={"batch_selection": choice}, label=choice)
-    for choice in ("alike", "worth", "earliest", "latest")
-)
 KNOWN: Final = PolicyChoice(name="orloj", label="informed")
 LEARNED: Final = PolicyChoice(name="orloj", label="learned")
-LEARNED_OF: Final = ("two-modal", "eight-modal", "bart-cnn", "rdinet-cifar")
-DELAY_RATES: Final = (
-    PolicyChoice(name="orloj", label="default"),
-    *(
-        PolicyChoice(name="orloj", options={"delay_rate": rate}, label=f"{rate:g}")
-        for rate in (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
-    ),
-)
+SOME_CASES: Final = ("two-modal", "eight-modal", "bart-cnn", "rdinet-cifar")
 BY_SHAPE: Final = tuple(
     PolicyChoice(name=name, label=f"{name}{way}") for name in ("symphony", "orloj") for way in ("", " by shape")
 )
 """Policies with all requests in one queue, and with a queue for each application, whose latency is its own."""
-SHAPES_OF: Final = ("two-modal", "eight-modal", "bart-cnn", "rdinet-cifar")
-READINGS_OF: Final = ("two-modal", "eight-modal", "resnet-imagenet", "bart-cnn")
 PENDING: Final = (100, 1000, 5000, 10_000)
-PARTS: Final = ("tables", "readings", "learning", "shapes", "delay_rate", "insertion")
+PARTS: Final = ("tables", "learning", "shapes", "insertion")
 
 
 @dataclass(frozen=True)
@@ -146,17 +128,13 @@ def bench_insertion(pending: int, insertions: int = 500) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the simulations, print tables and write figures."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.papers.orloj", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    parser = parser_of("bench.papers.orloj", __doc__, jobs=True)
     parser.add_argument("--only", choices=PARTS, help="one of the parts")
     parser.add_argument("--cases", nargs="+", choices=CASES, metavar="CASE", help="of the tables; default: all")
     parser.add_argument("--requests", type=int, default=5000, help="in each cell; default 5000")
     parser.add_argument("--load", type=float, default=LOAD, help=f"requests in the mean time; default {LOAD:g}")
-    parser.add_argument("--jobs", type=int, default=-1, help="cells at once; default: as many as cores")
     options = parser.parse_args(arguments)
-    console = Console(width=None if os.isatty(1) else 140)
+    console = console_of(140)
     parts = [options.only] if options.only else list(PARTS)
     found: dict[str, Any] = {"load": options.load, "requests": options.requests}
 
@@ -177,21 +155,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for slo in SLOS
             for policy in policies
         ]
-        return list(_with_progress(console, run_parallel(run_cell, cells, jobs=options.jobs), len(cells)))
+        return run_all(console, "cells", run_cell, cells, options.jobs)
 
     cases = options.cases or CASES
     show: dict[str, Callable[[], list[dict[str, Any]]]] = {
         "tables": lambda: _tables(console, run(cases, COMPARED)),
-        "readings": lambda: _rates(console, "Readings of Algorithm 1", run(READINGS_OF, READINGS)),
-        "learning": lambda: _rates(console, "Distributions", run(LEARNED_OF, [KNOWN, LEARNED])),
-        "shapes": lambda: _rates(console, "One queue, or one for each application", run(SHAPES_OF, BY_SHAPE)),
-        "delay_rate": lambda: _rates(console, "b, per ms", run(["three-modal", "rdinet-cifar"], DELAY_RATES)),
+        "learning": lambda: _rates(console, "Distributions", run(SOME_CASES, [KNOWN, LEARNED])),
+        "shapes": lambda: _rates(console, "One queue, or one for each application", run(SOME_CASES, BY_SHAPE)),
         "insertion": lambda: _insertions(console),
     }
     for part in parts:
         found[part] = show[part]()
-        if options.json:
-            options.json.write_text(json.dumps(found, indent=2) + "\n")
+        write_json(options.json, found)
 
 
 def _tables(console: Console, results: Sequence[Finished]) -> list[dict[str, Any]]:
@@ -228,33 +203,24 @@ def _tables(console: Console, results: Sequence[Finished]) -> list[dict[str, Any
 
 def _rates(console: Console, title: str, results: Sequence[Finished]) -> list[dict[str, Any]]:
     policies = list(dict.fromkeys(each.cell.policy.title for each in results))
-    table = Table("case", "SLO", *policies, title=title)
-    for column in table.columns[1:]:
-        column.justify = "right"
     by_cell: dict[tuple[str, float], list[Finished]] = {}
     for each in results:
         by_cell.setdefault((each.cell.workload.case, each.cell.workload.slo), []).append(each)
-    for (case, slo), members in by_cell.items():
-        table.add_row(case, f"{slo:g}", *(f"{each.finish_rate:.3f}" for each in members))
+    rows = [
+        [case, f"{slo:g}", *(f"{each.finish_rate:.3f}" for each in members)] for (case, slo), members in by_cell.items()
+    ]
     means = [np.mean([each.finish_rate for each in results if each.cell.policy.title == name]) for name in policies]
-    table.add_row("mean", "", *(f"{mean:.3f}" for mean in means))
-    console.print(table)
+    rows.append(["mean", "", *(f"{mean:.3f}" for mean in means)])
+    print_table(console, title, ["case", "SLO", *policies], rows)
     return [each.row for each in results]
 
 
 def _insertions(console: Console) -> list[dict[str, Any]]:
     rows = [bench_insertion(pending) for pending in PENDING]
-    table = Table(*(name.replace("_", " ") for name in rows[0]), title="Milliseconds")
-    for row in rows:
-        table.add_row(*(f"{value:g}" if name == "pending" else f"{value:.3f}" for name, value in row.items()))
-    console.print(table)
+    columns = [name.replace("_", " ") for name in rows[0]]
+    cells = ([f"{value:g}" if name == "pending" else f"{value:.3f}" for name, value in row.items()] for row in rows)
+    print_table(console, "Milliseconds", columns, cells)
     return rows
-
-
-def _with_progress(console: Console, results: Iterator[Finished], total: int) -> Iterator[Finished]:
-    columns = (TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        yield from progress.track(results, total=total)
 
 
 if __name__ == "__main__":

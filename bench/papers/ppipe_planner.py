@@ -8,8 +8,6 @@ The last two are experiments of PPipe, sections 7.2 and 7.6.
 compared. Keep the machine otherwise idle.
 """
 
-import argparse
-import json
 import os
 import platform
 import random
@@ -17,12 +15,13 @@ import time
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
+from bench.common import console_of, parser_of, print_table, write_json
 from tidegate.host import Plugins
 from tidegate.schemas import BlockLatencies, BlockProfile
 from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
@@ -61,11 +60,10 @@ class Outcome:
 
 def main() -> None:
     """Run the planners, print the tables and write the figures."""
-    parser = argparse.ArgumentParser(prog="python -m bench.papers.ppipe_planner", description=__doc__)
+    parser = parser_of("bench.papers.ppipe_planner", __doc__)
     parser.add_argument("--data", type=Path, metavar="FOLDER", help="the paper's published data")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     arguments = parser.parse_args()
-    console = Console(width=None if os.isatty(1) else 120)
+    console = console_of(120)
     console.print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
     published = list(read_published(arguments.data)) if arguments.data else []
     figures = {
@@ -74,8 +72,7 @@ def main() -> None:
         "classes": bench_classes(console, _models(published)),
         "gpus": bench_gpus(console, _models(published)),
     }
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
+    write_json(arguments.json, figures)
 
 
 def bench_published(console: Console, published: list[PublishedProblem]) -> list[dict[str, Any]]:
@@ -95,35 +92,26 @@ def bench_published(console: Console, published: list[PublishedProblem]) -> list
         rows.append(row)
     if not rows:
         return rows
-    table = Table("problem", "reference", "np", "dart-r", "ppipe", "np", "dart-r", "ppipe", "CPU s", "gap")
-    table.title = "The published problems: requests/s of a weight of 1, then as shares of the published plans"
-    for row in rows:
-        of_reference = [f"{row[planner]['of_reference']:.4f}" for planner in PLANNERS]
-        objectives = [f"{row[planner]['objective']:.0f}" for planner in PLANNERS]
-        ppipe = row["ppipe"]
-        table.add_row(
+    title = "The published problems: requests/s of a weight of 1, then as shares of the published plans"
+    lines = (
+        (
             row["problem"],
             f"{row['reference']:.0f}",
-            *objectives,
-            *of_reference,
-            f"{ppipe['cpu_s']:.2f}",
-            f"{ppipe['gap']:.2%}",
+            *(f"{row[planner]['objective']:.0f}" for planner in PLANNERS),
+            *(f"{row[planner]['of_reference']:.4f}" for planner in PLANNERS),
+            f"{row['ppipe']['cpu_s']:.2f}",
+            f"{row['ppipe']['gap']:.2%}",
         )
-    _print(console, table)
-    summary = Table(
-        "planner", "least", "mean", "most", "mean CPU s", "most CPU s", title="All of them, as shares of the published"
+        for row in rows
     )
+    print_table(console, title, ("problem", "reference", *PLANNERS, *PLANNERS, "CPU s", "gap"), lines)
+    summary = []
     for planner in PLANNERS:
-        shares = [row[planner]["of_reference"] for row in rows]
-        seconds = [row[planner]["cpu_s"] for row in rows]
-        figures = (min(shares), sum(shares) / len(shares), max(shares))
-        summary.add_row(
-            planner,
-            *(f"{figure:.4f}" for figure in figures),
-            f"{sum(seconds) / len(seconds):.2f}",
-            f"{max(seconds):.2f}",
-        )
-    _print(console, summary)
+        shares, seconds = ([row[planner][name] for row in rows] for name in ("of_reference", "cpu_s"))
+        figures = (f"{figure:.4f}" for figure in (min(shares), fmean(shares), max(shares)))
+        summary.append((planner, *figures, f"{fmean(seconds):.2f}", f"{max(seconds):.2f}"))
+    columns = ("planner", "least", "mean", "most", "mean CPU s", "most CPU s")
+    print_table(console, "All of them, as shares of the published", columns, summary)
     return rows
 
 
@@ -136,13 +124,10 @@ def bench_regrouped(console: Console, published: list[PublishedProblem]) -> list
         rows.append({"gpus": gpus, "models": [model.name for model in problem.models], **vars(_run("ppipe", problem))})
     if rows:
         gaps, seconds = [inf if row["gap"] is None else row["gap"] for row in rows], [row["cpu_s"] for row in rows]
-        table = Table(
-            "problems", "gap at most 0.5%", "largest gap", "mean CPU s", "most CPU s", title="Other groups, ppipe"
-        )
+        columns = ("problems", "gap at most 0.5%", "largest gap", "mean CPU s", "most CPU s")
         proven = sum(gap <= 0.005 for gap in gaps)
-        mean_s = sum(seconds) / len(seconds)
-        table.add_row(f"{len(rows)}", f"{proven}", f"{max(gaps):.2%}", f"{mean_s:.2f}", f"{max(seconds):.2f}")
-        _print(console, table)
+        line = (len(rows), proven, f"{max(gaps):.2%}", f"{fmean(seconds):.2f}", f"{max(seconds):.2f}")
+        print_table(console, "Other groups, ppipe", columns, [line])
     return rows
 
 
@@ -173,11 +158,12 @@ def bench_classes(console: Console, models: tuple[PlannedModel, ...]) -> list[di
         for limit_s in track(LIMITS_S[count], f"{count} classes", console=console, transient=True):
             found = _run("ppipe", _problem(classes, models, gbps=10), limit_s)
             rows.append({"classes": count, "gpus": classes, "limit_s": limit_s, **vars(found)})
-    table = Table("classes", "limit, s", "requests/s", "CPU s", "gap", title="100 GPUs of several classes, ppipe")
-    for row in rows:
-        mixed = " + ".join(f"{number} {name}" for name, number in row["gpus"].items())
-        table.add_row(mixed, f"{row['limit_s']:g}", *_texts(row))
-    _print(console, table)
+    lines = (
+        (" + ".join(f"{count} {name}" for name, count in row["gpus"].items()), f"{row['limit_s']:g}", *_texts(row))
+        for row in rows
+    )
+    columns = ("classes", "limit, s", "requests/s", "CPU s", "gap")
+    print_table(console, "100 GPUs of several classes, ppipe", columns, lines)
     return rows
 
 
@@ -188,10 +174,9 @@ def bench_gpus(console: Console, models: tuple[PlannedModel, ...]) -> list[dict[
         for planner in PLANNERS:
             found = _run(planner, _problem({"L4": gpus // 4, "P4": gpus - gpus // 4}, models, gbps=6))
             rows.append({"gpus": gpus, "planner": planner, **vars(found)})
-    table = Table("GPUs", "planner", "requests/s", "CPU s", "gap", title="More GPUs: a quarter L4, the others P4")
-    for row in rows:
-        table.add_row(f"{row['gpus']:,}", row["planner"], *_texts(row))
-    _print(console, table)
+    lines = ((f"{row['gpus']:,}", row["planner"], *_texts(row)) for row in rows)
+    columns = ("GPUs", "planner", "requests/s", "CPU s", "gap")
+    print_table(console, "More GPUs: a quarter L4, the others P4", columns, lines)
     return rows
 
 
@@ -254,12 +239,6 @@ def _synthetic(number: int) -> PlannedModel:
 
 def _texts(row: dict[str, Any]) -> tuple[str, str, str]:
     return f"{row['objective']:,.0f}", f"{row['cpu_s']:.2f}", "?" if row["gap"] is None else f"{row['gap']:.3%}"
-
-
-def _print(console: Console, table: Table) -> None:
-    for column in table.columns[1:]:
-        column.justify = "right"
-    console.print(table)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ model's load factor is the highest, on a grid of 0.05, with 99 % of its requests
 and its links.
 """
 
-import argparse
 import json
-import os
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -22,11 +20,9 @@ from statistics import fmean
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
+from bench.common import console_of, parser_of, print_table, run_all, write_json
 from tidegate.schemas import DocumentError, Layout, read_document, write_document
-from tidegate.sim.parallel import run_parallel
 from tidegate.sim.result import RunResult
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import Scenario
@@ -177,11 +173,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the simulations, print load factors and gains beside the paper's, and write files."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.papers.ppipe_simulated",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    parser = parser_of("bench.papers.ppipe_simulated", __doc__, jobs=True)
     parser.add_argument("--data", type=Path, required=True, help="folder with the artifact's models/ and plans/")
     parser.add_argument("--layouts", type=Path, required=True, help="folder for the plans' layouts: made where missing")
     parser.add_argument("--clusters", nargs="*", help="default: all four")
@@ -198,10 +190,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--margin", type=float, default=0.4, help="of the SLO, that plans keep free; default 0.4")
     parser.add_argument("--whole-margin", type=float, default=0.4, help="the same for whole models; default 0.4")
     parser.add_argument("--options", type=json.loads, default={}, help="of the policies, as JSON")
-    parser.add_argument("--jobs", type=int, default=-1, help="runs at once; default: as many as cores")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args(arguments)
-    console = Console(width=None if os.isatty(1) else 140)
+    console = console_of(140)
     try:
         published = list(read_published(options.data))
     except DocumentError as error:
@@ -228,55 +218,37 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ]
     if not tasks:
         parser.error(f"no such problem; there are: {', '.join(problem.name for problem in published)}")
-    rows = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=not os.isatty(2)) as progress:
-        bar = progress.add_task("simulating", total=len(tasks))
-        for row in run_parallel(load_factors, tasks, jobs=options.jobs):
-            rows.append(row)
-            progress.advance(bar)
+    rows = run_all(console, "simulating", load_factors, tasks, options.jobs)
     lines = summarise(rows)
-    console.print(_table(lines))
-    console.print(_busy_table(rows))
-    settings = {
-        "duration_s": options.duration_s,
-        "jitter": options.jitter,
-        "margin": options.margin,
-        "whole_margin": options.whole_margin,
-        "options": options.options,
-    }
-    if options.json:
-        options.json.write_text(json.dumps({**settings, "rows": rows, "summary": lines}, indent=2) + "\n")
+    _print_factors(console, lines)
+    _print_busy(console, rows)
+    settings = {name: getattr(options, name) for name in ("duration_s", "jitter", "margin", "whole_margin", "options")}
+    write_json(options.json, {**settings, "rows": rows, "summary": lines})
 
 
-def _table(lines: Sequence[dict[str, Any]]) -> Table:
+def _print_factors(console: Console, lines: Sequence[dict[str, Any]]) -> None:
     frameworks = [name for name in FRAMEWORKS if name in lines[0]]
-    table = Table("arrivals", "cluster", *frameworks, "over NP", "paper", "over DART-r", "paper", title="load factors")
+    rows = []
     for line in lines:
         cells = [f"{line[name]:.3f}" for name in frameworks]
         for other in ("NP", "DART-r"):
             gain = line.get(f"over {other}")
-            cells += [
-                "" if gain is None else f"{gain:+.1f} %",
-                f"{PAPER[line['arrivals'], other][line['cluster']]:+.1f} %",
-            ]
-        table.add_row(line["arrivals"], line["cluster"], *cells)
-    return table
+            published = PAPER[line["arrivals"], other][line["cluster"]]
+            cells += ["" if gain is None else f"{gain:+.1f} %", f"{published:+.1f} %"]
+        rows.append([line["arrivals"], line["cluster"], *cells])
+    columns = ["arrivals", "cluster", *frameworks, "over NP", "paper", "over DART-r", "paper"]
+    print_table(console, "load factors", columns, rows)
 
 
-def _busy_table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table(
-        "framework", "fast GPUs", "slow GPUs", title="busy share at the least of its models' load factors, Poisson"
-    )
+def _print_busy(console: Console, rows: Sequence[dict[str, Any]]) -> None:
+    table = []
     for framework in FRAMEWORKS:
-        shares = [
-            list(row["busy"].values())
-            for row in rows
-            if row["framework"] == framework and row["arrivals"] == "Poisson" and row["busy"]
-        ]
-        if shares:
-            table.add_row(framework, *(f"{fmean(column):.1%}" for column in zip(*shares, strict=True)))
-    return table
+        own = [row for row in rows if (row["framework"], row["arrivals"]) == (framework, "Poisson") and row["busy"]]
+        if own:
+            columns = zip(*(row["busy"].values() for row in own), strict=True)
+            table.append([framework, *(f"{fmean(column):.1%}" for column in columns)])
+    title = "busy share at the least of its models' load factors, Poisson"
+    print_table(console, title, ["framework", "fast GPUs", "slow GPUs"], table)
 
 
 if __name__ == "__main__":

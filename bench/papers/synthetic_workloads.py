@@ -6,11 +6,8 @@ Takes half an hour on one core, so it is not in `make bench`. A sample and a see
 process.
 """
 
-import argparse
 import csv
-import json
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise, product
 from math import ceil
@@ -19,12 +16,9 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
-from tidegate.parallel_backend import Backend
+from bench.common import console_of, parser_of, print_table, run_all, write_json
 from tidegate.sim.goodput import GoodputQuery, GoodputSearch, search_goodput
-from tidegate.sim.parallel import run_parallel
 from tidegate.sim.run import RunSpec
 from tidegate.workload import PolicyChoice, Scenario, stream
 
@@ -113,10 +107,7 @@ def draw_sample(members: Sequence[Workload], count: int, seed: int) -> list[Work
 
     Raises ValueError if there are fewer.
 
-    Args:
-        members: the grid.
-        count: size of the sample.
-        seed: of the draw.
+    `members`: the grid; `count`: size of the sample; `seed`: of the draw.
     """
     if not 0 <= count <= len(members):
         raise ValueError(f"a sample of {count}: the grid has {len(members)} workloads; ask for 0 to {len(members)}")
@@ -130,10 +121,7 @@ def draw_sample(members: Sequence[Workload], count: int, seed: int) -> list[Work
 def scenario_of(workload: Workload, rate_rps: float, duration_s: float) -> Scenario:
     """Return a workload as a scenario.
 
-    Args:
-        workload: the workload.
-        rate_rps: requests per second of all models.
-        duration_s: measured window, seconds.
+    `workload`: the workload; `rate_rps`: requests per second of all models; `duration_s`: measured window, seconds.
     """
     rows = {row["name"]: row for row in _profiles()}
     names = list(rows) if workload.model == MIXED else [workload.model] * workload.models
@@ -195,9 +183,7 @@ def compare(workload: Workload, requests_per_model: int = REQUESTS_PER_MODEL) ->
 def summarise(rows: Sequence[dict[str, Any]], ratio: str) -> dict[str, float]:
     """Return the distribution of a ratio: shares of workloads above limits, and quantiles.
 
-    Args:
-        rows: from `compare`.
-        ratio: name of the ratio.
+    `rows`: from `compare`; `ratio`: name of the ratio.
     """
     values = np.array([row["ratios"][ratio] for row in rows if row["ratios"][ratio] is not None])
     shares = {f"at least {limit:g}": float(np.mean(values >= limit)) for limit in (0.95, 1.0, 1.5, 2.0)}
@@ -207,33 +193,19 @@ def summarise(rows: Sequence[dict[str, Any]], ratio: str) -> dict[str, float]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Search the goodputs, print the distributions and write files."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.papers.synthetic_workloads",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
+    parser = parser_of("bench.papers.synthetic_workloads", __doc__, jobs=True)
     parser.add_argument("--sample", type=int, default=200, help="of the 5880 workloads with equal models; default 200")
     parser.add_argument("--mixed", type=int, default=6, help="of the 42 workloads with 35 models; default 6")
     parser.add_argument("--seed", type=int, default=1, help="of the sample; default 1")
-    parser.add_argument("--jobs", type=int, default=1, help="workloads at once; -1: as many as cores; default 1")
-    parser.add_argument(
-        "--backend", type=Backend, choices=list(Backend), default=Backend.processes, help="as in tidegate sweep"
-    )
-    parser.add_argument("--address", metavar="HOST:PORT", help="of a cluster, as in tidegate sweep")
-    parser.add_argument("--json", type=Path, help="write the figures to this file, after every workload")
     options = parser.parse_args(arguments)
     try:
         workloads = draw_sample(mixed_grid(), options.mixed, options.seed)
         workloads += draw_sample(grid(), options.sample, options.seed)
     except ValueError as error:
         parser.error(str(error))
-    console = Console(width=None if os.isatty(1) else 120)
-    rows = []
-    compared = run_parallel(compare, workloads, jobs=options.jobs, backend=options.backend, address=options.address)
-    for row in _with_progress(console, compared, len(workloads)):
-        rows.append(row)
-        if options.json:
-            options.json.write_text(json.dumps({"seed": options.seed, "workloads": rows}, indent=2) + "\n")
+    console = console_of(120)
+    rows = run_all(console, "workloads", compare, workloads, options.jobs)
+    write_json(options.json, {"seed": options.seed, "workloads": rows})
     groups = {
         "equal models": [row for row in rows if row["model"] != MIXED],
         "35 models": [row for row in rows if row["model"] == MIXED],
@@ -272,30 +244,14 @@ def _search(
     return search_goodput(GoodputQuery(RunSpec(scenario, choice, SEED), precision=precision))
 
 
-def _with_progress(console: Console, rows: Iterator[dict[str, Any]], total: int) -> Iterator[dict[str, Any]]:
-    columns = (TextColumn("workloads"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        yield from progress.track(rows, total=total)
-
-
-def _columns(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
-    """Header and cells of each column: the figures, the paper's, then one ratio each."""
-    summaries = {ratio: summarise(rows, ratio) for ratio in RATIOS}
-    figures = list(next(iter(summaries.values())))
-    yield "", figures
-    yield "paper", [PAPER.get(figure, "") for figure in figures]
-    for ratio, summary in summaries.items():
-        yield ratio, [f"{summary[figure]:{'.0%' if 'least ' in figure else '.2f'}}" for figure in figures]
-
-
 def _print(console: Console, title: str, rows: Sequence[dict[str, Any]]) -> None:
-    headers, cells = zip(*_columns(rows), strict=True)
-    table = Table(*headers, title=title)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for line in zip(*cells, strict=True):
-        table.add_row(*line)
-    console.print(table)
+    """Print a line for each figure: the paper's, then one ratio each."""
+    of_ratios = [summarise(rows, ratio) for ratio in RATIOS]
+    lines = [
+        [name, PAPER.get(name, ""), *(f"{each[name]:{'.0%' if 'least ' in name else '.2f'}}" for each in of_ratios)]
+        for name in of_ratios[0]
+    ]
+    print_table(console, title, ["", "paper", *RATIOS], lines)
 
 
 if __name__ == "__main__":

@@ -20,9 +20,8 @@ from tritonclient.utils import np_to_triton_dtype
 
 from bench.dynamic_models import MODULES, NotInstalledError, find_case
 from bench.dynamic_models.__main__ import main
-from bench.dynamic_models.baselines import contenders, copy_with_batcher, generate_repository
+from bench.dynamic_models.baselines import contenders, copy_with_batcher
 from bench.dynamic_models.case import Case
-from bench.dynamic_models.tables import tables
 from tests.examples import few
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model
@@ -149,20 +148,19 @@ def test_contenders_are_tritons_in_several_settings_and_tidegates(
 ) -> None:
     own = tmp_path / "own.yaml"
     own.write_text("policy: fifs\n")
-    chosen = contenders(CASE, (0.05, 0.5), ["orloj"], {"own": own})
+    chosen = contenders(CASE, {"own": own})
     assert [contender.name for contender in chosen] == [
         "Triton",
-        "Triton, delay 2 ms",
-        "Triton, delay 20 ms",
+        "Triton, delay 0.8 ms",
+        "Triton, delay 4 ms",
         "Triton, timeout",
         "Triton, batch 1",
         "Triton, batch 1, timeout",
         "Tidegate",
-        "Tidegate orloj",
         "Tidegate own",
     ]
     generated = tmp_path / "generated"
-    generate_repository(generated, written["text_direction"][0], CASE)
+    generate_model(written["text_direction"][0], generated, name=CASE.model, max_batch=CASE.max_batch)
     seen = []
     for number, contender in enumerate(chosen[:7]):
         repository = generated
@@ -178,16 +176,14 @@ def test_contenders_are_tritons_in_several_settings_and_tidegates(
         seen.append((config.max_batch_size, batches, queue.max_queue_delay_microseconds, timeout_us))
     assert seen == [
         (8, True, 0, 0),
-        (8, True, 2000, 0),
-        (8, True, 20000, 0),
+        (8, True, 800, 0),
+        (8, True, 4000, 0),
         (8, True, 0, 35000),
         (2, True, 0, 0),
         (2, True, 0, 35000),
         (8, False, 0, 0),
     ]
-    assert (chosen[6].flags, chosen[6].config) == ((), ""), "the default has no option at all"
-    assert (chosen[7].flags, chosen[7].config) == (("--policy", "orloj"), "app: {parameter: app}\n")
-    assert (chosen[8].flags, chosen[8].config) == (("--config", str(own)), "")
+    assert [contender.config for contender in chosen[6:]] == [None, own]
 
 
 def test_a_model_whose_package_is_missing_is_skipped_and_said(
@@ -211,32 +207,19 @@ def test_a_model_whose_package_is_missing_is_skipped_and_said(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("start_triton")  # which skips where there is none
-def test_a_model_is_measured_alone_with_one_caller_and_under_load(
+def test_a_model_is_measured_alone_and_under_load(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    short = ["--rounds", "2", "--seconds", "0.5", "--warmup", "0.2", "--requests", "5", "--loads", "0.3", "--delays"]
-    files = ["--json", str(tmp_path / "out.json"), "--pages", str(tmp_path / "pages")]
-    monkeypatch.setattr("bench.dynamic_models.measuring.ALONE_S", 0.2)
-    monkeypatch.setattr("bench.dynamic_models.measuring.BUDGET_S", 0.2)
-    monkeypatch.setattr(sys, "argv", ["dynamic_models", "--model", "text_direction", *short, *files])
+    short = ["--rounds", "2", "--seconds", "0.5", "--warmup", "0.2", "--loads", "0.3"]
+    monkeypatch.setattr("bench.dynamic_models.__main__.ALONE_S", 0.2)
+    monkeypatch.setattr(
+        sys, "argv", ["dynamic_models", "--model", "text_direction", *short, "--json", str(tmp_path / "out.json")]
+    )
     main()
-    printed = capsys.readouterr().out
-    assert "Tidegate beside the best of Triton's" in printed
-    assert "One caller at a time" in printed
-    written = json.loads((tmp_path / "out.json").read_text())
-    report = written["models"]["text_direction"]
-    assert report["alone"]["by_shape"][""][0] == 96
-    (single,) = report["single_caller"]
-    assert single["p50_ms"].keys() == {"Triton", "Tidegate"}
+    assert "Tidegate beside the best of Triton's" in capsys.readouterr().out
+    report = json.loads((tmp_path / "out.json").read_text())["models"]["text_direction"]
     (load,) = report["loads"]
-    assert load["rate_rps"] == pytest.approx(0.3 * 1e3 / report["alone"]["mean_ms"])
+    assert load["rate_rps"] == pytest.approx(0.3 * 1e3 / report["alone_ms"])
     assert load["best_of_triton"].startswith("Triton")
-    assert {row["target"] for row in load["comparison"]["rows"]} == {
-        "Triton", "Triton, timeout", "Triton, batch 1", "Triton, batch 1, timeout", "Tidegate",
-    }  # fmt: skip
+    assert len({row["target"] for row in load["comparison"]["rows"]}) == 7
     assert [each["figure"] for each in load["against_it"]] == ["attainment", "p50_ms", "p99_ms"]
-    lines = tables(written).splitlines()
-    assert sum(line.startswith("| ") for line in lines) == 2 + 1 + 2 + 5, "two tables: one shape, five contenders"
-    (best,) = (line for line in lines if "**" in line)
-    assert f"| **{load['best_of_triton']}** | " in best
-    assert (tmp_path / "pages" / "text_direction_30.html").stat().st_size > 10_000

@@ -130,7 +130,7 @@ def test_the_command_writes_its_figures(
     monkeypatch.setattr(
         "bench.papers.synthetic_workloads.compare", lambda workload: rows[0] | {"model": workload.model}
     )
-    main(["--sample", "2", "--mixed", "1", "--json", str(tmp_path / "f.json")])
+    main(["--sample", "2", "--mixed", "1", "--jobs", "1", "--json", str(tmp_path / "f.json")])
     written = json.loads((tmp_path / "f.json").read_text())["workloads"]
     assert [row["model"] == MIXED for row in written] == [True, False, False]
     assert "2 workloads, equal models" in capsys.readouterr().out

@@ -10,22 +10,20 @@ scale        4 GPUs, 10 models: the largest multiple of the rates at which viola
 """
 
 import argparse
-import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from math import sqrt
+from math import inf
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
-from scipy.stats import t as students
 
+from bench.common import console_of, parser_of, print_table, write_json
 from bench.papers.inss.outcomes import Load, Outcome, Way, known, largest_scale, outcome
 from bench.papers.inss.workloads import TEN
+from tidegate.sim.interval import interval_of
 from tidegate.sim.parallel import run_parallel
 
 PARTS = ("rates", "scale")
@@ -36,26 +34,21 @@ TOLD = {"gpulet": 1.0, "gslice": 1.75, "igniter": 1.5}
 SCALES = (0.3, 0.5, 0.7)
 LIMIT, PRECISION = 0.01, 0.02
 GPUS = 4
-CONFIDENCE = 0.95
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the experiments, print tables and write figures."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.papers.inss", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("bench.papers.inss", __doc__, jobs=True)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the folder with the measurements")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
     parser.add_argument("--only", choices=PARTS, nargs="+", help="some of the parts")
     parser.add_argument("--planners", nargs="+", default=PLANNERS, help="some of the planners")
     parser.add_argument("--policy", default="symphony", help="which policy batches; default symphony")
     parser.add_argument("--seeds", type=int, default=10, help="mixes of load; default 10")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each simulated run; default 5")
-    parser.add_argument("--jobs", type=int, default=-1, help="simulations at once; default: as many as cores")
     options = parser.parse_args(arguments)
     if not (options.data / "igniter_v100_solo.csv").exists():
         parser.error("--data: no igniter_v100_solo.csv: give the folder with the files that docs/results/inss.md names")
-    console = Console(width=None if os.isatty(1) else 170)
+    console = console_of(170)
     found: dict[str, Any] = {"seeds": options.seeds, "seconds": options.seconds, "policy": options.policy}
     parts: dict[str, Callable[[argparse.Namespace, Console], Any]] = {
         "rates": _at_rates,
@@ -63,8 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     for part in options.only or PARTS:
         found[part] = parts[part](options, console)
-        if options.json:
-            options.json.write_text(json.dumps(found, indent=1) + "\n")
+        write_json(options.json, found)
 
 
 def _ten(options: argparse.Namespace, seed: int, scale: float = 1.0) -> Load:
@@ -109,23 +101,24 @@ def _outcomes(
     tasks = [(load, way) for way in ways for load in loads]
     run = partial(_came_out, seconds=options.seconds)
     found = list(run_parallel(run, tasks, jobs=options.jobs))
-    columns = ("late %", "worst model %", "goodput/s", "full batches/s", "GPUs", "not placed", "decision ms")
-    table = Table("planner", *columns, title=title)
-    rows = []
+    columns = ("planner", "late %", "worst model %", "goodput/s", "full batches/s", "GPUs", "not placed", "decision ms")
+    rows, lines = [], []
     for at, way in enumerate(ways):
         mine = found[at * len(loads) : (at + 1) * len(loads)]
-        table.add_row(
-            way.title,
-            _interval([100 * each.late for each in mine], 2),
-            _interval([100 * each.worst for each in mine], 2),
-            _interval([each.goodput_rps for each in mine], 0),
-            _interval([each.most_rps for each in mine], 0),
-            f"{mean(each.gpus_used for each in mine):.2f}",
-            f"{mean(each.missing for each in mine):.1f}",
-            f"{1000 * mean(each.decided_s for each in mine):.1f}",
+        lines.append(
+            (
+                way.title,
+                _interval([100 * each.late for each in mine], 2),
+                _interval([100 * each.worst for each in mine], 2),
+                _interval([each.goodput_rps for each in mine], 0),
+                _interval([each.most_rps for each in mine], 0),
+                f"{mean(each.gpus_used for each in mine):.2f}",
+                f"{mean(each.missing for each in mine):.1f}",
+                f"{1000 * mean(each.decided_s for each in mine):.1f}",
+            )
         )
         rows.append({"planner": way.title, "outcomes": [asdict(each) for each in mine]})
-    console.print(table)
+    print_table(console, title, columns, lines)
     return {"title": title, "rows": rows}
 
 
@@ -134,12 +127,12 @@ def _scales(options: argparse.Namespace, console: Console) -> Any:  # noqa: ANN4
     tasks = [(_ten(options, seed), way) for way in ways for seed in range(options.seeds)]
     scales = list(run_parallel(partial(_scaled, seconds=options.seconds), tasks, jobs=options.jobs))
     by_way = {way.title: scales[at * options.seeds : (at + 1) * options.seeds] for at, way in enumerate(ways)}
-    table = Table("planner", "largest scale", "shares over it", title=f"violations of no more than {LIMIT:.0%}")
-    ours = by_way.get("shares")
+    ours, lines = by_way.get("shares"), []
     for title, mine in by_way.items():
         over = [100 * (us / max(them, 1e-9) - 1) for us, them in zip(ours or mine, mine, strict=True)]
-        table.add_row(title, _interval(mine, 3), _interval(over, 1) + " %" if min(mine) > 0 else "-")
-    console.print(table)
+        lines.append((title, _interval(mine, 3), _interval(over, 1) + " %" if min(mine) > 0 else "-"))
+    title = f"violations of no more than {LIMIT:.0%}"
+    print_table(console, title, ("planner", "largest scale", "shares over it"), lines)
     return by_way
 
 
@@ -147,8 +140,8 @@ def _interval(values: Sequence[float], digits: int) -> str:
     """The mean with its interval of 95 %, by Student's distribution."""
     if len(values) < 2:
         return f"{mean(values):,.{digits}f}"
-    half = float(students.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * stdev(values) / sqrt(len(values))
-    return f"{mean(values):,.{digits}f} ± {half:,.{digits}f}"
+    found = interval_of(values, -inf, inf)
+    return f"{found.mean:,.{digits}f} ± {found.high - found.mean:,.{digits}f}"
 
 
 if __name__ == "__main__":

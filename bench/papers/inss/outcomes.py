@@ -138,11 +138,7 @@ def outcome(load: Load, way: Way, seconds: float) -> Outcome:
 def scenario_of(load: Load, layout: Layout, seconds: float, rates: Mapping[str, float]) -> Scenario:
     """Return a scenario with Poisson arrivals on a layout, with interference between neighbors.
 
-    Args:
-        load: the load.
-        layout: the planner's layout.
-        seconds: measured window.
-        rates: requests per second by model.
+    `load`: the load; `layout`: the planner's layout; `seconds`: measured window; `rates`: requests per second by model.
     """
     served = [model.name for model in layout.models]
     return Scenario.model_validate(
@@ -160,12 +156,8 @@ def scenario_of(load: Load, layout: Layout, seconds: float, rates: Mapping[str, 
 def largest_scale(load: Load, way: Way, seconds: float, limit: float, precision: float) -> float:
     """Return the largest factor on the rates at which the share of late requests is at most `limit`.
 
-    Args:
-        load: the load.
-        way: the planner, run for each factor.
-        seconds: simulated time of each run.
-        limit: share of late requests.
-        precision: of the factor.
+    `load`: the load; `way`: the planner, run for each factor; `seconds`: simulated time of each run; `limit`: share of
+    late requests; `precision`: of the factor.
     """
     good, bad = 0.0, 1.4
     while bad - good > precision:

@@ -91,12 +91,8 @@ def problem_of(
 ) -> ShareProblem:
     """Return the planner's problem for models at given rates.
 
-    Args:
-        names: models.
-        base: interference model of the measured models.
-        rates: requests per second by model.
-        gpus: number of GPUs.
-        scale: factor on the rates.
+    `names`: models; `base`: interference model of the measured models; `rates`: requests per second by model; `gpus`:
+    number of GPUs; `scale`: factor on the rates.
     """
     tenants = []
     for name in names:
@@ -119,11 +115,7 @@ def rates_of(names: Sequence[str], base: InterferenceModel, gpus: int, seed: int
 
     Each model gets a part of all GPUs, drawn from a Dirichlet distribution, and at most one GPU.
 
-    Args:
-        names: models.
-        base: interference model of the measured models.
-        gpus: number of GPUs.
-        seed: of the draw.
+    `names`: models; `base`: interference model of the measured models; `gpus`: number of GPUs; `seed`: of the draw.
     """
     rng = Random(f"rates {seed}")
     drawn = [rng.gammavariate(SPREAD, 1) for _ in names]

@@ -21,7 +21,6 @@ HOMOGENEOUS = (1, 2, 3, 7)
 FIFS = PolicyChoice(name="fifs", options={"max_rows": 1}, label="FIFS")
 ELSA = PolicyChoice(name="elsa", options={"allow_batching": False}, label="ELSA")
 PUBLISHED_ELSA = PolicyChoice(name="elsa", options={"allow_batching": False, "drop_late": False}, label="ELSA, paper")
-MERGING = PolicyChoice(name="elsa", label="ELSA, merging")
 SYMPHONY = PolicyChoice(name="symphony", label="Symphony")
 EAGER = PolicyChoice(name="eager", label="eager, merging")
 PLAN_WITHIN_S = 20.0
@@ -74,12 +73,8 @@ def layout_of(
 ) -> Layout:
     """Return the layout of a design point. Raises PlanningError, for example for lack of memory.
 
-    Args:
-        case: the model.
-        point: the design point.
-        sizes: share of the requests by rows.
-        slo_ms: SLA.
-        gpcs: GPCs to use; None: as many as in the paper.
+    `case`: the model; `point`: the design point; `sizes`: share of the requests by rows; `slo_ms`: SLA; `gpcs`: GPCs to
+    use; None: as many as in the paper.
     """
     gpcs, gpus = _spent(case, point.size) if gpcs is None else (gpcs, ceil(gpcs / 7))
     measured = [

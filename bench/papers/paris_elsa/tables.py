@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.papers.paris_elsa.design_points import EAGER, ELSA, FIFS, MERGING, PUBLISHED_ELSA, SYMPHONY
+from bench.papers.paris_elsa.design_points import EAGER, ELSA, FIFS, PUBLISHED_ELSA, SYMPHONY
 from bench.papers.paris_elsa.throughput import Found
 
 GAIN_OVER_WHOLE, GAIN_OVER_BEST = 1.7, 1.1
@@ -53,19 +53,6 @@ def show_throughput(console: Console, results: Sequence[Found]) -> list[dict[str
             f"{name}: {whole:.2f} times GPU(7)+FIFS (aim {GAIN_OVER_WHOLE}), "
             f"{best:.2f} times the best homogeneous (aim {GAIN_OVER_BEST})"
         )
-    return [each.row() for each in results]
-
-
-def show_merging(console: Console, results: Sequence[Found]) -> list[dict[str, Any]]:
-    """Print ELSA with merging beside ELSA without, on the same layouts; return the figures as rows."""
-    table = Table("model", "layout", "plain", "merging", "", title="Merging of small queries, queries/s")
-    for title, of_model in _by_model(results):
-        plain, merging = ([each for each in of_model if each.cell.point.policy == policy] for policy in (ELSA, MERGING))
-        for one, other in zip(plain, merging, strict=True):
-            if one.rate_rps and other.rate_rps:
-                gained = f"{other.rate_rps / one.rate_rps - 1:+.1%}"
-                table.add_row(title, _slices(one), f"{one.rate_rps:.0f}", f"{other.rate_rps:.0f}", gained)
-    console.print(table)
     return [each.row() for each in results]
 
 

@@ -99,12 +99,8 @@ def scenario_of(
 ) -> Scenario:
     """Return a scenario with Poisson arrivals on a layout.
 
-    Args:
-        layout: the slices.
-        sizes: share of the queries by rows.
-        rate_rps: queries per second.
-        duration_s: measured window, seconds.
-        merging: whether queries may share batches.
+    `layout`: the slices; `sizes`: share of the queries by rows; `rate_rps`: queries per second; `duration_s`: measured
+    window, seconds; `merging`: whether queries may share batches.
     """
     rows = {"distribution": "table", "values": list(sizes), "weights": list(sizes.values())}
     return Scenario.model_validate(
@@ -133,10 +129,7 @@ def ceiling_rps(layout: Layout, sizes: Mapping[int, float], slo_ms: float) -> fl
     """Return an upper bound on queries per second of any scheduler without merging: 95 % of queries run at once on a
     slice where they are on time, and the others are dropped.
 
-    Args:
-        layout: the slices.
-        sizes: share of the queries by rows.
-        slo_ms: SLA.
+    `layout`: the slices; `sizes`: share of the queries by rows; `slo_ms`: SLA.
     """
     tables = layout.partitions[0].latency_ms
     workers = {kind: sum(worker.speed == kind for worker in layout.workers) for kind in tables}
