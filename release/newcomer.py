@@ -47,7 +47,7 @@ def main() -> None:
     _serve()
     print("an ONNX model was generated, profiled and served behind the real Triton, with default options")
     told = subprocess.run(["tidegate-locust", "--help"], capture_output=True, text=True, check=True).stdout
-    assert "--slo-ms" in told, told
+    assert "--closed-loop" in told, told
     print("tidegate-locust --help lists what Tidegate adds")
 
 

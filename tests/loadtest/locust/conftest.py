@@ -1,13 +1,10 @@
 """Locust in processes of its own: pytest itself is never patched."""
 
-import csv
-import json
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -41,6 +38,12 @@ class Locust:
     def output(self) -> str:
         """What it has said."""
         return self._log.read_text()
+
+    def row(self, model: str = "echo") -> dict[str, str]:
+        """What the table of SLO attainment says of a model."""
+        (line,) = (line for line in self.output.splitlines() if line.startswith(f"│ {model} "))
+        keys = ("model", "slo_ms", "requests", "attainment", "goodput", "failed", "generator")
+        return dict(zip(keys, (cell.strip() for cell in line.strip("│").split("│")), strict=True))
 
     def ended(self) -> int:
         """Wait until it ends by itself; its exit status."""
@@ -83,28 +86,6 @@ def scenario(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
-
-
-@pytest.fixture
-def results(tmp_path: Path) -> Callable[[], dict[str, Any]]:
-    """`results()`: what was written to results.json."""
-
-    def read() -> dict[str, Any]:
-        document: dict[str, Any] = json.loads((tmp_path / "results.json").read_text())
-        return document
-
-    return read
-
-
-@pytest.fixture
-def requests_sent(tmp_path: Path) -> Callable[[], list[dict[str, str]]]:
-    """`requests_sent()`: the lines of requests.csv."""
-
-    def read() -> list[dict[str, str]]:
-        with (tmp_path / "requests.csv").open(newline="") as file:
-            return list(csv.DictReader(file))
-
-    return read
 
 
 @pytest.fixture

@@ -3,11 +3,14 @@
 import json
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.conftest import eventually
+from tidegate.workload import draw_requests, read_scenario
 
 if TYPE_CHECKING:
     from tests.loadtest.conftest import FakeTriton
@@ -29,9 +32,12 @@ def attainment(url: str) -> list[dict[str, Any]]:
 
 
 def test_the_page_starts_a_schedule_and_shows_its_attainment_twice(
-    triton: "FakeTriton", start_locust: "StartLocust", free_port: int
+    triton: "FakeTriton", start_locust: "StartLocust", scenario: Callable[..., Path], free_port: int
 ) -> None:
-    load = ("--model", "echo", "--rate", 50, "--process", "uniform", "--duration-s", 1, "--slo-ms", 60_000)
+    path = scenario()
+    sequence = draw_requests(read_scenario(path), 0)
+    of_window = sum(at_ns >= 0.2 * 1e9 for at_ns in sequence.at_ns)
+    load = ("--scenario", path)
     web = ("--web-host", "127.0.0.1", "--web-port", free_port)
     locust = start_locust("--host", triton.target, *web, *load)
     url = f"http://127.0.0.1:{free_port}"
@@ -47,18 +53,18 @@ def test_the_page_starts_a_schedule_and_shows_its_attainment_twice(
     assert triton.requests == []
     for run in (1, 2):
         assert json.loads(get(f"{url}/swarm", {"host": triton.target}))["success"]
-        eventually(lambda run=run: len(triton.requests) == 50 * run, "its requests")
-        eventually(lambda run=run: locust.output.count("attainment of 60000 ms") == run, "its report")
+        eventually(lambda run=run: len(triton.requests) == len(sequence) * run, "its requests")
+        eventually(lambda run=run: locust.output.count("Shape test stopping") == run, "its end")
         (line,) = attainment(url)
-        assert (line["name"], line["requests"], line["attainment"]) == ("echo", 50, "100.00%")
+        assert (line["name"], line["requests"], line["attainment"]) == ("echo", of_window, "100.00%")
 
 
 @pytest.mark.slow
 def test_the_page_says_what_is_wrong_with_a_host(
-    triton: "FakeTriton", start_locust: "StartLocust", free_port: int
+    triton: "FakeTriton", start_locust: "StartLocust", scenario: Callable[..., Path], free_port: int
 ) -> None:
     web = ("--web-host", "127.0.0.1", "--web-port", free_port)
-    locust = start_locust("--model", "absent", "--slo-ms", 5, "--rate", 5, *web)
+    locust = start_locust("--scenario", scenario("absent"), *web)
     eventually(lambda: "Starting web interface" in locust.output, "the page")
     url = f"http://127.0.0.1:{free_port}"
     eventually(lambda: _swarmed(url, triton.target), "the page to take the form")

@@ -5,14 +5,9 @@ process: `import locust` replaces the standard library's sockets and threads wit
 for gRPC. No other package of Tidegate imports it.
 
     locustfile   the users that `tidegate-locust` starts
-    users        TritonUser, the base class of users; registers the rest with Locust's events, the tab of its web
-                 page, and the end of an open loop
-    options      options added to Locust's command line
-    load         requests to send: a schedule (open loop), or a model that is called repeatedly (closed loop)
+    users        TritonUser, the base class of users, and its options; sends a scenario; the tab of Locust's web page
+    attainment   counts by model that workers report to the master, as a table
     triton       the connections, gRPC and HTTP
-    worker       a sending process: its part of the load, lateness, outcome of each request
-    coordinator    the process in which Locust starts tests: splits the load, gathers the rows, detects the end
-    outcome      the rows as the result of `tidegate loadtest`: tables, JSON, report
 """
 
 import sys

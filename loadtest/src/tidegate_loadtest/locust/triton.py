@@ -29,6 +29,8 @@ Done = Callable[[str, str], None]
 T = TypeVar("T")
 
 REAP_EVERY_S = 0.05
+CHANNEL_COUNT = 6
+"""TCP connections for gRPC; a thread reads the responses of each."""
 HTTP_CONNECTIONS = 1000
 """Largest number of concurrent connections: geventhttpclient is limited by select().
 
@@ -39,10 +41,13 @@ Further requests wait, and are late.
 class TritonConnection(ABC):
     """Connection to one server, for requests and for the queries that precede a run."""
 
-    def __init__(self, target: str, timeout_s: float) -> None:
-        """Prepare a connection to HOST:PORT with a request timeout in seconds."""
-        self.target = target
-        self.timeout_s = timeout_s
+    def __init__(self, target: str, timeout_s: float, client: Any) -> None:  # noqa: ANN401 - tritonclient is untyped
+        """Query whether the server at `target`, HOST:PORT, is live. Raises LoadTestError if none answers.
+
+        `timeout_s`: of a request; `client`: of tritonclient.
+        """
+        self.target, self.timeout_s, self._client = target, timeout_s, client
+        self._query(client.is_server_live)
 
     @abstractmethod
     def send(self, request: pb.ModelInferRequest, done: Done) -> None:
@@ -55,26 +60,24 @@ class TritonConnection(ABC):
         outcome: tuple[str, str] = answer.get()
         return outcome
 
-    @abstractmethod
-    def check_live(self) -> None:
-        """Raise LoadTestError if no live server answers."""
-
-    @abstractmethod
     async def model_metadata(self, model: str) -> pb.ModelMetadataResponse:
         """Return the names, types and shapes of a model's tensors. Raises LoadTestError for an unknown model."""
+        answer = self._query(self._client.get_model_metadata, model)
+        if isinstance(answer, dict):
+            return json_format.ParseDict(answer, pb.ModelMetadataResponse(), ignore_unknown_fields=True)
+        return answer
 
-    @abstractmethod
     async def model_config(self, model: str) -> model_config_pb2.ModelConfig:
         """Return a model's configuration. Raises LoadTestError for an unknown model."""
+        answer = self._query(self._client.get_model_config, model)
+        if isinstance(answer, dict):
+            return json_format.ParseDict(answer, model_config_pb2.ModelConfig(), ignore_unknown_fields=True)
+        return answer.config
 
-    @abstractmethod
-    def model_statistics(self, model: str) -> pb.ModelStatisticsResponse:
-        """Return a model's statistics. Raises LoadTestError."""
-
-    def _asked(self, question: Callable[[], T]) -> T:
+    def _query(self, method: Callable[..., Any], *arguments: str) -> Any:  # noqa: ANN401 - a protobuf or JSON
         try:
             with gevent.Timeout(ANSWER_WITHIN_S):
-                return question()
+                return method(*arguments)
         except InferenceServerException as error:
             raise LoadTestError(f"{self.target}: {' '.join(str(error.message()).split())}") from error
         except OSError as error:
@@ -90,18 +93,15 @@ class GrpcConnection(TritonConnection):
     gevent's ten threads until it is answered, and later requests would wait for it.
     """
 
-    def __init__(self, target: str, timeout_s: float, channels: int) -> None:
-        """Open `channels` channels; each has a thread that reads its responses.
-
-        `target`: HOST:PORT of the server.
-        """
-        super().__init__(target, timeout_s)
+    def __init__(self, target: str, timeout_s: float) -> None:
+        """Connect. Raises LoadTestError; arguments as of TritonConnection."""
         options = [
             ("grpc.max_send_message_length", -1),
             ("grpc.max_receive_message_length", -1),
             ("grpc.use_local_subchannel_pool", 1),  # else channels to one address share one TCP connection
         ]
-        self._clients = [triton_grpc.InferenceServerClient(target, channel_args=options) for _ in range(channels)]
+        self._clients = [triton_grpc.InferenceServerClient(target, channel_args=options) for _ in range(CHANNEL_COUNT)]
+        super().__init__(target, timeout_s, self._clients[0])
         self._stubs = [client._client_stub.ModelInfer for client in self._clients]
         self._next = 0
         self._in_flight: dict[int, tuple[float, Any]] = {}
@@ -114,7 +114,7 @@ class GrpcConnection(TritonConnection):
         """Send a request and return at once."""
         key = self._next
         self._next += 1
-        call = self._stubs[key % len(self._stubs)].future(request)
+        call = self._stubs[key % CHANNEL_COUNT].future(request)
         self._in_flight[key] = (self._now_s() + self.timeout_s, call)
 
         def answered(call: grpc.Future) -> None:
@@ -131,23 +131,6 @@ class GrpcConnection(TritonConnection):
                 done(status_of(message, code.name), message)
 
         call.add_done_callback(answered)
-
-    def check_live(self) -> None:
-        """Raise LoadTestError if no live server answers."""
-        for client in self._clients:
-            self._asked(lambda client=client: client.is_server_live(client_timeout=ANSWER_WITHIN_S))  # type: ignore[misc]
-
-    async def model_metadata(self, model: str) -> pb.ModelMetadataResponse:
-        """Return the names, types and shapes of a model's tensors. Raises LoadTestError for an unknown model."""
-        return self._asked(lambda: self._clients[0].get_model_metadata(model, client_timeout=ANSWER_WITHIN_S))
-
-    async def model_config(self, model: str) -> model_config_pb2.ModelConfig:
-        """Return a model's configuration. Raises LoadTestError for an unknown model."""
-        return self._asked(lambda: self._clients[0].get_model_config(model, client_timeout=ANSWER_WITHIN_S)).config
-
-    def model_statistics(self, model: str) -> pb.ModelStatisticsResponse:
-        """Return a model's statistics. Raises LoadTestError."""
-        return self._asked(lambda: self._clients[0].get_inference_statistics(model, client_timeout=ANSWER_WITHIN_S))
 
     def _reap(self) -> None:
         while True:
@@ -167,11 +150,10 @@ class HttpConnection(TritonConnection):
     """Connection over HTTP: a tritonclient.http client that opens connections on demand."""
 
     def __init__(self, target: str, timeout_s: float) -> None:
-        """Prepare the client; each request occupies a connection until it is answered."""
-        super().__init__(target, timeout_s)
-        self._client = triton_http.InferenceServerClient(
-            target, concurrency=HTTP_CONNECTIONS, connection_timeout=timeout_s, network_timeout=2 * timeout_s
-        )
+        """Connect; each request occupies a connection until it is answered. Raises LoadTestError."""
+        waits = {"connection_timeout": timeout_s, "network_timeout": 2 * timeout_s}
+        client = triton_http.InferenceServerClient(target, concurrency=HTTP_CONNECTIONS, **waits)
+        super().__init__(target, timeout_s, client)
         self._inputs: dict[int, list[triton_http.InferInput]] = {}
         """The inputs as HTTP has them, by the identity of the prepared request, of which there are few."""
         self._prepared: list[pb.ModelInferRequest] = []
@@ -195,25 +177,6 @@ class HttpConnection(TritonConnection):
         else:
             done(OK_STATUS, "")
 
-    def check_live(self) -> None:
-        """Raise LoadTestError if no live server answers."""
-        self._asked(self._client.is_server_live)
-
-    async def model_metadata(self, model: str) -> pb.ModelMetadataResponse:
-        """Return the names, types and shapes of a model's tensors. Raises LoadTestError for an unknown model."""
-        answer = self._asked(lambda: self._client.get_model_metadata(model))
-        return json_format.ParseDict(answer, pb.ModelMetadataResponse(), ignore_unknown_fields=True)
-
-    async def model_config(self, model: str) -> model_config_pb2.ModelConfig:
-        """Return a model's configuration. Raises LoadTestError for an unknown model."""
-        answer = self._asked(lambda: self._client.get_model_config(model))
-        return json_format.ParseDict(answer, model_config_pb2.ModelConfig(), ignore_unknown_fields=True)
-
-    def model_statistics(self, model: str) -> pb.ModelStatisticsResponse:
-        """Return a model's statistics. Raises LoadTestError."""
-        answer = self._asked(lambda: self._client.get_inference_statistics(model))
-        return json_format.ParseDict(answer, pb.ModelStatisticsResponse(), ignore_unknown_fields=True)
-
     def _convert(self, request: pb.ModelInferRequest) -> list[triton_http.InferInput]:
         self._prepared.append(request)  # keeps its identity its own
         inputs = []
@@ -229,19 +192,11 @@ class HttpConnection(TritonConnection):
         return inputs
 
 
-def connect(target: str, protocol: str, *, timeout_s: float, channels: int) -> TritonConnection:
-    """Connect to a server. Raises LoadTestError if no live server answers.
-
-    `target`: HOST:PORT of the server. `protocol`: `grpc` or `http`; `timeout_s`: request timeout; `channels`: TCP
-    connections for gRPC.
-    """
-    connection: TritonConnection
-    if protocol == "grpc":
-        connection = GrpcConnection(target, timeout_s, channels)
-    else:
-        connection = HttpConnection(target, timeout_s)
-    connection.check_live()
-    return connection
+CONNECTIONS_BY_PROTOCOL: dict[str, Callable[[str, float], TritonConnection]] = {
+    "grpc": GrpcConnection,
+    "http": HttpConnection,
+}
+"""Constructors, from target and timeout, by protocol."""
 
 
 def finished(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -1,44 +1,322 @@
-"""Base class of a locustfile's users: `from tidegate_loadtest.locust.users import TritonUser`."""
+"""Base class of a locustfile's users: `from tidegate_loadtest.locust.users import TritonUser`.
 
+Importing this module adds the options to Locust's command line. The process that starts a test draws the scenario's
+requests; each sending process draws them again from what `parsed_options` carries to workers, and sends every n-th.
+"""
+
+import gc
 import json
-import logging
 import signal
 import sys
+import time
+from argparse import Namespace
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gevent
+import numpy as np
 from flask import Response, request
-from gevent.event import AsyncResult, Event
+from gevent.event import Event
 from locust import LoadTestShape, User, events, task
+from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
-from locust.runners import WorkerRunner
+from locust.exception import StopTest
+from locust.runners import MasterRunner, WorkerRunner
 from locust.web import WebUI
 from rich.console import Console
 from typer import BadParameter
 
+from tidegate.api import NEVER_NS, NS_PER_MS
 from tidegate.commands.common import console_for_tables
+from tidegate.host import PluginError
+from tidegate.workload import RequestSequence, Scenario, ScenarioError, TraceError, draw_requests, read_scenario
+from tidegate.workload.arrivals import NS_PER_S
 from tidegate_loadtest.connection import LoadTestError
-from tidegate_loadtest.locust.coordinator import USER_ERRORS, Coordinator
-from tidegate_loadtest.locust.options import Options, add_options
-from tidegate_loadtest.locust.outcome import by_model, report
-from tidegate_loadtest.locust.worker import Worker
+from tidegate_loadtest.input_files import parse_inputs
+from tidegate_loadtest.locust.attainment import TABLE_COLUMNS, Attainment, print_rows
+from tidegate_loadtest.locust.triton import CONNECTIONS_BY_PROTOCOL, TritonConnection, finished
+from tidegate_loadtest.result import OK_STATUS
+from tidegate_loadtest.scenario_requests import ScenarioRequests
+from tidegate_loadtest.shapes import parse_shapes
 
+USER_ERRORS = (LoadTestError, ScenarioError, TraceError, PluginError, OSError, BadParameter)
+"""Errors that a user can remedy."""
 TAB_KEY = "slo-attainment"
-TABLE_COLUMNS = {
-    "name": "Model",
-    "slo_ms": "SLO (ms)",
-    "requests": "# Requests",
-    "attainment": "Attainment",
-    "goodput": "Goodput (/s)",
-    "failed": "Not answered",
-    "p50": "50%ile from schedule (ms)",
-    "p99": "99%ile from schedule (ms)",
-    "late": "Generator late: 50, 99%ile (ms)",
-    "verdict": "Generator",
-}
+LOCAL_SENDER = "local"
+BEGIN_IN_S = {True: 2.0, False: 0.2}
+"""Seconds from the start of a test to its first request; True: workers draw their requests in that time."""
+REPORTS_WITHIN_S = 7.0
+"""Seconds within which Locust's workers have reported twice."""
+AWAKE_BEFORE_S = 0.001
+"""Seconds before an instant from which the sender polls: libev sleeps whole milliseconds, rounded up."""
 
 
-def add_tab(page: WebUI, conductor: Coordinator) -> None:
+class UnansweredRequest(Exception):
+    """Error: a request was not answered; Locust counts it as an error."""
+
+
+def add_options(parser: LocustArgumentParser, **_rest: object) -> None:
+    """Add the options to Locust's; its own --host names the server."""
+    group = parser.add_argument_group("Tidegate: what to send (the server: --host HOST:PORT)")
+
+    def add(flag: str, **rest: Any) -> None:  # noqa: ANN401 - as of argparse
+        name = "tidegate_" + flag.removeprefix("--").replace("-", "_")
+        group.add_argument(flag, dest=name, **rest).include_in_web_ui = False
+
+    add("--scenario", metavar="FILE", help="the requests of a scenario file (YAML), at their instants: an open loop")
+    add("--closed-loop", action="store_true", help="each of -u users sends the next request after the last response")
+    add("--protocol", default="grpc", choices=("grpc", "http"), help="grpc (port 8001, 8101) or http (port 8000, 8100)")
+    add("--seed", type=int, metavar="SEED", help="of arrivals and tensors; default: the scenario's")
+    add("--shape", action="append", metavar="INPUT:SIZES", help="[MODEL/]INPUT:3,48,320: open dimensions, without "
+        "rows; 160..640 or 160|320|640: drawn for each request; repeatable")  # fmt: skip
+    add("--inputs", action="append", metavar="MODEL=FOLDER", help="real inputs, pictures or .npy/.npz files, on every "
+        "worker; repeatable")  # fmt: skip
+    add("--timeout-s", type=float, default=30.0, metavar="S", help="give a request up after this")
+
+
+def target_of(host: str | None) -> str:
+    """Return HOST:PORT of Locust's --host, which may carry a scheme. Raises LoadTestError."""
+    target = (host or "").rpartition("://")[2].rstrip("/")
+    if not target.rpartition(":")[2].isdigit() or ":" not in target:
+        raise LoadTestError(f"--host must be HOST:PORT of a server, such as localhost:8001, not {host!r}")
+    return target
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests of a test, and the connection over which they are sent."""
+
+    connection: TritonConnection
+    scenario: Scenario
+    requests: RequestSequence
+    """Requests at their instants, warm-up included. A closed loop sends them in their order, at other instants."""
+    request_of: ScenarioRequests
+
+    @classmethod
+    def drawn(cls, options: Namespace, scenario: Scenario, seed: int, target: str) -> "Load":
+        """Connect to the server at `target`, HOST:PORT, and draw the requests. Raises USER_ERRORS."""
+        shapes, inputs = parse_shapes(options.tidegate_shape or ()), parse_inputs(options.tidegate_inputs or ())
+        if not options.tidegate_timeout_s > 0:
+            raise LoadTestError(f"--timeout-s must be positive, not {options.tidegate_timeout_s:g}")
+        requests = draw_requests(scenario, seed)
+        connection = CONNECTIONS_BY_PROTOCOL[options.tidegate_protocol](target, options.tidegate_timeout_s)
+        made = ScenarioRequests.drawn(connection, requests, shapes=shapes, seed=seed, inputs=inputs)
+        return cls(connection, scenario, requests, finished(made))
+
+    @property
+    def slos_ms(self) -> dict[str, float | None]:
+        """SLO of each model in ms, or None."""
+        slos = zip(self.requests.models, self.requests.slos_ns, strict=True)
+        return {model: None if slo_ns == NEVER_NS else slo_ns / NS_PER_MS for model, slo_ns in slos}
+
+    @property
+    def scheduled(self) -> dict[str, int]:
+        """Number of requests of each model in the measured window."""
+        of_window = np.frombuffer(self.requests.at_ns, np.int64) >= self.scenario.warmup_s * NS_PER_S
+        numbers = Counter(np.frombuffer(self.requests.model, np.int64)[of_window].tolist())
+        return {model: numbers[position] for position, model in enumerate(self.requests.models)}
+
+
+class Sender:
+    """Sender of this process's part of a load, from the start of a test until its stop."""
+
+    def __init__(
+        self, environment: Environment, load: Load, attainment: Attainment, *, begin_unix_ns: int, closed_loop: bool
+    ) -> None:
+        self._environment, self._load, self._attainment = environment, load, attainment
+        self._slos_ms = load.slos_ms
+        self._warmup_ns = 0 if closed_loop else round(load.scenario.warmup_s * NS_PER_S)
+        self.closed_loop = closed_loop
+        # The wall clock is the only one that processes on several machines share.
+        self._zero_ns = time.monotonic_ns() + begin_unix_ns - time.time_ns()
+        self._next = 0
+        self.stopped = False
+
+    def send_part(self, position: int, senders: int) -> None:
+        """Send each `senders`-th request at its instant, from number `position` on."""
+        # What is imported and drawn stays: a collection that walked it would make requests late by tens of ms.
+        gc.collect()
+        gc.freeze()
+        at_ns = self._load.requests.at_ns
+        for number in range(position, len(at_ns), senders):
+            if at_ns[number] <= self._now_ns():
+                gevent.sleep(0)  # behind schedule: responses must still come in
+            while (early_ns := at_ns[number] - self._now_ns()) > 0:
+                gevent.sleep(max(0.0, early_ns * 1e-9 - AWAKE_BEFORE_S))
+            message = self._load.request_of(number)
+            done = partial(self._ended, message.model_name, at_ns[number], self._now_ns())
+            self._load.connection.send(message, done)
+
+    def call(self) -> None:
+        """Send one request of a closed loop and wait for it."""
+        message = self._load.request_of(self._next % len(self._load.requests))
+        self._next += 1
+        now_ns = self._now_ns()
+        self._ended(message.model_name, now_ns, now_ns, *self._load.connection.ask(message))
+
+    def _now_ns(self) -> int:
+        return time.monotonic_ns() - self._zero_ns
+
+    def _ended(self, model: str, due_ns: int, issued_ns: int, status: str, message: str) -> None:
+        if self.stopped:
+            return
+        self._attainment.all_ended += 1
+        if due_ns < self._warmup_ns:
+            return
+        # From the schedule, not from the sending: a stalled generator must not hide the wait that it caused.
+        took_ms, slo_ms = (self._now_ns() - due_ns) / NS_PER_MS, self._slos_ms[model]
+        failure = "" if status == OK_STATUS else status
+        on_time = not failure and (slo_ms is None or took_ms <= slo_ms)
+        self._attainment.add(model, failure, on_time=on_time, late_ns=issued_ns - due_ns)
+        self._environment.events.request.fire(
+            request_type=self._environment.parsed_options.tidegate_protocol,
+            name=model,
+            response_time=took_ms,
+            response_length=0,
+            exception=UnansweredRequest(f"{status}: {message}") if failure else None,
+            context={},
+        )
+
+
+class TritonUser(User):  # type: ignore[misc]
+    """User that calls a Triton or Tidegate.
+
+    Closed loop: it sends, waits for the response, and sends again after its `wait_time` (none by default). Open loop:
+    it stands for the sending process; requests follow the schedule, however many users there are.
+    """
+
+    abstract = True  # a locustfile that imports it starts its own subclass only
+
+    @task  # type: ignore[untyped-decorator]
+    def ask(self) -> None:
+        """Send one request."""
+        sender = self.environment.tidegate_test.sender
+        if sender is None or not sender.closed_loop:
+            Event().wait()  # until the test is stopped
+        sender.call()
+
+
+class LocustTest:
+    """Tests of this Locust process, one after the other; a web page may run many."""
+
+    def __init__(self, environment: Environment) -> None:
+        """Register with Locust; send nothing before a test is started."""
+        self.environment, self.options = environment, environment.parsed_options
+        self.attainment = Attainment()
+        self.sender: Sender | None = None
+        self.ended = False
+        """Whether an open loop has ended by itself."""
+        self._load: Load | None = None
+        self._running = False
+        self._begin_unix_ns, self._stop_unix_ns = 0, 0
+        self._sending: gevent.Greenlet | None = None
+        environment.events.test_start.add_listener(self._on_test_start)
+        environment.events.test_stop.add_listener(self._on_test_stop)
+        if isinstance(environment.runner, WorkerRunner):
+            environment.events.report_to_master.add_listener(self._on_report)
+        environment.events.worker_report.add_listener(lambda data, **_rest: self.attainment.merge(data["tidegate"]))
+
+    @property
+    def senders(self) -> list[str]:
+        """Ids of the processes that can send."""
+        runner = self.environment.runner
+        if isinstance(runner, MasterRunner):
+            return [node.id for node in runner.clients.ready + runner.clients.running + runner.clients.spawning]
+        return [LOCAL_SENDER]
+
+    def check(self) -> Load:
+        """Prepare the load of a test: read the scenario, connect, draw. Raises USER_ERRORS, before any is sent."""
+        if not self.options.tidegate_scenario:
+            raise LoadTestError("give --scenario FILE: what to send")
+        scenario = read_scenario(Path(self.options.tidegate_scenario))
+        seed = scenario.seed if self.options.tidegate_seed is None else self.options.tidegate_seed
+        self.options.tidegate_drawn = (scenario.model_dump_json(exclude_defaults=True), seed)
+        self._load = Load.drawn(self.options, scenario, seed, target_of(self.environment.host))
+        return self._load
+
+    def is_over(self) -> bool:
+        """Return whether all requests of the open loop have ended, or those of lost workers have had their time."""
+        load = self._load
+        if load is None or not self._running:
+            return False
+        last_ns = self._begin_unix_ns + (load.requests.at_ns[-1] if len(load.requests) else 0)
+        patience_s = self.options.tidegate_timeout_s + REPORTS_WITHIN_S
+        everything = self.attainment.all_ended >= len(load.requests)
+        self.ended = everything or time.time_ns() > last_ns + patience_s * NS_PER_S
+        return self.ended
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a line for each model over the requests that have ended so far."""
+        load = self._load
+        if load is None or not self._begin_unix_ns:
+            return []
+        window_s = ((self._stop_unix_ns or time.time_ns()) - self._begin_unix_ns) / NS_PER_S
+        if not self.options.tidegate_closed_loop:
+            window_s = min(window_s - load.scenario.warmup_s, load.scenario.duration_s)
+        scheduled = load.scheduled if self.ended else None
+        return self.attainment.rows(load.slos_ms, max(1e-9, window_s), scheduled)
+
+    def _on_test_start(self, **_rest: object) -> None:
+        runner, options = self.environment.runner, self.options
+        self.attainment.take()
+        self.ended, self._running, self._stop_unix_ns = False, True, 0
+        if not isinstance(runner, WorkerRunner):
+            try:
+                if self._load is None or self._load.connection.target != target_of(self.environment.host):
+                    self.check()
+            except USER_ERRORS as error:
+                self._running = False
+                raise StopTest(f"error: {error}") from error
+            begin_in_s = BEGIN_IN_S[isinstance(runner, MasterRunner)]
+            options.tidegate_begin_unix_ns = time.time_ns() + round(begin_in_s * NS_PER_S)
+            options.tidegate_senders = self.senders
+        self._begin_unix_ns = options.tidegate_begin_unix_ns
+        if isinstance(runner, MasterRunner):
+            return
+        if isinstance(runner, WorkerRunner):
+            document, seed = options.tidegate_drawn
+            scenario = Scenario.model_validate_json(document)
+            self._load = Load.drawn(options, scenario, seed, target_of(self.environment.host))
+        load = self._load
+        assert load is not None
+        closed_loop = options.tidegate_closed_loop
+        self.sender = Sender(
+            self.environment, load, self.attainment, begin_unix_ns=self._begin_unix_ns, closed_loop=closed_loop
+        )
+        if not closed_loop:
+            own = runner.client_id if isinstance(runner, WorkerRunner) else LOCAL_SENDER
+            senders = options.tidegate_senders
+            self._sending = gevent.spawn(self.sender.send_part, senders.index(own), len(senders))
+
+    def _on_test_stop(self, **_rest: object) -> None:
+        self._running, self._stop_unix_ns = False, time.time_ns()
+        gevent.killall([each for each in (self._sending,) if each])
+        if self.sender:
+            self.sender.stopped = True
+
+    def _on_report(self, data: dict[str, Any], **_rest: object) -> None:
+        data["tidegate"] = self.attainment.take()
+
+
+class ScheduleShape(LoadTestShape):  # type: ignore[misc]
+    """Load shape that Locust queries every second for the number of users."""
+
+    def __init__(self, test: LocustTest) -> None:
+        super().__init__()
+        self._test = test
+
+    def tick(self) -> tuple[int, float] | None:
+        """Return (users, spawn rate): as many users as sending processes, or None when all is sent and answered."""
+        if self._test.is_over():
+            return None
+        senders = len(self._test.senders)
+        return senders, max(1, senders)
+
+
+def _add_tab(page: WebUI, test: LocustTest) -> None:
     """Add the tab, which the page refreshes together with its own statistics."""
     page.template_args["extended_tabs"] = [{"title": "SLO attainment", "key": TAB_KEY}]
     structure = [{"key": key, "title": title} for key, title in TABLE_COLUMNS.items()]
@@ -46,98 +324,41 @@ def add_tab(page: WebUI, conductor: Coordinator) -> None:
 
     def with_attainment(response: Response) -> Response:
         if request.path.endswith("/stats/requests") and response.is_json:
-            table = {"key": TAB_KEY, "data": by_model(conductor)}
+            table = {"key": TAB_KEY, "data": test.rows()}
             response.set_data(json.dumps({**response.get_json(), "extended_stats": [table]}))
         return response
 
     page.app.after_request(with_attainment)
 
 
-class ScheduleShape(LoadTestShape):  # type: ignore[misc]
-    """Load shape that Locust queries every second for the number of users."""
-
-    def __init__(self, conductor: Coordinator) -> None:
-        super().__init__()
-        self._conductor = conductor
-
-    def tick(self) -> tuple[int, float] | None:
-        """Return (users, spawn rate): as many users as sending processes, or None when all is sent and answered."""
-        if self._conductor.ended:
-            return None
-        senders = len(self._conductor.workers)
-        return senders, max(1, senders)
-
-
-logger = logging.getLogger(__name__)
-
-
-class TritonUser(User):  # type: ignore[misc]
-    """User that calls a Triton or Tidegate.
-
-    Closed loop: it sends, waits for the response, and sends again after its `wait_time` (none by default). Open loop:
-    it represents the sending process; requests follow the schedule, however many users there are.
-    """
-
-    abstract = True  # a locustfile that imports it starts its own subclass only
-    worker: "AsyncResult[Worker]" = AsyncResult()
-    """Worker of this process; Locust may start users before it exists."""
-
-    @task  # type: ignore[untyped-decorator]
-    def ask(self) -> None:
-        """Send one request."""
-        worker = self.worker.get()
-        worker.begun.wait()
-        if worker.open_loop:
-            Event().wait()  # until the test is stopped
-        worker.call()
-
-
-def _on_parser(parser: Any, **_rest: object) -> None:  # noqa: ANN401 - Locust's own class
-    add_options(parser)
-
-
 def _on_init(environment: Environment, runner: Any, web_ui: WebUI | None, **_rest: object) -> None:  # noqa: ANN401
-    if not hasattr(runner, "clients"):  # all but a master send
-        worker = Worker(environment)
-        TritonUser.worker.set(worker)
+    test = environment.tidegate_test = LocustTest(environment)
     if isinstance(runner, WorkerRunner):
-        worker.tell_that_it_listens()
         return
     try:
-        options = Options.of(environment.parsed_options)
-        conductor = Coordinator(environment, options)
         if environment.host or web_ui is None:  # else the page asks for the host
-            conductor.check()
-    except (*USER_ERRORS, BadParameter) as error:
+            test.check()
+    except USER_ERRORS as error:
         Console(stderr=True, soft_wrap=True, highlight=False).print("[red]error:[/] ", str(error), sep="")
         sys.exit(1)
-    if options.open_loop:
-        environment.shape_class = ScheduleShape(conductor)
+    if not environment.parsed_options.tidegate_closed_loop:
+        environment.shape_class = ScheduleShape(test)
         environment.shape_class.runner = runner
     # Python would raise KeyboardInterrupt wherever the program is just now: between gevent's locks it hangs for ever.
     hub = gevent.get_hub()
     gevent.signal_handler(signal.SIGINT, hub.handle_system_error, KeyboardInterrupt, KeyboardInterrupt())
     if web_ui is not None:
-        add_tab(web_ui, conductor)
-        environment.events.test_stop.add_listener(lambda **_rest: _report(conductor))
-        return
+        _add_tab(web_ui, test)
 
     def on_quitting(**_rest: object) -> None:
         runner.quit()  # workers send the last of what they have
-        _report(conductor)
+        if rows := test.rows():
+            print_rows(console_for_tables(), rows)
+            if any(row["failed"] != "0" for row in rows):
+                environment.process_exit_code = 1
 
     environment.events.quitting.add_listener(on_quitting)
 
 
-def _report(conductor: Coordinator) -> None:
-    if conductor.failed or conductor.load is None:
-        return
-    try:
-        report(conductor, console_for_tables())
-    except (LoadTestError, OSError) as error:
-        logger.error("error: %s", error)
-        conductor.environment.process_exit_code = 1
-
-
-events.init_command_line_parser.add_listener(_on_parser)
+events.init_command_line_parser.add_listener(add_options)
 events.init.add_listener(_on_init)
