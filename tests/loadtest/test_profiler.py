@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tests.python_models import write_model
-from tidegate.schemas import ModelProfile, ProfilePoint, read_profiles
+from tidegate.schemas import ProfilePoint, read_profiles
 from tidegate_loadtest.commands.profile import profile
-from tidegate_loadtest.profiler import default_sizes, fit_law, fit_line
+from tidegate_loadtest.profiler import default_sizes, fit_line
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_triton_models import model_source
 
@@ -117,33 +117,3 @@ def test_noise_makes_nothing_negative() -> None:
     alpha_ms, beta_ms = fit_line(steep)
     assert alpha_ms > 0
     assert beta_ms == 0
-
-
-def _of_shape(shape: str, table_ms: dict[int, float]) -> ModelProfile:
-    points = [ProfilePoint(rows=rows, median_ms=ms, p95_ms=ms, samples=3) for rows, ms in table_ms.items()]
-    return ModelProfile(model="m", shape=shape, alpha_ms=0, beta_ms=1, points=points)
-
-
-@given(st.floats(1e-5, 1e-3), st.floats(0.1, 50))
-def test_a_law_over_shapes_is_found_again(gamma_ms: float, beta_ms: float) -> None:
-    shapes = {"x:3,48,320": 46080, "x:3,48,640": 92160, "x:3,48,640;y:7": 92167}
-    law = fit_law(
-        [
-            _of_shape(shape, {rows: gamma_ms * rows * elements + beta_ms for rows in (1, 2, 8)})
-            for shape, elements in shapes.items()
-        ]
-    )
-    assert law is not None
-    assert (law.gamma_ms, law.beta_ms) == pytest.approx((gamma_ms, beta_ms), rel=1e-3)
-    assert law.worst < 1e-3
-
-
-def test_a_law_says_how_far_it_is_off_and_one_size_gives_none() -> None:
-    one = _of_shape("x:10", {1: 1.0, 2: 2.0})
-    law = fit_law([one, _of_shape("x:20", {1: 3.0})])
-    assert law is not None
-    fitted = [law.gamma_ms * size + law.beta_ms for size in (10, 20, 20)]
-    assert law.worst == pytest.approx(max(abs(at - ms) / ms for at, ms in zip(fitted, (1, 2, 3), strict=True)))
-    assert law.worst > 0.1
-    assert fit_law([one]) is None
-    assert fit_law([one, _of_shape("y:10", {1: 3.0})]) is None

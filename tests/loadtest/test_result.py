@@ -1,7 +1,6 @@
 """How a run is judged: plain arithmetic over its rows."""
 
 import numpy as np
-import pytest
 
 from tidegate_loadtest.result import RunResult
 
@@ -39,12 +38,9 @@ def test_failures_and_late_answers_miss_the_slo() -> None:
     summary = run.summary(slo_ms=50)
     assert summary.issued == 8
     assert summary.offered_rps == 8
-    assert summary.completed == 5
     assert summary.failed == {"UNAVAILABLE": 2, "CLIENT_TIMEOUT": 1}
     assert summary.attainment == 4 / 8
     assert summary.goodput_rps == 4
-    assert summary.throughput_rps == 4
-    assert summary.p50_ms == pytest.approx(30)
 
 
 def test_goodput_is_per_second_of_the_window() -> None:
@@ -52,20 +48,13 @@ def test_goodput_is_per_second_of_the_window() -> None:
 
 
 def test_latency_counts_from_the_schedule_even_where_the_generator_was_late() -> None:
-    summary = result([(0, 40, 41, "OK")]).summary(slo_ms=10)
-    assert summary.p50_ms == pytest.approx(41)
-    assert summary.attainment == 0
-    assert summary.lateness_p50_ms == pytest.approx(40)
+    late = result([(0, 40, 41, "OK")])
+    assert (late.latency_ns.tolist(), late.lateness_ns.tolist()) == ([41 * MS], [40 * MS])
+    assert late.summary(slo_ms=10).attainment == 0
 
 
 def test_a_run_says_that_its_generator_fell_behind() -> None:
     on_time = [(float(at), at + 1.0, at + 2.0, "OK") for at in range(95)]
     late = [(float(at), at + 20.0, at + 21.0, "OK") for at in range(95, 100)]
-    assert not result(on_time).summary(slo_ms=10).fell_behind
-    assert result(on_time + late).summary(slo_ms=10).fell_behind
-
-
-def test_a_run_without_an_answer_has_no_latency() -> None:
-    summary = result([(0, 0, 1, "UNAVAILABLE")]).summary(slo_ms=10)
-    assert (summary.p50_ms, summary.p95_ms, summary.p99_ms) == (None, None, None)
-    assert summary.attainment == 0
+    assert not result(on_time).fell_behind
+    assert result(on_time + late).fell_behind

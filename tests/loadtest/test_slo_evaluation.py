@@ -109,9 +109,7 @@ def test_batches_of_the_event_log_are_put_on_the_clock_of_the_run(tmp_path: Path
 def test_without_an_event_log_the_server_says_how_large_its_batches_were() -> None:
     def usage(executions_of: dict[int, int]) -> ServerUsage:
         count = sum(executions_of.values())
-        return ServerUsage(
-            count, None, None, None, 4.0, 0.0, busy_ns=500 * MS, executions_of=executions_of, instances=1
-        )
+        return ServerUsage(count, None, 4.0, busy_ns=500 * MS, executions_of=executions_of, instances=1)
 
     total, quick, slow = judged(seen(usage={"quick": usage({1: 1, 4: 2}), "slow": usage({2: 2})})).rows
     assert {(row.mean_waiting_ms, row.mean_executing_ms) for row in (total, quick, slow)} == {(6, 4)}

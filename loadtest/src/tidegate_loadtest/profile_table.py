@@ -6,7 +6,6 @@ from rich.table import Table
 
 from tidegate.commands.common import console_for_tables
 from tidegate.schemas import ModelProfile
-from tidegate_loadtest.profiler import fit_law
 
 
 def print_profiles(measured: Sequence[ModelProfile], requests: Mapping[str, int | None]) -> None:
@@ -41,8 +40,3 @@ def print_profiles(measured: Sequence[ModelProfile], requests: Mapping[str, int 
     console.print(table)
     for line in lines:
         console.print(line, markup=False)
-    if law := fit_law(measured):
-        console.print(
-            f"all shapes: l(b, e) = {law.gamma_ms * 1e6:.3f} ms * b * e / 1,000,000 + {law.beta_ms:.3f} ms, of rows of "
-            f"e elements: at most {law.worst:.0%} off what was measured"
-        )

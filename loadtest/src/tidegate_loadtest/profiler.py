@@ -6,14 +6,12 @@ proxy in front of it sees too.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 
 import grpc
 import numpy as np
 
-from tidegate.schemas import DEFAULT_DEVICE_CLASS, ModelProfile, ProfilePoint, format_shape, read_shape
+from tidegate.schemas import DEFAULT_DEVICE_CLASS, ModelProfile, ProfilePoint, format_shape
 from tidegate_loadtest.connection import AsksForModels, Connection, LoadTestError
 from tidegate_loadtest.input_files import FileRequests, Tensors, inputs_of_model
 from tidegate_loadtest.model_inputs import DISTINCT_REQUESTS, LIMITS_PARAMETER, RandomRequests, RandomValues
@@ -194,38 +192,8 @@ def _point(rows: int, taken_ms: Sequence[float]) -> ProfilePoint:
 
 def fit_line(points: Sequence[ProfilePoint]) -> tuple[float, float]:
     """Fit `l(b) = alpha*b + beta` to the medians, in ms, by least squares on the relative error, both non-negative."""
-    return _line([point.rows for point in points], [point.median_ms for point in points])
-
-
-@dataclass(frozen=True)
-class LatencyLaw:
-    """Latency law `l(b, e) = gamma*b*e + beta` of a batch of b rows of e elements, whatever their shape."""
-
-    gamma_ms: float
-    """Milliseconds per element of a row."""
-    beta_ms: float
-    worst: float
-    """Largest relative error among the medians that it was fitted to."""
-
-
-def fit_law(profiles: Sequence[ModelProfile]) -> LatencyLaw | None:
-    """Fit the law over a model's shapes, as `fit_line` does; None without two shapes of different sizes."""
-    elements = [sum(map(prod, read_shape(profile.shape).values())) for profile in profiles]
-    if len(set(elements)) < 2:
-        return None
-    measured = [
-        (size * point.rows, point.median_ms)
-        for size, profile in zip(elements, profiles, strict=True)
-        for point in profile.points
-    ]
-    gamma_ms, beta_ms = _line([size for size, _ in measured], [ms for _, ms in measured])
-    return LatencyLaw(gamma_ms, beta_ms, max(abs(gamma_ms * size + beta_ms - ms) / ms for size, ms in measured))
-
-
-def _line(xs: Sequence[int], taken_ms: Sequence[float]) -> tuple[float, float]:
-    """Slope and offset of the straight line with the least relative squares; neither is negative."""
-    sizes, medians = np.array(xs, float), np.array(taken_ms)
-    if len(set(xs)) > 1:
+    sizes, medians = np.array([point.rows for point in points], float), np.array([point.median_ms for point in points])
+    if len(set(sizes)) > 1:
         slope, offset = (float(value) for value in np.polyfit(sizes, medians, 1, w=1 / medians))
         if slope >= 0 and offset >= 0:
             return slope, offset

@@ -8,8 +8,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 
 @contextmanager
-def progress_bar(console: Console, total_s: float) -> Iterator[Callable[[float, str], None]]:
-    """Yield a function that shows (elapsed seconds, current activity).
+def progress_bar(console: Console, total: float) -> Iterator[Callable[[float, str], None]]:
+    """Yield a function that shows (part of the total that is done, current activity).
 
     It redraws only when it is called: a thread that redraws would delay the generator.
     """
@@ -17,9 +17,9 @@ def progress_bar(console: Console, total_s: float) -> Iterator[Callable[[float, 
     with Progress(
         *columns, console=console, auto_refresh=False, transient=True, disable=not console.is_terminal
     ) as bar:
-        task = bar.add_task("connecting", total=total_s)
+        task = bar.add_task("connecting", total=total)
 
-        def show(done_s: float, what: str) -> None:
-            bar.update(task, completed=done_s, description=what, refresh=True)
+        def show(done: float, what: str) -> None:
+            bar.update(task, completed=done, description=what, refresh=True)
 
         yield show

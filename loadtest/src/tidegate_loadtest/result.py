@@ -37,34 +37,17 @@ def status_of(message: str, otherwise: str) -> str:
 
 @dataclass(frozen=True)
 class Summary:
-    """Summary of one run. Latency counts from the scheduled arrival; None: no request was answered."""
+    """Summary of one run; latency counts from the scheduled arrival."""
 
-    slo_ms: float
-    window_s: float
-    """Length of the measured window in seconds: the span of the scheduled arrivals."""
     issued: int
     offered_rps: float
     """Requests scheduled per second of the window, as drawn, which may differ from the requested rate."""
-    completed: int
-    """Number of answered requests, on time or late."""
     failed: Mapping[str, int]
     """Number of requests without an answer, by status."""
     attainment: float
     """Fraction of issued requests answered within the SLO. A failure or a drop is a miss."""
-    throughput_rps: float
-    """Responses per second that came before the window closed."""
     goodput_rps: float
     """Responses within the SLO per second of the window."""
-    p50_ms: float | None
-    p95_ms: float | None
-    p99_ms: float | None
-    lateness_p50_ms: float
-    """Median delay of the generator itself, from scheduled to sent, in ms."""
-    lateness_p99_ms: float
-    fell_behind: bool
-    """Whether the generator was late too often."""
-    not_measured: str
-    """Why the run measures the client rather than the server; "": it measures the server."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,28 +108,13 @@ class RunResult:
 
     def summary(self, slo_ms: float) -> Summary:
         """Summarize the run with an SLO of `slo_ms` milliseconds after each scheduled arrival."""
-        ok = self.ok
-        window_s = self.window_ns / NS_PER_S
+        ok, window_s = self.ok, self.window_ns / NS_PER_S
         on_time = int(np.count_nonzero(ok & (self.latency_ns <= ms_to_ns(slo_ms))))
         names, counts = np.unique(self.status[~ok], return_counts=True)
-        latencies_ms = self.latency_ns[ok] / NS_PER_MS
-        p50_ms, p95_ms, p99_ms = np.percentile(latencies_ms, [50, 95, 99]).tolist() if ok.any() else (None, None, None)
-        lateness_p50_ms, lateness_p99_ms = (np.percentile(self.lateness_ns, [50, 99]) / NS_PER_MS).tolist()
         return Summary(
-            slo_ms=slo_ms,
-            window_s=window_s,
             issued=len(ok),
             offered_rps=len(ok) / window_s,
-            completed=int(np.count_nonzero(ok)),
             failed=dict(zip(names.tolist(), counts.tolist(), strict=True)),
             attainment=on_time / len(ok),
-            throughput_rps=int(np.count_nonzero(ok & (self.finished_ns <= self.window_ns))) / window_s,
             goodput_rps=on_time / window_s,
-            p50_ms=p50_ms,
-            p95_ms=p95_ms,
-            p99_ms=p99_ms,
-            lateness_p50_ms=lateness_p50_ms,
-            lateness_p99_ms=lateness_p99_ms,
-            fell_behind=self.fell_behind,
-            not_measured=self.not_measured,
         )

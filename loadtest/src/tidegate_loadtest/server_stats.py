@@ -5,7 +5,6 @@ times. Only `batch_stats` counts executions once, so utilization uses those. `in
 """
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,9 +20,6 @@ from tidegate_loadtest.connection import ANSWER_WITHIN_S, Connection
 class StatsSnapshot:
     """Counters of a model since its server started, over all its versions."""
 
-    at_ns: int
-    """Instant at which they were read, on this process's clock."""
-    rows: int
     requests: int
     """Number of successful requests."""
     executions: int
@@ -44,16 +40,10 @@ class ServerUsage:
     """
 
     executions: int
-    mean_rows: float | None
-    """Rows per execution: the mean batch size, as Triton counts it."""
-    mean_requests: float | None
-    """Requests per execution."""
     mean_request_ms: float | None
     """Mean time of a request in the server in ms, queueing included."""
     mean_executing_ms: float | None
     """Mean duration in ms of the execution that a request was part of."""
-    busy_share: float
-    """Utilization: compute time / (elapsed time * instances), at most 1: an execution counts when it ends."""
     busy_ns: int
     """Compute time in ns."""
     executions_of: Mapping[int, int]
@@ -69,11 +59,8 @@ class ServerUsage:
         grown = {rows: count - before.executions_of.get(rows, 0) for rows, count in after.executions_of.items()}
         return cls(
             executions=executions,
-            mean_rows=(after.rows - before.rows) / executions if executions else None,
-            mean_requests=requests / executions if executions else None,
             mean_request_ms=(after.requests_ns - before.requests_ns) / NS_PER_MS / requests if requests else None,
             mean_executing_ms=(after.executing_ns - before.executing_ns) / NS_PER_MS / requests if requests else None,
-            busy_share=min(1.0, (after.busy_ns - before.busy_ns) / ((after.at_ns - before.at_ns) * instances)),
             busy_ns=after.busy_ns - before.busy_ns,
             executions_of={rows: count for rows, count in sorted(grown.items()) if count},
             instances=instances,
@@ -82,19 +69,12 @@ class ServerUsage:
 
 async def read_statistics(connection: Connection, model: str) -> StatsSnapshot:
     """Read a model's counters now. Raises LoadTestError for an unknown model."""
-    request = pb.ModelStatisticsRequest(name=model)
-    return snapshot_of(await connection.ask(connection.stubs[0].ModelStatistics(request, timeout=ANSWER_WITHIN_S)))
-
-
-def snapshot_of(answer: pb.ModelStatisticsResponse) -> StatsSnapshot:
-    """Convert the statistics of one model, just read, to a snapshot."""
-    versions = answer.model_stats
+    call = connection.stubs[0].ModelStatistics(pb.ModelStatisticsRequest(name=model), timeout=ANSWER_WITHIN_S)
+    versions = (await connection.ask(call)).model_stats
     executions_of: Counter[int] = Counter()
     for version in versions:
         executions_of.update({batches.batch_size: batches.compute_infer.count for batches in version.batch_stats})
     return StatsSnapshot(
-        at_ns=time.perf_counter_ns(),
-        rows=sum(version.inference_count for version in versions),
         requests=sum(version.inference_stats.success.count for version in versions),
         executions=sum(version.execution_count for version in versions),
         busy_ns=sum(

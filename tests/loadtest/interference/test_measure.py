@@ -68,7 +68,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         ({"--triton": "localhost:8001"}, "is no PERCENT=HOST:PORT"),
         ({"--triton": "140=localhost:8001"}, "is no PERCENT=HOST:PORT"),
         ({"--triton": "40=localhost:1"}, "localhost:1"),
-        ({"--rows": "1,x"}, "is no list of positive numbers"),
+        ({"--rows": "1,x"}, "not a list of positive numbers"),
         ({"--solo": "there/is/none.csv"}, "there is no folder there/is"),
         ({"--co-runs": __file__}, "it exists already"),
     ],

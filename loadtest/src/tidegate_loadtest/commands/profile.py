@@ -1,6 +1,5 @@
 """Command `tidegate profile`: measures models and writes the file for `tidegate serve --profiles`."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,10 +16,12 @@ from tidegate.commands.flags import (
     tls_of,
 )
 from tidegate.schemas import DEFAULT_DEVICE_CLASS
+from tidegate_loadtest.commands.sending_flags import positive_numbers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
     from rich.console import Console
-    from rich.progress import Progress
 
     from tidegate.schemas import ModelProfile
     from tidegate_loadtest.profiling_run import ModelProfiling, ProfilingRun
@@ -132,7 +133,7 @@ def profile(
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
     names = list(dict.fromkeys(models or ()))
-    asked, asked_sizes = parse_asked(shape or ()), _sizes(rows)
+    asked, asked_sizes = parse_asked(shape or ()), positive_numbers(rows, "--rows")
     recorded: dict[str, Sequence[RequestedShape]] = {}
     if not device_class:
         raise typer.BadParameter("give it a name, e.g. A100, or leave it out", param_hint="--device-class")
@@ -193,14 +194,14 @@ def _shown(
 ):
     """Gives what keeps the profiles of a model, and what shows how far the campaign is: a bar, or a line each."""
     from tidegate.schemas import write_profile
+    from tidegate_loadtest.progress_bar import progress_bar
 
     count = len(campaign.jobs)
     begins, total = {}, 0
     for job in campaign.jobs:
         begins[job.model] = total
         total += job.requests(samples)
-    with _progress(errors) as bar:
-        task = bar.add_task("", total=total)
+    with progress_bar(errors, total) as show:
 
         def keep(job: "ModelProfiling", measured: "list[ModelProfile]") -> None:
             for each in measured:
@@ -210,7 +211,7 @@ def _shown(
 
         def advance(job: "ModelProfiling", done: int, what: str) -> None:
             of_all = f"{campaign.jobs.index(job) + 1}/{count} " if count > 1 else ""
-            bar.update(task, completed=begins[job.model] + done, description=f"{of_all}{job.model}: {what}")
+            show(begins[job.model] + done, f"{of_all}{job.model}: {what}")
 
         yield keep, advance
 
@@ -262,27 +263,6 @@ def _tell(errors: "Console", campaign: "ProfilingRun", stopped: str, output: Pat
         errors.print(f"[red]error:[/] {escape(stopped)}{escape(how) if campaign.jobs else ''}")
 
 
-def _progress(console: "Console") -> "Progress":
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("still about"),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-
-
 def _recorded(console: "Console", path: Path, model: str, most: int) -> list["RequestedShape"]:
     """The shapes of a recording; how much of it they are is said."""
     from rich.progress import open as open_with_progress
@@ -305,15 +285,3 @@ def _grpc_address(text: str) -> str:
     if unknown := [other for other in others if other.partition("=")[0] not in ("http", "metrics")]:
         raise typer.BadParameter(f"{unknown[0]!r} is not http=HOST:PORT or metrics=HOST:PORT", param_hint="--triton")
     return address
-
-
-def _sizes(text: str | None) -> Sequence[int] | None:
-    if text is None:
-        return None
-    try:
-        sizes = [int(size) for size in text.split(",")]
-    except ValueError:
-        sizes = [0]
-    if min(sizes) < 1:
-        raise typer.BadParameter(f"{text!r} is not a list of positive numbers", param_hint="--rows")
-    return sizes

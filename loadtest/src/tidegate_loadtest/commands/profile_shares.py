@@ -1,11 +1,13 @@
 """Command `tidegate profile-shares`: measures models on shares of a GPU, alone and together, for `fit-interference`."""
 
+from itertools import count
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tidegate.commands.flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
+from tidegate_loadtest.commands.sending_flags import positive_numbers
 
 
 def profile_shares(
@@ -60,7 +62,6 @@ def profile_shares(
     from contextlib import AsyncExitStack
 
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from tidegate.commands.common import describe_error
     from tidegate.schemas import Tenant
@@ -69,12 +70,13 @@ def profile_shares(
     from tidegate_loadtest.interference.measure import groups as planned_groups
     from tidegate_loadtest.interference.runs import CoRun, SoloRun, write_co_runs, write_solo
     from tidegate_loadtest.profiler import default_sizes
+    from tidegate_loadtest.progress_bar import progress_bar
     from tidegate_loadtest.requested_shapes import parse_asked
 
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     shares = [_share(text) for text in triton]
     percents = [percent for percent, _ in shares]
-    asked = _batches(rows)
+    asked = positive_numbers(rows, "--rows")
     secured = tls_of(tls, tls_ca, tls_cert, tls_key, tls_server_name)
     shapes = {name: size for each in parse_asked(shape or ()) for name, size in each.dimensions.items()}
 
@@ -96,13 +98,11 @@ def profile_shares(
             ]
             together = planned_groups(sizes, percents, number=groups, size=group_size, seed=seed)
             shared = SharedGpu(tritons, shapes, warmup_s=warmup_s, window_s=window_s)
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-                task = bar.add_task("", total=len(alone) + len(together))
-                done = iter(range(len(alone) + len(together)))
+            with progress_bar(errors, len(alone) + len(together)) as show:
+                done = count()
 
                 def advance(what: str) -> None:
-                    bar.update(task, description=what, completed=next(done))
+                    show(next(done), what)
 
                 return await shared.alone(alone, advance), await shared.beside(together, advance)
 
@@ -129,15 +129,3 @@ def _share(text: str) -> tuple[float, str]:
     if not 0 < share <= 100 or not address:
         raise typer.BadParameter(f"{text!r} is no PERCENT=HOST:PORT, such as 40=localhost:8001", param_hint="--triton")
     return share, address
-
-
-def _batches(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        sizes = sorted({int(size) for size in text.split(",")})
-    except ValueError:
-        sizes = [0]
-    if sizes[0] < 1:
-        raise typer.BadParameter(f"{text!r} is no list of positive numbers", param_hint="--rows")
-    return sizes

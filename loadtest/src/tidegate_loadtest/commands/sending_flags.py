@@ -23,3 +23,16 @@ TimeoutOption = Annotated[float, typer.Option(min=0.001, help="Seconds until a r
 LatenessOption = Annotated[
     float, typer.Option(min=0, help="Highest p99 lateness of the load generator, in ms, at which a run counts.")
 ]
+
+
+def positive_numbers(text: str | None, option: str) -> list[int] | None:
+    """Parse `1,8,16`, ascending; None for None. Raises typer.BadParameter, with the name of the option."""
+    if text is None:
+        return None
+    try:
+        numbers = sorted({int(each) for each in text.split(",")})
+    except ValueError:
+        numbers = [0]
+    if numbers[0] < 1:
+        raise typer.BadParameter(f"{text!r} is not a list of positive numbers", param_hint=option)
+    return numbers
