@@ -36,10 +36,9 @@ import numpy as np
 import uvloop
 from google.protobuf import text_format
 from rich.console import Console
-from rich.table import Table
 from tritonclient.grpc import model_config_pb2
 
-from bench.common import console_of
+from bench.common import console_of, print_table
 from bench.proxy_process import ProxyProcess, proxy_process
 from tidegate.api import NS_PER_MS
 from tidegate.observation import PolicyChanged, read_log
@@ -281,8 +280,8 @@ def show(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
         by_number.setdefault(f"{row['seed']}/{row['number']}", []).append(row)
     arms = (PLAIN, TUNED, TIDEGATE, AUTO)
     pairs = [(ours, theirs) for ours in (TIDEGATE, AUTO) for theirs in (PLAIN, TUNED)]
-    table = Table("deployment", *arms, "p50 ms", *(f"{ours} over {theirs}" for ours, theirs in pairs), "not measured")
     gains: dict[tuple[str, str], list[Interval]] = {pair: [] for pair in pairs}
+    lines = []
     for name, its in by_number.items():
         facts, found = its[0]["deployment"], [gain(its, *pair) for pair in pairs]
         for pair, points in zip(pairs, found, strict=True):
@@ -290,14 +289,17 @@ def show(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
         words = f"{len(facts['models'])} models, {facts['instances']} instances, slowdown {facts['slowdown']:g}, "
         words += f"load {facts['load']:.0%}, {facts['arrivals']}, CV {facts['cv']:g}"
         late = [arm for arm in arms if any(row["arms"][arm]["not_measured"] for row in its)]
-        table.add_row(
-            f"{name}: {words}",
-            *(f"{100 * fmean(row['arms'][arm]['attainment'] for row in its):.1f}" for arm in arms),
-            ", ".join(f"{fmean(row['arms'][arm]['p50_ms'] or 0 for row in its):.0f}" for arm in arms),
-            *(f"{'[red]' if is_below(each) else ''}{_range(each)}" for each in found),
-            ", ".join(late),
+        lines.append(
+            (
+                f"{name}: {words}",
+                *(f"{100 * fmean(row['arms'][arm]['attainment'] for row in its):.1f}" for arm in arms),
+                ", ".join(f"{fmean(row['arms'][arm]['p50_ms'] or 0 for row in its):.0f}" for arm in arms),
+                *(f"{'[red]' if is_below(each) else ''}{_range(each)}" for each in found),
+                ", ".join(late),
+            )
         )
-    console.print(table)
+    columns = ("deployment", *arms, "p50 ms", *(f"{ours} over {theirs}" for ours, theirs in pairs), "not measured")
+    print_table(console, None, columns, lines)
     for (ours, theirs), intervals in gains.items():
         means = [each.mean for each in intervals]
         mean = interval_of(means, -100.0, 100.0) if len(means) > 1 else intervals[0]

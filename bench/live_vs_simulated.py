@@ -18,9 +18,8 @@ from statistics import mean, median
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from bench.common import console_of, parser_of, write_json
+from bench.common import console_of, parser_of, print_table, write_json
 from tidegate.api import NS_PER_MS, Dispatch, RequestArrived, StageFinished
 from tidegate.observation import read_log
 from tidegate.schemas import ModelProfile
@@ -218,30 +217,28 @@ def overhead_in_log(seen: LiveObservations, event_log: Path) -> Overhead:
 
 def print_pairs(console: Console, pairs: list[Pair], duration_s: float) -> None:
     """Print the table, and the runs that missed a limit or were not measured; `duration_s`: their measured window."""
-    table = Table(
-        "rate /s", "policy", "goodput /s live, simulated", "", "attainment", "median batch", "mean batch", "p99 ms",
-        "late p99 ms", "execution, way, reserve ms", "aims",
-        title=f"{WORKERS} emulated GPUs, SLO {SLO_MS:g} ms, Poisson, {duration_s:g} s: live, simulated",
-    )  # fmt: skip
-    for column in table.columns[2:]:
-        column.justify = "right"
+    rows = []
     for pair in pairs:
-        live, simulated = pair.live, pair.simulated
-        table.add_row(
-            f"{pair.rate_rps:g}",
-            pair.policy,
-            f"{live.goodput_rps:.0f}, {simulated.goodput_rps:.0f}",
-            f"{pair.goodput_off:+.1%}",
-            f"{live.attainment:.1%}, {simulated.attainment:.1%}",
-            f"{live.median_batch_rows:g}, {simulated.median_batch_rows:g}",
-            f"{live.mean_batch_rows:.2f}, {simulated.mean_batch_rows:.2f}",
-            f"{live.p99_ms:.1f}, {simulated.p99_ms:.1f}",
-            f"{live.lateness_p99_ms:.1f}",
-            f"{pair.overhead.execution_ms:+.2f}, {pair.overhead.network_latency_ms:.2f}, "
-            f"{pair.overhead.deadline_margin_ms:.2f}",
-            "met" if pair.meets else "[red]missed[/]",
+        live, simulated, overhead = pair.live, pair.simulated, pair.overhead
+        added_ms = (overhead.execution_ms, overhead.network_latency_ms, overhead.deadline_margin_ms)
+        rows.append(
+            (
+                f"{pair.rate_rps:g}/s, {pair.policy}",
+                f"{live.goodput_rps:.0f}, {simulated.goodput_rps:.0f}",
+                f"{pair.goodput_off:+.1%}",
+                f"{live.attainment:.1%}, {simulated.attainment:.1%}",
+                f"{live.median_batch_rows:g}, {simulated.median_batch_rows:g}",
+                f"{live.mean_batch_rows:.2f}, {simulated.mean_batch_rows:.2f}",
+                f"{live.p99_ms:.1f}, {simulated.p99_ms:.1f}",
+                f"{live.lateness_p99_ms:.1f}",
+                ", ".join(f"{each:.2f}" for each in added_ms),
+                "met" if pair.meets else "missed",
+            )
         )
-    console.print(table)
+    columns = ["rate, policy", "goodput /s live, simulated", "", "attainment", "median batch", "mean batch", "p99 ms"]
+    columns += ["late p99 ms", "execution, network, reserve ms", "aims"]
+    title = f"{WORKERS} emulated GPUs, SLO {SLO_MS:g} ms, Poisson, {duration_s:g} s: live, simulated"
+    print_table(console, title, columns, rows)
     console.print(f"Aims: goodput within {GOODPUT_AIM:.0%}, median batch within {BATCH_AIM:g}.")
     for pair in pairs:
         where = f"{pair.policy} at {pair.rate_rps:g}/s, seed {pair.seed}"

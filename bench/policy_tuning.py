@@ -16,9 +16,8 @@ from statistics import fmean, median
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from bench.common import console_of, parser_of, write_json
+from bench.common import console_of, parser_of, print_table, write_json
 from bench.live_regret import cost_of, draw_model
 from tidegate.engine import AnyEffect, AnyStimulus
 from tidegate.host import Plugins
@@ -138,30 +137,23 @@ def _distinct(candidates: Sequence[PolicyCandidate]) -> list[PolicyCandidate]:
 def show(console: Console, hours: Sequence[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> None:
     """Print a line for each load, and the sums."""
     if hours:
-        table = Table("stationary load", "default", AUTO, "changes", "wrong")
-        for row in hours:
-            changes = ", ".join(f"{at_s:.0f} s {title}" for at_s, title in row["changes"])
-            table.add_row(
-                str(row["number"]), f"{row['default']:.1f}", f"{row['auto']:.1f}", changes, ", ".join(row["wrong"])
-            )
-        console.print(table)
+        rows = (
+            (row["number"], f"{row['default']:.1f}", f"{row['auto']:.1f}", _changes(row), ", ".join(row["wrong"]))
+            for row in hours
+        )
+        print_table(console, None, ("stationary load", "default", AUTO, "changes", "wrong"), rows)
         wrong, changed = sum(len(row["wrong"]) for row in hours), sum(len(row["changes"]) for row in hours)
         console.print(f"{changed} changes in {len(hours)} h, {wrong} wrong")
     if steps:
-        table = Table(
-            "step",
-            *(f"{what}, {name}" for name in ("first", "repeated") for what in ("good after s", "auto, default, best")),
-            "changes",
-        )
+        lines = []
         for row in steps:
-            cells = []
+            cells: list[str] = []
             for step in row["steps"].values():
                 cells.append("never" if step["good_after_s"] is None else f"{step['good_after_s']:.0f}")
                 cells.append(", ".join(f"{step[name]:.1f}" for name in ("auto", "default", "best")))
-            table.add_row(
-                str(row["number"]), *cells, ", ".join(f"{at_s:.0f} s {title}" for at_s, title in row["changes"])
-            )
-        console.print(table)
+            lines.append((row["number"], *cells, _changes(row)))
+        two = (f"{what}, {name}" for name in ("first", "repeated") for what in ("good after s", "auto, default, best"))
+        print_table(console, None, ("step", *two, "changes"), lines)
         for name in ("first", "repeated"):
             times = [step["good_after_s"] for row in steps if (step := row["steps"][name])]
             ended = [at_s for at_s in times if at_s is not None]
@@ -169,6 +161,10 @@ def show(console: Console, hours: Sequence[dict[str, Any]], steps: Sequence[dict
                 f"{name} step: good within 30 s {sum(at_s <= 30 for at_s in ended)} of {len(times)}, never "
                 f"{len(times) - len(ended)}; median {median(ended or [0]):.0f} s"
             )
+
+
+def _changes(row: dict[str, Any]) -> str:
+    return ", ".join(f"{at_s:.0f} s {title}" for at_s, title in row["changes"])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

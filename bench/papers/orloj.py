@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from bench.common import console_of, parser_of, print_table, run_all, write_json
 from bench.papers.orloj_paper import SYSTEMS, published
@@ -174,9 +173,7 @@ def _tables(console: Console, results: Sequence[Finished]) -> list[dict[str, Any
     paper = published()
     ours = {(each.cell.workload.case, each.cell.workload.slo, each.cell.policy.title): each for each in results}
     titles = [choice.title for choice in COMPARED]
-    table = Table("case", "SLO", *titles, *(f"paper's {name}" for name in SYSTEMS), "", title="Finish rate")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    lines = []
     rows, below = [], 0
     for case, slo in dict.fromkeys((each.cell.workload.case, each.cell.workload.slo) for each in results):
         theirs = paper[case][SLOS.index(slo)]
@@ -184,16 +181,18 @@ def _tables(console: Console, results: Sequence[Finished]) -> list[dict[str, Any
         short = theirs["orloj"] - round(ours[case, slo, "orloj"].finish_rate, 2)
         below += short > 0
         mark = f"-{short:.2f}" if short > 0 else ""
-        table.add_row(
-            case if slo == SLOS[0] else "",
-            f"{slo:g}",
-            *(f"{rate:.2f}" for rate in rates),
-            *(f"{theirs[name]:.2f}" for name in SYSTEMS),
-            mark,
-            end_section=slo == SLOS[-1],
+        lines.append(
+            (
+                case if slo == SLOS[0] else "",
+                f"{slo:g}",
+                *(f"{rate:.2f}" for rate in rates),
+                *(f"{theirs[name]:.2f}" for name in SYSTEMS),
+                mark,
+            )
         )
         rows += [{**ours[case, slo, name].row, "published": theirs.get(name)} for name in titles]
-    console.print(table)
+    columns = ("case", "SLO", *titles, *(f"paper's {name}" for name in SYSTEMS), "")
+    print_table(console, "Finish rate", columns, lines)
     console.print(f"{below} of {len(rows) // len(titles)} cells in which Orloj is below the paper's")
     for name in titles:
         mean = np.mean([each.finish_rate for each in results if each.cell.policy.title == name])
