@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tidegate.api import Model, Profile, Request
 from tidegate.toolkit import FormedBatch, Gathering, RequestQueue
-from tidegate_symphony.batch_selection import most_on_time
+from tidegate_symphony.batch_selection import SelectedBatch, most_on_time
 from tidegate_symphony.latency_bounds import LatencyBounds
 
 STEEP = LatencyBounds.of(Profile("m", "default", tuple(range(20, 28)), tuple(range(30, 46, 2))), 0.99)
@@ -44,6 +44,14 @@ def test_rows_that_the_next_request_leaves_are_filled() -> None:
     assert chosen(queue) == FormedBatch(0, 5, 7, 60, fillers=(6,))
 
 
+def test_larger_requests_are_left_behind_where_smaller_ones_bring_more() -> None:
+    """Three requests of eight rows take 27, four of one row each take 23."""
+    queue = queue_of((1, 60), (1, 60), (6, 60), (1, 60), (1, 60))
+    assert chosen(queue) == SelectedBatch(0, 4, 4, 60, ids=(0, 1, 3, 4), promises=STEEP)
+    assert chosen(queue, skips=False) == FormedBatch(0, 3, 8, 60)
+    assert chosen(queue_of((1, 60), (2, 60), (1, 60))) == FormedBatch(0, 3, 4, 60), "all fit"
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 3), st.integers(1, 60)), min_size=1, max_size=12),
     st.booleans(),
@@ -58,8 +66,10 @@ def test_no_batch_is_worse_than_the_promised_one_and_none_holds_a_lost_request(
     def rate(batch: FormedBatch | None) -> float:
         if batch is None:
             return 0.0
-        run = [*queue][batch.start : batch.start + batch.count]
-        run += [request for request in queue if request.id in batch.fillers]
+        ids = batch.ids if isinstance(batch, SelectedBatch) else batch.fillers
+        run = [] if isinstance(batch, SelectedBatch) else [*queue][batch.start : batch.start + batch.count]
+        run += [request for request in queue if request.id in ids]
+        assert batch.due_ns == min(request.deadline_ns for request in run)
         left_ns = [(1.0, request.deadline_ns) for request in run]
         assert batch.rows == sum(request.rows for request in run)
         assert all(request.deadline_ns >= STEEP.profile.lower_bound_ns(batch.rows) for request in run)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, islice
 from math import exp
+from typing import NamedTuple
 
 from tidegate.api import Request
 from tidegate.toolkit import FormedBatch, Gathering, RequestQueue
@@ -95,18 +96,65 @@ def most_on_time(
     *,
     skips: bool,
 ) -> FormedBatch | None:
-    """Return the batch of consecutive requests with the most expected on-time requests for its duration.
+    """Return the batch with the most expected on-time requests for its duration: consecutive ones of all, or of the
+    smaller ones.
 
     `promised`: the batch with the full margin, returned unless another one is better; None if there is none. `skips`:
-    whether a batch may begin behind the head. Skipped requests wait and are dropped in the end, which leaves room for
-    large batches. No batch contains a request that would be late even in much less time than expected.
+    whether a batch may begin behind the head, and leave larger requests behind. Skipped requests wait and are dropped
+    in the end, which leaves room for large batches. No batch contains a request that would be late even in much less
+    time than expected.
     """
     waiting = list(islice(queue, MAX_COMPARED_REQUESTS))
+    most = _rate(promised, queue, promises, gathering, now_ns) if promised else 0.0
+    best, run = promised, _best_run(waiting, promises, gathering, now_ns, most_rows, most, skips=skips)
+    if run:
+        most = run.rate
+    smaller = _smaller(waiting) if skips else []
+    if of_smaller := _best_run(smaller, promises, gathering, now_ns, most_rows, most, skips=True):
+        members = smaller[of_smaller.start : of_smaller.end]
+        due_ns, ids = min(map(gathering.due_ns, members)), tuple([each.id for each in members])
+        return SelectedBatch(of_smaller.start, len(ids), of_smaller.rows, due_ns, ids=ids, promises=promises)
+    if run:
+        best = gathering.longest_run(queue, run.rows, promises.least, now_ns, start=run.start)
+        if run.end < len(waiting) and run.rows + waiting[run.end].rows > most_rows:
+            filled = gathering.longest_run(queue, most_rows, promises.least, now_ns, start=run.start)
+            if filled and _rate(filled, queue, promises, gathering, now_ns) > most:
+                best = filled
+    return best
+
+
+def _smaller(waiting: Sequence[Request]) -> list[Request]:
+    """Return the requests with no more rows than the median; empty if all have as many."""
+    rows = sorted([request.rows for request in waiting])
+    median = rows[len(rows) // 2]
+    return [request for request in waiting if request.rows <= median] if rows[-1] > median else []
+
+
+class _Run(NamedTuple):
+    """Consecutive requests of a list, from position `start` to before `end`."""
+
+    start: int
+    end: int
+    rows: int
+    rate: float
+    """Expected on-time requests per nanosecond."""
+
+
+def _best_run(
+    waiting: Sequence[Request],
+    promises: LatencyBounds,
+    gathering: Gathering,
+    now_ns: int,
+    most_rows: int,
+    most: float,
+    *,
+    skips: bool,
+) -> _Run | None:
+    """Return the run with the highest rate, if that is above `most`; `skips`: it may begin behind the first request."""
     left_ns = [(1.0, gathering.due_ns(request) - now_ns) for request in waiting]
     ends = [*accumulate((request.rows for request in waiting), initial=0)]
     expected_ns, lower_bound_ns = promises.profile.expected_ns, promises.profile.lower_bound_ns
-    best, most = promised, _rate(promised, queue, promises, gathering, now_ns) if promised else 0.0
-    found: tuple[int, int] | None = None
+    best: _Run | None = None
     starts = range(0, len(waiting), max(1, len(waiting) // MAX_STARTS)) if skips else (0,)
     for start in starts:
         last = start
@@ -124,15 +172,7 @@ def most_on_time(
             weighed = left_ns[start + (step - 1) // 2 : end : step]
             rate = promises.on_time(rows, weighed) * count / (len(weighed) * takes_ns)
             if rate > most:
-                most, found = rate, (start, end)
-    if found:
-        start, end = found
-        rows = ends[end] - ends[start]
-        best = gathering.longest_run(queue, rows, promises.least, now_ns, start=start)
-        if end < len(waiting) and rows + waiting[end].rows > most_rows:
-            filled = gathering.longest_run(queue, most_rows, promises.least, now_ns, start=start)
-            if filled and _rate(filled, queue, promises, gathering, now_ns) > most:
-                best = filled
+                most, best = rate, _Run(start, end, rows, rate)
     return best
 
 

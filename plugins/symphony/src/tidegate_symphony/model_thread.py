@@ -179,7 +179,8 @@ class ModelThread(RequestQueue):
         batch = self.gather(outlook.promises, now_ns)
         assert batch is not None, "a head that is not hopeless is a batch by itself"
         chosen = batch if isinstance(batch, SelectedBatch) else None
-        full = chosen is None and batch.start + batch.count + len(batch.fillers) < len(self)
+        last = batch.start + batch.count + len(batch.fillers)
+        full = len(chosen.ids) < len(self) and chosen.promises is outlook.promises if chosen else last < len(self)
         self.candidate = Candidate(
             batch.start, batch.count, batch.rows, batch.due_ns, fillers=batch.fillers, full=full, chosen=chosen
         )
