@@ -10,8 +10,7 @@ from math import ceil
 
 from tidegate.schemas import Layout
 from tidegate_inss.build_plan import build_plan
-from tidegate_inss.current_state import shares_of
-from tidegate_inss.layout import layout_of
+from tidegate_inss.layout import layout_of, shares_of
 from tidegate_inss.prediction import AssignedShare, Predictor, by_gpu
 from tidegate_inss.problem import ShareProblem
 

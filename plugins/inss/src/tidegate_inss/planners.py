@@ -1,6 +1,6 @@
-"""Planners of MPS shares: the local search, and the algorithms that it is compared with."""
+"""Planners of MPS shares: the local search, and the algorithms that it is compared with (gpulet, GSLICE, iGniter)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tidegate.api import PlanningError, Progress
 from tidegate.api.late_import import imported_late
@@ -43,22 +43,17 @@ def _networks_shares(problem: ShareProblem, predictor: Predictor) -> Sequence[As
     return shares
 
 
-def plan_by_gpulet(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
-    """Plan with gpulet's algorithm, which ignores the time limit. Raises PlanningError if no model has a share."""
-    del time_limit_s, progress
-    predictor = Predictor(problem)
-    return build_plan(predictor, *plan_gpulets(predictor), None)
+def _baseline(
+    algorithm: Callable[[Predictor], tuple[list[AssignedShare], dict[int, str]]],
+) -> Callable[..., SharePlan]:
+    """Return the planner of an algorithm that ignores the time limit."""
+
+    def plan(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
+        predictor = Predictor(problem)
+        return build_plan(predictor, *algorithm(predictor), None)
+
+    return plan
 
 
-def plan_by_gslice(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
-    """Plan with GSLICE's loop, which ignores the time limit. Raises PlanningError if no model has a share."""
-    del time_limit_s, progress
-    predictor = Predictor(problem)
-    return build_plan(predictor, *plan_gslice(predictor), None)
-
-
-def plan_by_igniter(problem: ShareProblem, /, *, time_limit_s: float, progress: Progress) -> SharePlan:
-    """Plan with iGniter's algorithm, which ignores the time limit. Raises PlanningError if no model has a share."""
-    del time_limit_s, progress
-    predictor = Predictor(problem)
-    return build_plan(predictor, *plan_igniter(predictor), None)
+plan_by_gpulet, plan_by_gslice, plan_by_igniter = map(_baseline, (plan_gpulets, plan_gslice, plan_igniter))
+"""Planners with these algorithms. They raise PlanningError if no model has a share."""

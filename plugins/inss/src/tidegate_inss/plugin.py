@@ -6,7 +6,7 @@ from tidegate_inss.commands.train_inss import train_inss
 from tidegate_inss.controllers import GsliceLoop, ShareReplanning
 from tidegate_inss.layout import layout_of
 from tidegate_inss.plan import SharePlan
-from tidegate_inss.planner_registry import PLANNER_ENTRIES, share_planner
+from tidegate_inss.planner_registry import PLANNERS
 from tidegate_inss.problem import ShareProblem, problem_of
 
 
@@ -14,16 +14,8 @@ from tidegate_inss.problem import ShareProblem, problem_of
 def tidegate_planners() -> list[PlannerSpec]:
     """Return the planner `shares`, InSS's networks, and their baselines."""
     return [
-        PlannerSpec(
-            name,
-            offered.summary,
-            ShareProblem,
-            SharePlan,
-            share_planner(name),
-            layout_of,
-            problem_of if name == "shares" else None,
-        )
-        for name, offered in PLANNER_ENTRIES.items()
+        PlannerSpec(name, summary, ShareProblem, SharePlan, plan, layout_of, problem_of if name == "shares" else None)
+        for name, (summary, plan) in PLANNERS.items()
     ]
 
 

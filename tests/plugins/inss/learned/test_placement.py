@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.plugins.inss.learned.made_up import MODELS, Randomly, workload
 from tidegate_inss.learned.catalog import FEATURE_COUNT, Ints, Loads
-from tidegate_inss.learned.heuristics import to_the_least_busy
+from tidegate_inss.learned.outcome import to_the_least_busy
 from tidegate_inss.learned.placement import (
     CHILD_FEATURES,
     GROUP_SIZE,

@@ -8,8 +8,8 @@ import pytest
 from tests.plugins.inss.learned.made_up import Randomly
 from tidegate.api import PlanningError
 from tidegate.schemas import read_document
-from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
 from tidegate_inss.learned.networks import RECORD_FILE, SHIPPED_FOLDER, Networks
+from tidegate_inss.learned.outcome import by_need, to_the_least_busy
 from tidegate_inss.learned.planner import plan_by, plan_inss, plan_inss_ni
 from tidegate_inss.plan import SharePlan
 from tidegate_inss.problem import GpuPool, ShareProblem

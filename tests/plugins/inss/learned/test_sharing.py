@@ -8,8 +8,7 @@ from hypothesis.extra.numpy import arrays
 from tests.plugins.inss.learned.made_up import Randomly, workload
 from tidegate.schemas import InterferenceModel, Tenant
 from tidegate_inss.learned.catalog import Loads, catalog_of
-from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
-from tidegate_inss.learned.outcome import outcome_of
+from tidegate_inss.learned.outcome import by_need, outcome_of, to_the_least_busy
 from tidegate_inss.learned.placement import MAX_MODELS_PER_GPU, Bools
 from tidegate_inss.learned.scheduling import schedule
 from tidegate_inss.learned.sharing import (

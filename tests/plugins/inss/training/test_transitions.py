@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plugins.inss.learned.made_up import Randomly, workload
-from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
-from tidegate_inss.learned.outcome import outcome_of
+from tidegate_inss.learned.outcome import by_need, outcome_of, to_the_least_busy
 from tidegate_inss.learned.placement import GROUP_SIZE, NO_CHILD, PLACING_STATE
 from tidegate_inss.learned.scheduling import schedule
 from tidegate_inss.training.transitions import placing_transitions, sharing_transitions

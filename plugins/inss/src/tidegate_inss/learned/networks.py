@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import onnxruntime
@@ -23,22 +22,6 @@ NETWORK_SIZES = {
 }
 """Sizes that the networks are trained for, as stored in their files."""
 SHIPPED_FOLDER = Path(__file__).parent / "shipped"
-
-
-class Actors(Protocol):
-    """Interface of the decisions of both stages, made by networks or heuristics."""
-
-    def preferences(self, states: Floats32, /) -> Floats32:
-        """Return stage 1's preference for each child: logits of shape (groups, GROUP_SIZE), without masks."""
-
-    def place(self, states: Floats32, masks: Bools, /) -> Ints:
-        """Return the rank of the preferred child with memory, for each group.
-
-        `states`: shape (groups, PLACING_STATE); `masks`: children with memory, shape (groups, GROUP_SIZE).
-        """
-
-    def share(self, states: Floats32, /) -> Floats32:
-        """Return the actions of stage 2, shape (GPUs, SHARING_ACTION), for states of shape (GPUs, SHARING_STATE)."""
 
 
 class Networks:

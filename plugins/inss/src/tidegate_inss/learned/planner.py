@@ -10,7 +10,7 @@ import numpy as np
 from tidegate.api import PlanningError, Progress
 from tidegate_inss.build_plan import build_plan
 from tidegate_inss.learned.catalog import Ints, Loads, catalog_of
-from tidegate_inss.learned.networks import SHIPPED_FOLDER, Actors, Networks
+from tidegate_inss.learned.networks import SHIPPED_FOLDER, Networks
 from tidegate_inss.learned.outcome import VIOLATION_PENALTY, DecisionOutcome, outcome_of
 from tidegate_inss.learned.placement import MAX_MODELS_PER_GPU, Bools, Floats32
 from tidegate_inss.learned.scheduling import Decision, schedule
@@ -39,16 +39,15 @@ def plan_inss_ni(problem: ShareProblem, /, *, time_limit_s: float, progress: Pro
 
 
 def plan_by(
-    networks: Actors, problem: ShareProblem, *, interference: bool, progress: Progress, tried: int = MAX_DECISIONS
+    networks: Networks, problem: ShareProblem, *, interference: bool, progress: Progress, tried: int = MAX_DECISIONS
 ) -> SharePlan:
     """Return the plan of these networks: the preferred decision, or a better one among `tried`.
 
     `interference`: False for InSS-ni, which ignores neighbors. Raises PlanningError if no model has a share or the GPU
     has too few units.
     """
-    _check(problem)
+    tried = min(tried, _check(problem))
     predictor = Predictor(problem)
-    tried = max(1, min(tried, MAX_GPUS // len(problem.devices)))
     shares, unplaced = best_of(networks, problem, predictor, interference=interference, tried=tried)
     missing = dict.fromkeys(unplaced, "no GPU has memory for it, and for those before it")
     plan = build_plan(predictor, shares, missing, None)
@@ -61,15 +60,15 @@ def propose(problem: ShareProblem, predictor: Predictor) -> list[AssignedShare]:
 
     Raises PlanningError if a model has none, or if the problem is not what the networks were made for.
     """
-    _check(problem)
-    tried = max(1, min(MAX_DECISIONS, MAX_GPUS // len(problem.devices)))
+    tried = min(MAX_DECISIONS, _check(problem))
     shares, unplaced = best_of(_shipped("inss"), problem, predictor, interference=True, tried=tried)
     if unplaced:
         raise PlanningError(f"no GPU has memory for {problem.models[unplaced[0]].name!r}, and for those before it")
     return shares
 
 
-def _check(problem: ShareProblem) -> None:
+def _check(problem: ShareProblem) -> int:
+    """Return how many decisions to make for a problem. Raises PlanningError if the networks were not made for it."""
     gpus = len(problem.devices)
     if problem.units_per_gpu < MAX_MODELS_PER_GPU:
         raise PlanningError(
@@ -81,10 +80,11 @@ def _check(problem: ShareProblem) -> None:
             f"models: the networks were trained for up to {MAX_MODELS_PER_GPU} models on a GPU, "
             f"and these are {len(problem.models)} on {gpus}: give more GPUs, or take another planner"
         )
+    return max(1, MAX_GPUS // gpus)
 
 
 def best_of(
-    networks: Actors, problem: ShareProblem, predictor: Predictor, *, interference: bool, tried: int
+    networks: Networks, problem: ShareProblem, predictor: Predictor, *, interference: bool, tried: int
 ) -> tuple[list[AssignedShare], list[int]]:
     """Return the shares of the best of `tried` decisions, and the numbers of models without a share.
 
@@ -124,7 +124,7 @@ def _worth(problem: ShareProblem, loads: Loads, outcome: DecisionOutcome, rates:
 class _Drawing:
     """Stage 1 by chance: children are drawn as likely as the network likes them."""
 
-    def __init__(self, networks: Actors) -> None:
+    def __init__(self, networks: Networks) -> None:
         self._networks = networks
         self._random = Random(0)
 

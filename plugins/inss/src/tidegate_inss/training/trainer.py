@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
-from tidegate_inss.learned.outcome import outcome_of
+from tidegate_inss.learned.outcome import by_need, outcome_of, to_the_least_busy
 from tidegate_inss.learned.placement import GROUP_SIZE
 from tidegate_inss.learned.scheduling import schedule
 from tidegate_inss.training.agents import Agents

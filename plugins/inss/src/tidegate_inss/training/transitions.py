@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate_inss.learned.catalog import Loads
-from tidegate_inss.learned.heuristics import by_need, to_the_least_busy
-from tidegate_inss.learned.outcome import DecisionOutcome, outcome_of
+from tidegate_inss.learned.outcome import DecisionOutcome, by_need, outcome_of, to_the_least_busy
 from tidegate_inss.learned.placement import Placement
 from tidegate_inss.learned.scheduling import Decision, schedule
 from tidegate_inss.learned.sharing import GpuSlots, decide
