@@ -20,7 +20,7 @@ from tidegate.commands.common import with_progress
 from tidegate.report import Colors, picture
 from tidegate.report.number_format import rate, share
 from tidegate.schemas import tuned_settings
-from tidegate.sim.load_sweep import LoadCurve, LoadPoint, latency_plot, load_legend, load_plot
+from tidegate.sim.charts import LoadCurve, LoadPoint, latency_plot, load_legend, load_plot
 from tidegate.sim.parallel import run_parallel
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario, mean_rate_rps, read_scenario

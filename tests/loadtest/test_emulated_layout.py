@@ -13,7 +13,7 @@ from tidegate.host import PluginError
 from tidegate.report import Colors
 from tidegate.schemas import Device, InterferenceModel, Layout, Mps, WholeDevice, read_deployment, read_document
 from tidegate.sim.build import setup_of
-from tidegate.sim.gantt_charts import gantt_charts
+from tidegate.sim.charts import gantt_charts
 from tidegate.sim.result import RunResult
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario, layout_of

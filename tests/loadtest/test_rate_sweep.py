@@ -9,7 +9,7 @@ from typer.testing import Result
 
 from tests.command_line import invoke
 from tests.pages import chart, check_alone, dots, verdicts
-from tidegate.sim.load_sweep import LoadPoint
+from tidegate.sim.charts import LoadPoint
 from tidegate.workload import draw_requests, read_scenario
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.rate_sweep import highest_within, parse_rates

@@ -82,7 +82,7 @@ def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -
         ),
         (any(map(_carries_time, scenario.models)), "models: emulated GPUs take no `time_ms`: leave it out"),
         (
-            simulation.stalls and simulation.stalls.factor.smallest != simulation.stalls.factor.largest,
+            simulation.stalls and len(set(simulation.stalls.factor.bounds)) > 1,
             "simulation.stalls.factor: stalls of emulated GPUs are all of one length: give a number",
         ),
         (

@@ -172,7 +172,7 @@ def disturbances(scenario: Scenario, seed: int) -> dict[str, str]:
     if jitter := scenario.simulation.jitter:
         parameters |= {"jitter": str(jitter.cv), "jitter_kind": jitter.distribution, "seed": str(seed)}
     if stalls := scenario.simulation.stalls:
-        factor = stalls.factor.smallest  # constant, as was checked
+        factor, _ = stalls.factor.bounds  # constant, as was checked
         parameters |= {"stall_probability": str(stalls.probability), "stall_factor": str(factor), "seed": str(seed)}
     return parameters
 

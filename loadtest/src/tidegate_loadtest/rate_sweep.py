@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 
 from tidegate.report import Chart, Colors, Page, PageOrigin, PageSection, number_format
 from tidegate.sim import charts
+from tidegate.sim.charts import LoadCurve, LoadPoint, latency_over_load, over_load
 from tidegate.sim.document import Document, rows_csv
-from tidegate.sim.load_sweep import LoadCurve, LoadPoint, latency_over_load, over_load
 from tidegate.sim.tables import downloads, figures_table
 from tidegate.workload import Scenario, mean_rate_rps
 from tidegate_loadtest.connection import LoadTestError

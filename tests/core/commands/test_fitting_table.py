@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from tidegate.commands.fitting_table import TableColumn, print_table
+from tidegate.commands.common import TableColumn, print_table
 
 NAMES = ("triton(max_queue_delay_ms=2)", "eager")
 COLUMNS = [

@@ -2,7 +2,7 @@
 
 from tests.pages import text_of
 from tidegate.report.heat_map import HeatCell, heat_map
-from tidegate.report.names import NAME_END, named, shortened
+from tidegate.report.number_format import NAME_END, named, shortened
 
 LONG = "team-vision-production-resnet50-fp16-v2"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tidegate.schemas import did_you_mean
-from tidegate.schemas.did_you_mean import closest
+from tidegate.schemas.validation_errors import closest
 
 
 @pytest.mark.parametrize(

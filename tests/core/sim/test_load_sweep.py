@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.pages import dots, lines
 from tidegate.report import Colors
-from tidegate.sim.load_sweep import LoadCurve, LoadPoint, decreasing, over_load
+from tidegate.sim.charts import LoadCurve, LoadPoint, decreasing, over_load
 
 tried = st.lists(
     st.builds(

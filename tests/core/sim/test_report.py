@@ -11,15 +11,12 @@ from tests.pages import bars, chart, check_alone, document, dots, downloads, fac
 from tidegate.report import Colors, PageOrigin
 from tidegate.report.number_format import rate, share
 from tidegate.sim.chart_data import CURVE_POINTS
-from tidegate.sim.charts import MAX_COLORED, MAX_PANELS
+from tidegate.sim.charts import MAX_COLORED, MAX_MARKS, MAX_PANELS, gantt_charts
 from tidegate.sim.document import goodput_document, simulate_document, sweep_document
-from tidegate.sim.gantt_charts import MAX_MARKS, gantt_charts
 from tidegate.sim.goodput import GoodputQuery, GoodputSearch, search_goodput, summarise_searches
-from tidegate.sim.goodput_report import goodput_page
-from tidegate.sim.report import simulate_page
+from tidegate.sim.report import goodput_page, simulate_page
 from tidegate.sim.result import RunResult, WorkerAdvice
-from tidegate.sim.run import RunSpec, simulate
-from tidegate.sim.sweep import parse_grid, sweep_runs
+from tidegate.sim.run import RunSpec, parse_grid, simulate, sweep_runs
 from tidegate.sim.sweep_report import sweep_page
 from tidegate.sim.tables import MAX_ADVICE
 from tidegate.workload import PolicyChoice, Scenario, read_scenario

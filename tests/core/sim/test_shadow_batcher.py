@@ -6,10 +6,10 @@ import pytest
 
 from tidegate.api import Model, Profile, Setup, Worker
 from tidegate.host import Plugins
+from tidegate.sim.observed_profiles import NO_BATCH_STATS, TritonBatchStats
 from tidegate.sim.shadow_batcher import BEGINS_MS, OwnBatcher
 from tidegate.sim.shadow_messages import BypassedRequest, ShadowSetup
 from tidegate.sim.shadow_replay import replay_under_batcher
-from tidegate.sim.triton_batch_stats import NO_BATCH_STATS, TritonBatchStats
 
 S = 1_000_000_000
 MS = 1_000_000

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.sim.sweep import parse_changes, parse_grid, sweep_runs
+from tidegate.sim.run import parse_changes, parse_grid, sweep_runs
 from tidegate.sim.verdicts import sweep_verdicts
 from tidegate.workload import ScenarioError
 

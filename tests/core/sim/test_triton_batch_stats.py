@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.sim.observed_profiles import NO_BATCH_STATS, TritonBatchStats, batch_stats_between
 from tidegate.sim.shadow_messages import BypassedResponse, TritonStatistics
-from tidegate.sim.triton_batch_stats import NO_BATCH_STATS, TritonBatchStats, batch_stats_between
 
 S = 1_000_000_000
 MS = 1_000_000

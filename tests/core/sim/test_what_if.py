@@ -8,7 +8,14 @@ from msgspec.structs import replace
 from tidegate.api import NEVER_NS, NS_PER_MS, Model, Profile, Request, Setup, Worker
 from tidegate.host import Plugins
 from tidegate.observation import EngineSettings
-from tidegate.sim.what_if import UNCHANGED_TITLE, WhatIfAlternative, WhatIfQuestion, answer, answers, usual_alternatives
+from tidegate.sim.what_if import (
+    UNCHANGED_TITLE,
+    WhatIfAlternative,
+    WhatIfAnswer,
+    WhatIfQuestion,
+    answers,
+    usual_alternatives,
+)
 
 PLUGINS = Plugins.installed()
 MS = NS_PER_MS
@@ -31,8 +38,13 @@ def question(*, count: int = 400, policy: str = "symphony", factors: tuple[float
     return WhatIfQuestion(SETUP, policy, {}, EngineSettings(learn=True, max_tries=1), requests, factors)
 
 
+def answer(asked: WhatIfQuestion, alternative: WhatIfAlternative, **settings: Any) -> WhatIfAnswer:
+    (found,) = answers(asked, [alternative], PLUGINS, **settings)
+    return found
+
+
 def share(asked: WhatIfQuestion, **otherwise: Any) -> float:
-    found = answer(asked, WhatIfAlternative("other", **otherwise), PLUGINS)
+    found = answer(asked, WhatIfAlternative("other", **otherwise))
     assert found.why == ""
     assert found.share is not None
     return found.share
@@ -45,9 +57,7 @@ def test_fewer_workers_serve_less_and_more_serve_more() -> None:
     assert less < 0.9
     assert share(asked, without=(1,), twice=0) == 1.0
     assert share(asked, pace=4.0) < 0.9
-    assert answer(asked, WhatIfAlternative(UNCHANGED_TITLE), PLUGINS) == answer(
-        asked, WhatIfAlternative(UNCHANGED_TITLE), PLUGINS
-    )
+    assert answer(asked, WhatIfAlternative(UNCHANGED_TITLE)) == answer(asked, WhatIfAlternative(UNCHANGED_TITLE))
 
 
 def test_stages_take_what_they_were_seen_to_take() -> None:
@@ -63,9 +73,9 @@ def test_shapes_that_are_new_and_requests_without_deadlines() -> None:
 
 def test_what_cannot_be_said_has_a_reason() -> None:
     asked = question(count=20)
-    assert "no policy" in answer(asked, WhatIfAlternative("x", policy="nosuch"), PLUGINS).why
-    assert "took too long" in answer(asked, WhatIfAlternative("x"), PLUGINS, enough=lambda: True).why
-    assert answer(replace(asked, requests=[]), WhatIfAlternative("x"), PLUGINS).why == "nothing came"
+    assert "no policy" in answer(asked, WhatIfAlternative("x", policy="nosuch")).why
+    assert "took too long" in answer(asked, WhatIfAlternative("x"), enough=lambda: True).why
+    assert answer(replace(asked, requests=[]), WhatIfAlternative("x")).why == "nothing came"
 
 
 @pytest.mark.parametrize("policy", ["symphony", "eager"])

@@ -93,23 +93,3 @@ def test_evenly_spaced_arrivals_stay_so_within_a_step() -> None:
 def test_a_load_that_ends_for_good_ends() -> None:
     process = VaryingRate(1, Uniform(1), (RateStep(0, 2), RateStep(1, 0)))
     assert len(list(process.instants_ns(1000 * NS_PER_S, Random(0)))) == 2
-
-
-@pytest.mark.parametrize(
-    ("unit", "starts", "message"),
-    [
-        (Poisson(2), (0,), "must have rate 1"),
-        (Poisson(1), (), "must begin at 0 s"),
-        (Poisson(1), (1,), "must begin at 0 s"),
-        (Poisson(1), (0, 2, 2), "must begin at 0 s and follow one another"),
-    ],
-)
-def test_steps_must_make_sense(unit: Poisson, starts: tuple[int, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        VaryingRate(1, unit, tuple(RateStep(start, 5) for start in starts))
-
-
-@pytest.mark.parametrize("rate_rps", [-1.0, float("nan"), float("inf")])
-def test_the_rate_of_a_step_must_be_finite(rate_rps: float) -> None:
-    with pytest.raises(ValueError, match="finite and not negative"):
-        VaryingRate(1, Poisson(1), (RateStep(0, rate_rps),))

@@ -140,7 +140,7 @@ def test_a_layout_may_stand_in_the_scenario_which_then_needs_no_file(tmp_path: P
 def test_what_else_is_known_of_its_models_may_be_listed() -> None:
     said = {"name": "m", "weight": 2, "slo_ms": 35, "rows": 2}
     scenario = Scenario.model_validate({**LOAD, "layout": LAYOUT, "models": [said]})
-    assert (scenario.models[0].weight, scenario.models[0].rows.largest) == (2, 2)
+    assert (scenario.models[0].weight, scenario.models[0].rows.bounds[1]) == (2, 2)
     assert layout_of(scenario).models[0].slo_ms == 35
     assert Scenario.model_validate(scenario.model_dump(mode="json")) == scenario
 

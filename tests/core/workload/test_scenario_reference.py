@@ -8,13 +8,13 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from tidegate.workload import Scenario, distributions, partitions, profiles, scenario, simulated, workers
+from tidegate.workload import Scenario, distributions, partitions, scenario, simulated, workers
 
 ROOT = Path(__file__).parents[3]
 REFERENCE = (ROOT / "docs/reference/scenario.md").read_text(encoding="utf-8")
 SECTIONS = [
     part
-    for module in (scenario, workers, partitions, simulated, profiles, distributions)
+    for module in (scenario, workers, partitions, simulated, distributions)
     for part in vars(module).values()
     if isinstance(part, type) and issubclass(part, BaseModel) and part.__module__ == module.__name__
 ]

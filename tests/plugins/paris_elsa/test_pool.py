@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.api import Profile, Request, Worker
-from tidegate_paris_elsa.pool import WorkerPool
-from tidegate_paris_elsa.worker_queue import QueuedBatch, WorkerQueue
+from tidegate_paris_elsa.worker_queue import QueuedBatch, WorkerPool, WorkerQueue
 
 PROFILE = Profile("m", "k", tuple(range(10, 50, 10)))
 steps = st.lists(st.tuples(st.integers(0, 15), st.integers(0, 4), st.sampled_from(["run", "queue", "leave", "join"])))

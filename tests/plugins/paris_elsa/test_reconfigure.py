@@ -16,9 +16,9 @@ from tidegate.schemas import Layout, LayoutModel, LayoutPartition, LayoutPipelin
 from tidegate_paris_elsa.change_plan import Reconfiguration, ReconfigurationProblem
 from tidegate_paris_elsa.instances import gpu_of, gpus_of
 from tidegate_paris_elsa.layout import layout_of
-from tidegate_paris_elsa.ordering import CapacityChange, least_kept, waves_of
 from tidegate_paris_elsa.planners import plan_paris
 from tidegate_paris_elsa.reconfigure import new_layout, plan_reconfiguration, rates_borne
+from tidegate_paris_elsa.steps import CapacityChange, least_kept, waves_of
 
 GEOMETRY = MIG_GEOMETRIES["A100-40GB"]
 PRODUCT = "A100-40GB"

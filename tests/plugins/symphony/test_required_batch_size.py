@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from tidegate.api import Profile, ms_to_ns
 from tidegate.toolkit import ArrivalRate
 from tidegate_symphony.latency_bounds import LatencyBounds, QueueOutlook
-from tidegate_symphony.queue_load import QueueLoad
 from tidegate_symphony.required_batch_size import (
     LOADS_PER_REFRESH,
     MIN_ARRIVALS_FOR_BATCHING,
     REFRESH_NS,
     ROWS_PER_REFRESH,
     SPARE_WORKERS_FACTOR,
+    QueueLoad,
     RequiredBatchSize,
 )
 

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tidegate.api import Plan, PlanningError
-from tidegate_symphony.subclusters import plan_subclusters
-from tidegate_symphony.subclusters_plan import SubclusterPlan
-from tidegate_symphony.subclusters_problem import PlannedModel, SubclusterProblem
-from tidegate_symphony.subclusters_random import plan_randomly
+from tidegate_symphony.subclusters import plan_randomly, plan_subclusters
+from tidegate_symphony.subclusters_plan import PlannedModel, SubclusterPlan, SubclusterProblem
 
 SOLVERS = ("cbc", "highs")
 

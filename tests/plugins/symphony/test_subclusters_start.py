@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tidegate_symphony.subclusters_problem import PlannedModel, SubclusterProblem
+from tidegate_symphony.subclusters_plan import PlannedModel, SubclusterProblem
 from tidegate_symphony.subclusters_start import start_from
 
 

@@ -14,7 +14,7 @@ from tests.conftest import eventually
 from tests.proxy.fixtures.calls import request_of
 from tidegate.api import Dispatch, RequestArrived
 from tidegate.observation import read_log
-from tidegate.workload.rate_limit import RateLimit
+from tidegate.workload.tenants import RateLimit
 from tidegate_proxy.access.gate import AccessControl
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.config_file import ConfigError, read_config

@@ -5,7 +5,7 @@ A *request* of a *model* waits until a *policy* puts it into a *batch*. The batc
 commands that it returns. Beside this package: `tidegate.toolkit` (building blocks), `tidegate.schemas` (files).
 
 policy        base class of policies: BEGIN HERE; events: its input, commands: its output
-model         requests, models, workers, batches; device: GPUs, slices and the network, shape: shapes as text
+model         requests, models, workers, batches; device: GPUs, slices and the network
 mig           MIG profiles of NVIDIA GPUs and where their instances may lie
 interference  how batches on one device slow each other down
 profile       latency of a partition by rows; latency_distribution: stand-alone latency of an application

@@ -13,10 +13,15 @@ class PlanningError(Exception):
     """A planner found no plan; the message says why and names a remedy (which limit to relax, what to install)."""
 
 
-class VersionedDocument(BaseModel):
-    """Base class of versioned documents. Names of fields carry their unit."""
+class DocumentSection(BaseModel):
+    """Base class of documents, their sections and options: unknown fields and infinite numbers are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class VersionedDocument(DocumentSection):
+    """Base class of versioned documents. Names of fields carry their unit."""
+
     version: Literal[1] = 1
 
 

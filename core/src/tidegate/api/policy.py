@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Self
 
 import msgspec
-from pydantic import BaseModel, ConfigDict
 
 from tidegate.api.commands import AnyCommand
 from tidegate.api.device import Network
@@ -31,6 +30,7 @@ from tidegate.api.events import (
 )
 from tidegate.api.latency_distribution import LatencyDistribution
 from tidegate.api.model import Model, Request, Worker
+from tidegate.api.planner import DocumentSection
 from tidegate.api.profile import Profile
 
 Commands = Sequence[AnyCommand]
@@ -81,10 +81,8 @@ class Setup(msgspec.Struct, frozen=True):
     """Known latency distributions of applications."""
 
 
-class PolicyOptions(BaseModel):
+class PolicyOptions(DocumentSection):
     """Base class of a policy's options, validated: unknown names and infinite numbers are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class BatchIds:

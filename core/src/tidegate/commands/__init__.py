@@ -2,7 +2,6 @@
 `replay`, `explain`, `batch_histogram`, `plugins`, `check_policy`, `new_policy`.
 
 common    what commands that run scenarios share
-fitting_table  tables that fit the terminal; the columns of runs, simulated or live
 flags     options that several commands share: of scenarios, of results, of TLS to servers
 plugin    registers them
 """

@@ -35,19 +35,14 @@ def batch_histogram(
 
     curl -s localhost:8102/models > models.json && tidegate batch-histogram models.json -o sizes.json
     """
-    from rich.console import Console
     from rich.table import Table
 
-    from tidegate.commands.common import console_for_tables, errors_explained
+    from tidegate.commands.common import console_for_tables, errors_explained, errors_in_a_line
     from tidegate.schemas import write_document
 
-    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     with errors_explained():
-        try:
+        with errors_in_a_line(ValueError, source=source):
             found = _sizes_in(source)
-        except ValueError as error:
-            errors.print(f"error: {source}: {error}", style="red")
-            raise typer.Exit(1) from error
         write_document(output, found)
     table = Table("model", "requests", "mean rows", "largest", title=str(source))
     for name, counts in found.models.items():

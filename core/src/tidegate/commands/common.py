@@ -1,28 +1,38 @@
-"""Helpers of the commands that run scenarios: error messages, progress bar, output files."""
+"""Helpers of the commands that run scenarios: errors, progress bar, tables that fit the terminal, output files."""
 
-import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
-from tidegate.terminal import console_for_tables
+from tidegate.terminal import (
+    UNBOUNDED_COLUMNS,
+    console_for_errors,
+    console_for_tables,
+    describe_error,
+    errors_in_a_line,
+)
 
 if TYPE_CHECKING:
     from tidegate.report import PageOrigin
+    from tidegate.sim.result import RunResult
     from tidegate.workload import Scenario
 
 __all__ = [
+    "console_for_errors",
     "console_for_tables",
     "describe_error",
     "errors_explained",
+    "errors_in_a_line",
     "in_ms",
     "origin",
     "title_of",
@@ -35,34 +45,24 @@ SIM_EXTRA_MODULES = {"numpy", "joblib", "yaml"}
 """Modules that the extra `sim` installs."""
 
 
-def describe_error(error: Exception) -> str:
-    """Return the text of an error; that of an OSError begins with the name of the file."""
-    if isinstance(error, OSError) and error.filename:
-        return f"{os.fsdecode(error.filename)}: {error.strerror}"
-    return str(error)
-
-
 @contextmanager
 def errors_explained() -> Iterator[None]:
     """Context that turns errors that users can remedy into one line and exit status 1."""
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
     try:
         from tidegate.host import PluginError
         from tidegate.parallel_backend import ParallelBackendError
         from tidegate.sim.run import SimulationError
         from tidegate.workload import ScenarioError, TraceError
 
-        known = (PluginError, ParallelBackendError, SimulationError, ScenarioError, TraceError, OSError)
-        try:
+        with errors_in_a_line(PluginError, ParallelBackendError, SimulationError, ScenarioError, TraceError, OSError):
             yield
-        except known as error:
-            console.print(f"[red]error:[/] {escape(describe_error(error))}")
-            raise typer.Exit(1) from error
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in SIM_EXTRA_MODULES:
             raise
-        hint = escape('pip install "tidegate[sim]"')
-        console.print(f"[red]error:[/] the simulator needs {error.name}, which is not installed: {hint}")
+        hint = 'pip install "tidegate[sim]"'
+        console_for_errors().print(
+            f"error: the simulator needs {error.name}, which is not installed: {hint}", style="red"
+        )
         raise typer.Exit(1) from error
 
 
@@ -145,3 +145,87 @@ def title_of(scenario: "Scenario", *, rate: bool = True) -> str:
 def in_ms(value: float | None) -> str:
     """Return a latency in ms as text for a table; `-` for None."""
     return "-" if value is None else f"{value:.1f}"
+
+
+MIN_NAME_COLUMNS: Final = 20
+"""Width to which a name is folded before a column is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """Column of a table: heading, how to format a row's cell, and whether it may be dropped."""
+
+    heading: str
+    cell: Callable[[Any], str]
+    priority: int = 0
+    """0: always shown; of the others the highest is dropped first where the terminal is too narrow."""
+
+
+def print_table(
+    console: Console, columns: Sequence[TableColumn], rows: Sequence[object], title: str | None = None
+) -> None:
+    """Print the rows as a table of as many columns as fit; name the others below it.
+
+    The first column is a name, which is folded to MIN_NAME_COLUMNS before a column is dropped.
+    """
+    shown, unbounded = list(columns), console.options.update(max_width=UNBOUNDED_COLUMNS)
+    while console.measure(_table(shown, rows, MIN_NAME_COLUMNS), options=unbounded).maximum > console.width:
+        least = max(shown, key=lambda column: column.priority)
+        if not least.priority:
+            break
+        shown.remove(least)
+    table = _table(shown, rows)
+    table.title = title
+    console.print(table, soft_wrap=False)
+    if dropped := [column.heading for column in columns if column not in shown]:
+        console.print(f"Not shown at {console.width} columns: {', '.join(dropped)}.", style="dim", markup=False)
+
+
+def _table(columns: Sequence[TableColumn], rows: Sequence[object], name_columns: int | None = None) -> Table:
+    """Return the table; `name_columns`: largest width of the first column."""
+    name, *figures = columns
+    table = Table()
+    table.add_column(name.heading, overflow="fold", max_width=name_columns)
+    for column in figures:
+        table.add_column(column.heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(column.cell(row) for column in columns))
+    return table
+
+
+def result_columns(results: "Sequence[RunResult]") -> list[TableColumn]:
+    """Return the columns of a table of runs; those that are empty in all runs are left out.
+
+    Each cell is of a RunResult.
+    """
+    totals = [result.total for result in results]
+    columns = [
+        TableColumn("policy", lambda result: escape(result.total.policy)),
+        TableColumn("seed", lambda result: str(result.total.seed), 6),
+        TableColumn("offered /s", lambda result: f"{result.total.offered_rps:,.0f}", 8),
+        TableColumn("goodput /s", lambda result: f"{result.total.goodput_rps:,.0f}", 2),
+        TableColumn("attainment", lambda result: f"{result.total.attainment:.2%}"),
+    ]
+    if any(len(result.rows) > 2 for result in results):  # the total, and more than one model
+        columns.append(TableColumn("worst model", lambda result: f"{1 - result.total.worst_bad_rate:.2%}", 3))
+    columns += [
+        TableColumn("p50 ms", lambda result: in_ms(result.total.p50_ms), 5),
+        TableColumn("p99 ms", lambda result: in_ms(result.total.p99_ms), 1),
+        TableColumn("batch", lambda result: _number(result.total.median_batch_rows), 5),
+        TableColumn("busy", lambda result: f"{result.total.busy_share:.0%}" if result.total.busy_shares else "-", 4),
+    ]
+    if any(total.gap_p99_ms is not None for total in totals):
+        columns.append(TableColumn("gap p99 ms", lambda result: in_ms(result.total.gap_p99_ms), 2))
+    if any(result.advice for result in results):
+        columns.append(TableColumn("advice", _advice, 7))
+    if any(total.lateness_p99_ms is not None for total in totals):
+        columns.append(TableColumn("late p99 ms", lambda result: f"{result.total.lateness_p99_ms:.2f}", 3))
+    return columns
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"
+
+
+def _advice(result: "RunResult") -> str:
+    return f"{result.advice[-1].workers:+d}" if result.advice else "-"

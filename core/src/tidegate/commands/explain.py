@@ -36,22 +36,17 @@ def explain(
     """
     import json
 
-    from rich.console import Console
-
+    from tidegate.commands.common import errors_in_a_line
     from tidegate.host import PluginError
     from tidegate.observation import read_log
 
-    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    try:
+    with errors_in_a_line(OSError, ValueError, PluginError, ExplainError, source=log):
         with log.open("rb") as lines:
             header, entries = read_log(lines)
             timeline = _timeline_of(header, entries, request)
         if timeline is None:
             with log.open("rb") as lines:
                 raise ExplainError(_unknown(request, read_log(lines)[1]))
-    except (OSError, ValueError, PluginError, ExplainError) as error:
-        errors.print(f"error: {log}: {error}", style="red")
-        raise typer.Exit(1) from error
     if as_json:
         typer.echo(json.dumps(_document(header.policy, timeline)))
         return

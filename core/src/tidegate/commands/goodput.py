@@ -61,10 +61,9 @@ def goodput(
     with errors_explained():
         from tidegate.sim.document import goodput_document
         from tidegate.sim.goodput import GoodputQuery, search_goodput, summarise_searches
-        from tidegate.sim.goodput_report import goodput_page
         from tidegate.sim.parallel import run_parallel
-        from tidegate.sim.run import RunSpec, choose_policies
-        from tidegate.sim.sweep import parse_changes
+        from tidegate.sim.report import goodput_page
+        from tidegate.sim.run import RunSpec, choose_policies, parse_changes
         from tidegate.sim.verdicts import goodput_verdicts
         from tidegate.workload import read_scenario
 

@@ -45,32 +45,27 @@ def plan(
 
     tidegate plan ppipe problem.yaml --from plan.json --layout layout.json
     """
-    from rich.console import Console
     from rich.table import Table
 
     from tidegate.api import PlanningError
-    from tidegate.commands.common import console_for_tables, describe_error
+    from tidegate.commands.common import console_for_errors, console_for_tables, errors_in_a_line
     from tidegate.host import PluginError, Plugins
     from tidegate.schemas import DocumentError, read_document, write_document
 
-    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    try:
+    with errors_in_a_line(PluginError, DocumentError, PlanningError, OSError):
         planner = Plugins.installed().planner(name)
         if layout is not None and planner.layout is None:
             raise PlanningError(f"--layout: plans of {name!r} say nothing of partitions and workers: leave it out")
         given = read_document(problem, planner.problem)
         if taken is None:
             with stdout_to_stderr():
-                found = run_under_bar(planner, given, time_limit_s, errors)
+                found = run_under_bar(planner, given, time_limit_s, console_for_errors())
         else:
             found = read_document(taken, planner.plan)
         if output is not None:
             write_document(output, found)
         if layout is not None and planner.layout is not None:
             write_document(layout, planner.layout(given, found))
-    except (PluginError, DocumentError, PlanningError, OSError) as error:
-        errors.print(f"error: {describe_error(error)}", style="red")
-        raise typer.Exit(1) from error
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
         return

@@ -13,7 +13,7 @@ from tidegate.api import CommandSpec, PlannerSpec, PolicySpec
 from tidegate.control import ControllerSpec
 from tidegate.host import PluginOption, Plugins, options_of
 from tidegate.observation import ObserverSpec
-from tidegate.schemas.did_you_mean import closest
+from tidegate.schemas.validation_errors import closest
 from tidegate.terminal import console_for_tables
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from tidegate.api import Plan, PlannerSpec, VersionedDocument
     from tidegate.recommend.recommendation import Recommendation
     from tidegate.recommend.recording import RecordedTraffic
-    from tidegate.recommend.simulation_runs import SimulationOutcome
     from tidegate.schemas import BlockProfile
     from tidegate.workload import PolicyChoice, Scenario
 
@@ -88,12 +87,17 @@ def recommend(
     """
     from functools import partial
 
-    from rich.console import Console
-
-    from tidegate.commands.common import console_for_tables, errors_explained, origin, write_results
+    from tidegate.commands.common import (
+        console_for_errors,
+        console_for_tables,
+        errors_explained,
+        errors_in_a_line,
+        origin,
+        with_progress,
+        write_results,
+    )
 
     console = console_for_tables(quiet=as_json)
-    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     with errors_explained():
         from tidegate.recommend.document import recommend_document
         from tidegate.recommend.files import FolderError, check_folder, write_files
@@ -106,7 +110,7 @@ def recommend(
         from tidegate.recommend.verdicts import verdicts
         from tidegate.schemas import DocumentError
 
-        try:
+        with errors_in_a_line(RecommendError, RecordingError, FolderError, DocumentError):
             if gpus is not None and any_of:
                 raise RecommendError("--gpus says what there is, --any-of what could be bought: give one of the two")
             if apply is not None:
@@ -119,12 +123,12 @@ def recommend(
                 buy=bool(any_of),
                 goal=goal,
                 blocks=_blocks(blocks or (), [model.name for model in scenario.models]),
-                run_planner=partial(_plan, plan_time_limit_s, errors),
+                run_planner=partial(_plan, plan_time_limit_s, console_for_errors()),
                 current=current,
                 only=tuple(policy or ()),
                 requests=requests,
             )
-            found = find(question, SimulationRuns(jobs, partial(_collect, console)))
+            found = find(question, SimulationRuns(jobs, partial(with_progress, console)))
             sentences = verdicts(found)
             for sentence in sentences:
                 console.print(sentence, markup=False, highlight=False, soft_wrap=True)
@@ -145,9 +149,6 @@ def recommend(
             if apply is not None:
                 for path in write_files(found, apply, sentences):
                     console.print(f"written: {path}", markup=False, style="dim")
-        except (RecommendError, RecordingError, FolderError, DocumentError) as error:
-            errors.print(f"error: {error}", style="red")
-            raise typer.Exit(1) from error
 
 
 def _traffic(
@@ -158,7 +159,7 @@ def _traffic(
     Raises ScenarioError, RecordingError, OSError.
     """
     from tidegate.recommend.recording import RecordingError, read_recording, scenario_of_recording
-    from tidegate.sim.sweep import parse_changes
+    from tidegate.sim.run import parse_changes
     from tidegate.workload import read_scenario
 
     changed: dict[str, Any] = parse_changes([*changes])
@@ -222,14 +223,6 @@ def _plan(time_limit_s: float, errors: "Console", planner: "PlannerSpec", proble
 
     with stdout_to_stderr():
         return run_under_bar(planner, problem, time_limit_s, errors)
-
-
-def _collect(
-    console: "Console", label: str, outcomes: "Iterable[SimulationOutcome]", total: int
-) -> "list[SimulationOutcome]":
-    from tidegate.commands.common import with_progress
-
-    return with_progress(console, label, outcomes, total)
 
 
 def _print_models(console: "Console", found: "Recommendation") -> None:

@@ -20,24 +20,16 @@ def replay(
     """
     import json
 
-    from rich.console import Console
-
-    from tidegate.commands.common import describe_error
+    from tidegate.commands.common import console_for_errors, errors_in_a_line
     from tidegate.host import PluginError, Plugins
     from tidegate.observation import read_log
     from tidegate.sim.replay import replay as replay_log
 
-    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    try:
-        with log.open("rb") as lines:
-            header, entries = read_log(lines)
-            policies = Plugins.installed().make_policy
-            policy = policies(header.policy, header.setup, header.options)
-            found = replay_log(header, entries, policy, policies=policies)
-    except (OSError, ValueError, PluginError) as error:
-        what = describe_error(error) if isinstance(error, OSError) else f"{log}: {error}"
-        errors.print(f"error: {what}", style="red")
-        raise typer.Exit(1) from error
+    with errors_in_a_line(OSError, ValueError, PluginError, source=log), log.open("rb") as lines:
+        header, entries = read_log(lines)
+        policies = Plugins.installed().make_policy
+        policy = policies(header.policy, header.setup, header.options)
+        found = replay_log(header, entries, policy, policies=policies)
     difference = found.difference
     if as_json:
         report = {"policy": header.policy, "events": found.events, "commands": found.commands, "same": not difference}
@@ -45,6 +37,7 @@ def replay(
     elif difference is None:
         typer.echo(f"{header.policy}: {found.events} events, {found.commands} commands, all the same")
     if difference is not None:
+        errors = console_for_errors()
         errors.print(f"event {difference.number} was answered differently:\n  {difference.event}", style="red")
         errors.print("recorded:", *difference.recorded, sep="\n  ")
         errors.print("replayed:", *difference.replayed, sep="\n  ")

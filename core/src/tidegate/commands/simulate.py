@@ -44,24 +44,25 @@ def simulate(
     from operator import itemgetter
 
     from tidegate.commands.common import (
+        TableColumn,
         console_for_tables,
         errors_explained,
         origin,
+        print_table,
+        result_columns,
         title_of,
         with_progress,
         write_results,
     )
-    from tidegate.commands.fitting_table import TableColumn, print_table, result_columns
 
     console = console_for_tables(quiet=as_json)
     with errors_explained():
         from tidegate.sim.document import simulate_document
         from tidegate.sim.parallel import run_parallel
         from tidegate.sim.report import simulate_page
-        from tidegate.sim.run import RunSpec, choose_policies
+        from tidegate.sim.result import TENANT_COLUMNS, tenant_lines
+        from tidegate.sim.run import RunSpec, choose_policies, parse_changes
         from tidegate.sim.run import simulate as simulate_run
-        from tidegate.sim.sweep import parse_changes
-        from tidegate.sim.tenant_results import TENANT_COLUMNS, tenant_lines
         from tidegate.sim.verdicts import simulate_verdicts
         from tidegate.workload import layout_of, read_scenario
 

@@ -18,7 +18,7 @@ from tidegate.commands.flags import (
 from tidegate.parallel_backend import Backend
 
 if TYPE_CHECKING:
-    from tidegate.commands.fitting_table import TableColumn
+    from tidegate.commands.common import TableColumn
     from tidegate.sim.result import RunResult
     from tidegate.sim.run import RunSpec
 
@@ -49,21 +49,22 @@ def sweep(
     tidegate sweep scenario.yaml --set arrivals.rate_rps=4000,5000,6000 --set workers.0.count=8,9
     """
     from tidegate.commands.common import (
+        TableColumn,
         console_for_tables,
         errors_explained,
         origin,
+        print_table,
+        result_columns,
         title_of,
         with_progress,
         write_results,
     )
-    from tidegate.commands.fitting_table import TableColumn, print_table, result_columns
 
     console = console_for_tables(quiet=as_json)
     with errors_explained():
         from tidegate.sim.document import sweep_document
         from tidegate.sim.parallel import run_parallel
-        from tidegate.sim.run import simulate
-        from tidegate.sim.sweep import parse_grid, sweep_runs
+        from tidegate.sim.run import parse_grid, simulate, sweep_runs
         from tidegate.sim.sweep_report import sweep_page
         from tidegate.workload import read_scenario
 

@@ -1,20 +1,65 @@
-"""Base class of controllers: plugins that compute layouts from observations while serving."""
+"""Base class of controllers, plugins that compute layouts from observations while serving; and these observations."""
 
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from tidegate.control.observation import Observation
+from tidegate.api import Advise
+from tidegate.api.planner import DocumentSection
 from tidegate.schemas import Layout, field_errors
 
 
-class ControllerOptions(BaseModel):
-    """Base class of a controller's options, validated; an unknown name is an error that lists the known ones."""
+@dataclass(frozen=True)
+class ModelLoad:
+    """Traffic of a model in a period, and its outcomes. A request counts when it ends, whatever its outcome."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    rate_rps: float
+    """Arrived requests per second."""
+    rows_per_s: float
+    """Rows of the arrived requests, per second."""
+    largest_rows: int
+    """Rows of the largest request so far; 0: there was none."""
+    ended: int
+    """Number of requests that ended, without those that clients cancelled."""
+    attainment: float
+    """Fraction of the ended requests that were answered on time; 1 if none ended."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Observation of the current layout over the period that ends now."""
+
+    now_ns: int
+    period_ns: int
+    """Length of the period in ns: since the controller was last asked, or since the last change was done."""
+    layout: Layout
+    """The current layout."""
+    models: Mapping[str, ModelLoad]
+    """Load of each model of the layout, by name."""
+    busy: Mapping[str, float]
+    """Fraction of the period for which each worker of the layout ran stages, by name."""
+    advice: Advise | None = None
+    """Last recommendation of the policy in the period: the change of the number of its workers."""
+    away: frozenset[str] = frozenset()
+    """Names of workers of the layout that were lost and are not back yet."""
+
+    @property
+    def load(self) -> float:
+        """Mean fraction of the period for which workers were busy."""
+        return sum(self.busy.values()) / len(self.busy)
+
+    @property
+    def attainment(self) -> float:
+        """Attainment of the worst model, 0 to 1."""
+        return min(model.attainment for model in self.models.values())
+
+
+class ControllerOptions(DocumentSection):
+    """Base class of a controller's options, validated; an unknown name is an error that lists the known ones."""
 
 
 ControllerAnswer = Layout | str | None

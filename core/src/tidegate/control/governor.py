@@ -9,8 +9,8 @@ from math import inf
 from pydantic import ValidationError
 
 from tidegate.control.capacity import capacities, gpus_of, load_of
+from tidegate.control.controller import Observation
 from tidegate.control.layout_revision import LayoutRevision
-from tidegate.control.observation import Observation
 from tidegate.control.settings import ControllerChoice
 from tidegate.schemas import Layout, field_errors
 

@@ -7,13 +7,11 @@ out the actions that each call returns.
 from collections.abc import Callable, Collection
 
 from tidegate.api import NEVER_NS, Request
-from tidegate.control.actions import Action, QueryController
-from tidegate.control.controller import ControllerAnswer
+from tidegate.control.controller import ControllerAnswer, Observation
 from tidegate.control.governor import Governor, changes_nothing
-from tidegate.control.layout_change import LayoutChange, progress
+from tidegate.control.layout_change import Action, LayoutChange, QueryController, progress
 from tidegate.control.layout_revision import LayoutRevision
 from tidegate.control.monitor import Monitor
-from tidegate.control.observation import Observation
 from tidegate.control.settings import ControllerChoice
 from tidegate.schemas import Layout
 

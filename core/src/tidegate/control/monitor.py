@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from tidegate.api import Advise, Batch, Request
+from tidegate.control.controller import ModelLoad, Observation
 from tidegate.control.layout_revision import LayoutRevision
-from tidegate.control.observation import ModelLoad, Observation
 from tidegate.observation import OutcomeListener, StartStage
 
 NS_PER_S = 1_000_000_000

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from tidegate.api import PolicyOptions
+from tidegate.api.planner import DocumentSection
 
 
 class TuningOptions(PolicyOptions):
@@ -24,10 +25,9 @@ class TuningOptions(PolicyOptions):
     )
 
 
-class ControllerChoice(BaseModel):
+class ControllerChoice(DocumentSection):
     """Name and options of a controller, and the limits that the governor enforces."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     name: str = Field(min_length=1, max_length=200, description="Name of the plugin; `tidegate plugins` lists them")
     options: dict[str, Any] = Field(default_factory=dict, description="Options of that controller")
     interval_s: float = Field(default=10.0, gt=0, lt=1e6, description="Seconds between two questions to the controller")

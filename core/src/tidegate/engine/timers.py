@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
 from tidegate.api import NEVER_NS, TimerKey
-from tidegate.observation.timeline import MAX_RESPONSE_MARGIN_FRACTION
+from tidegate.observation.timeline_recorder import MAX_RESPONSE_MARGIN_FRACTION
 
 MAX_DEAD_TIMERS = 64
 """Number of cancelled entries that a heap may always contain."""

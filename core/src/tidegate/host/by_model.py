@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Self
 
 from msgspec.structs import replace
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from tidegate.api import (
     Advise,
@@ -36,6 +36,7 @@ from tidegate.api import (
     WorkerReady,
 )
 from tidegate.api.events import TimerKey
+from tidegate.api.planner import DocumentSection
 from tidegate.host.manager import PluginError, Plugins, make_policy
 from tidegate.toolkit import FirstComeFirstServed
 
@@ -47,10 +48,8 @@ NO_PART = -1
 """Index of the part of a worker that hosts none of the models."""
 
 
-class PolicyPart(BaseModel):
+class PolicyPart(DocumentSection):
     """Models, and the policy that schedules them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     models: tuple[str, ...] = Field(min_length=1, description="Names of models, or patterns such as `bert*`")
     policy: str = Field(description="Name of the plugin; `tidegate plugins` lists them")
@@ -216,13 +215,11 @@ class ByModel(Policy):
         """Pass the event to the part that queued the request."""
         return self._tell(self._part_of_request.pop(event.request_id), event)
 
-    def on_stage_finished(self, event: StageFinished) -> Commands:
+    def on_stage_finished(self, event: StageFinished | BatchFailed | WorkerLost) -> Commands:
         """Pass the event to the worker's part."""
         return self._tell(self._part_of_worker[event.worker_id], event)
 
-    def on_batch_failed(self, event: BatchFailed) -> Commands:
-        """Pass the event to the worker's part."""
-        return self._tell(self._part_of_worker[event.worker_id], event)
+    on_batch_failed = on_worker_lost = on_stage_finished
 
     def on_worker_ready(self, event: WorkerReady) -> Commands:
         """Pass the event to the worker's part, unless a stage still runs and the part wants idle workers only."""
@@ -246,10 +243,6 @@ class ByModel(Policy):
         """Pass the event to the part whose models the worker hosts."""
         index = self._part_of_worker[event.worker.id] = _part_that_has(event.worker, self._part_of)
         return self._tell(index, event)
-
-    def on_worker_lost(self, event: WorkerLost) -> Commands:
-        """Pass the event to the worker's part."""
-        return self._tell(self._part_of_worker[event.worker_id], event)
 
     def on_profile_updated(self, event: ProfileUpdated) -> Commands:
         """Pass the event to the part of the profile's partition."""

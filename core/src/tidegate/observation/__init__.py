@@ -5,7 +5,7 @@ stimuli     inputs of an engine: the events that policies see, and those that on
 effects     actions that an engine requests from its driver
 reducer     derives the outcome of each request and stage from the stream: every metric is computed from it
 event_log   the stream in a file: written by an observer, read back
-timeline    what happened to one request, and why; timeline_recorder: records timelines while an engine runs
+timeline_recorder  what happened to one request, and why: records timelines while an engine runs
 """
 
 from tidegate.observation.effects import (
@@ -32,8 +32,7 @@ from tidegate.observation.stimuli import (
     RetryLimitChanged,
     TopologyChanged,
 )
-from tidegate.observation.timeline import RequestTimeline, Step
-from tidegate.observation.timeline_recorder import TimelineRecorder
+from tidegate.observation.timeline_recorder import RequestTimeline, Step, TimelineRecorder
 
 __all__ = [
     "LOG_VERSION",

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgspec
-from pydantic import BaseModel, ConfigDict
 
 from tidegate.api import AnyCommand, AnyEvent, Setup
+from tidegate.api.planner import DocumentSection
 from tidegate.observation.effects import AnyEffect
 from tidegate.observation.stimuli import AnyStimulus
 
@@ -26,10 +26,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Fraction of worker time that a priority class keeps while it waits, by priority; without one: the default."""
 
 
-class ObserverOptions(BaseModel):
+class ObserverOptions(DocumentSection):
     """Base class of an observer's options, validated: unknown names and infinite numbers are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Observer(ABC):

@@ -13,7 +13,7 @@ from typing import Any
 
 from tidegate.api import NEVER_NS, NS_PER_MS, RequestArrived, Setup
 from tidegate.observation import LogEntry, Reducer
-from tidegate.observation.timeline import MAX_RESPONSE_MARGIN_FRACTION
+from tidegate.observation.timeline_recorder import MAX_RESPONSE_MARGIN_FRACTION
 from tidegate.recommend.hardware import checked
 from tidegate.recommend.observed_latency import ObservedLatencies
 from tidegate.workload import RequestSequence, Scenario

@@ -8,7 +8,6 @@ axis      scales, and ticks at round numbers
 bars      horizontal stacked bars: outcomes, queue and execution
 gantt     a Gantt chart with arrivals, deadlines and drops, which can be zoomed
 heat_map  a figure over two fields
-names     names that keep their end where they are shortened
 colors   the meaning of each color
 picture   a chart as an SVG file
 number_format  numbers formatted for sentences

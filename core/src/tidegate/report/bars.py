@@ -7,7 +7,7 @@ from html import escape
 from tidegate.report.axis import PlotAxis
 from tidegate.report.colors import css
 from tidegate.report.marks import percent
-from tidegate.report.names import named
+from tidegate.report.number_format import named
 
 THICK, LINE = 16, 24
 """Height of a bar, and distance from one bar to the next, in pixels."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from html import escape
 
 from tidegate.report.colors import css
-from tidegate.report.names import named
+from tidegate.report.number_format import named
 from tidegate.report.plot import Plot
 
 

@@ -7,7 +7,7 @@ from html import escape
 from tidegate.report.axis import PlotAxis
 from tidegate.report.colors import css
 from tidegate.report.marks import CHARACTER, percent
-from tidegate.report.names import shortened
+from tidegate.report.number_format import shortened
 
 LANE, BAR, STRIP = 20, 14, 16
 """Height in pixels of a lane, of a bar in it, and of a strip."""

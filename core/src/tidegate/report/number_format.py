@@ -1,6 +1,7 @@
-"""Numbers formatted for sentences and tables of a report."""
+"""Numbers and names formatted for sentences, tables and charts of a report."""
 
 from collections.abc import Sequence
+from html import escape
 
 
 def share(value: float) -> str:
@@ -31,3 +32,23 @@ def plural(count: int, noun: str) -> str:
 def listed(words: Sequence[str]) -> str:
     """Join words to a list: `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
+NAME_END = 12
+"""Characters at the end of a long name that are always shown."""
+
+
+def named(name: str) -> str:
+    """Return a name as HTML; `style.css` shortens it before its end where there is no room."""
+    end = NAME_END if len(name) > 2 * NAME_END else 0
+    head, tail = name[: len(name) - end], name[len(name) - end :]
+    ending = f"<span>{escape(tail)}</span>" if tail else ""
+    return f'<span class="name" title="{escape(name)}"><span>{escape(head)}</span>{ending}</span>'
+
+
+def shortened(name: str, most: int) -> str:
+    """Return a name of at most `most` characters, cut in its middle."""
+    if len(name) <= most:
+        return name
+    end = max(1, 2 * most // 3)
+    return f"{name[: most - end - 1]}…{name[-end:]}"

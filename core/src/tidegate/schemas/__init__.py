@@ -1,17 +1,16 @@
 """Schemas of the files that distributions exchange: versioned documents that people can read and diff.
 
-document       reads JSON or YAML, writes JSON; recognizes a file of another kind than a command takes
+document       reads JSON or YAML, writes JSON; recognizes a file of another kind than a command takes; types of
+               `tidegate.api` as fields of a document; documents as fields of options, inline or by path
 layout         what is loaded where: written by planners, read by the generator, the simulator and the proxy
 demand         the request rates of models, the GPUs and the rows per request: planners derive their problems from
                them; and which server schedules which model
-deployment     what the generator wrote: model repositories and the processes that serve them
-profile_file   measured latency of models by shape, and shapes as text; hardware: the processor and GPUs
+deployment     what the generator wrote: model repositories and the processes that serve them; interference among
+               their emulated GPUs
+profile_file   measured latency of models by shape, shapes as text, and the hardware that was measured
 interference   latency of models on shares of one GPU, and how models there slow each other down
-emulated_interference  the same for the emulated GPUs of a deployment
-struct_field   types of `tidegate.api` as fields of a document; documents as fields of options, inline or by path
 dynamic_batching   Triton's `dynamic_batching` of a model, as in config.pbtxt and as options of the policy `triton`
-validation_errors  validation errors as text: the field, the problem, the value
-did_you_mean   the known name that is closest to an unknown one
+validation_errors  validation errors as text: the field, the problem, the value, the known name that was meant
 block_profile  measured latency of the blocks of a model, for planners of partitions
 """
 
@@ -31,7 +30,9 @@ from tidegate.schemas.block_profile import BlockLatencies, BlockProfile
 from tidegate.schemas.demand import Assignment, Demand, DemandedModel, RequestSizes
 from tidegate.schemas.deployment import (
     DEPLOYMENT_FILE,
+    INTERFERENCE_FILE,
     LAYOUT_FILE,
+    NEIGHBORS_PARAMETER,
     PROXY_FILE,
     RUN_FOLDER,
     STATE_FILE,
@@ -39,10 +40,10 @@ from tidegate.schemas.deployment import (
     DeployedWorker,
     Deployment,
     device_variable,
+    neighbors_parameter,
     read_deployment,
 )
-from tidegate.schemas.did_you_mean import did_you_mean
-from tidegate.schemas.document import DocumentError, other_kind, read_document, write_document
+from tidegate.schemas.document import DocumentError, PathField, other_kind, read_document, write_document
 from tidegate.schemas.dynamic_batching import (
     dynamic_batching_of,
     options_of,
@@ -50,8 +51,6 @@ from tidegate.schemas.dynamic_batching import (
     section_text,
     tuned_settings,
 )
-from tidegate.schemas.emulated_interference import INTERFERENCE_FILE, NEIGHBORS_PARAMETER, neighbors_parameter
-from tidegate.schemas.hardware import Hardware, hardware_here
 from tidegate.schemas.interference import (
     HeldOut,
     InterferenceModel,
@@ -63,19 +62,21 @@ from tidegate.schemas.interference import (
 )
 from tidegate.schemas.layout import Layout, LayoutModel, LayoutNetwork, LayoutPartition, LayoutPipeline, LayoutWorker
 from tidegate.schemas.profile_file import (
+    Hardware,
     ModelProfile,
     ProfileFile,
     ProfileFileError,
     ProfilePoint,
     format_shape,
+    hardware_here,
     read_profiles,
     read_shape,
     write_profile,
 )
-from tidegate.schemas.struct_field import PathField
 from tidegate.schemas.validation_errors import (
     WHOLE_DOCUMENT,
     FieldError,
+    did_you_mean,
     field_errors,
     format_field_errors,
     format_yaml_error,

@@ -8,18 +8,18 @@ that a planner may place; consecutive blocks make a partition, whose latency is 
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from tidegate.api import VersionedDocument
+from tidegate.api.planner import DocumentSection
 from tidegate.schemas.document import DocumentError
 
 Microseconds = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 
 
-class BlockLatencies(BaseModel):
+class BlockLatencies(DocumentSection):
     """Latency measured on one device class at one virtual share: a complete table of blocks by batch sizes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
     device_class: str = Field(min_length=1)
     """Device class of the GPU or worker."""
     share: int = Field(ge=1)

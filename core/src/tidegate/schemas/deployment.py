@@ -3,16 +3,20 @@
 `tidegate generate` writes it; `tidegate up` starts it.
 """
 
+import json
 import re
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Final, Literal
+from urllib.parse import quote
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
 from tidegate.api import VersionedDocument
-from tidegate.schemas.document import DocumentError, read_document
-from tidegate.schemas.layout import Name
-from tidegate.schemas.struct_field import DeviceField, SliceField
+from tidegate.api.device import Device, Slice, compute_percent, mig_instance
+from tidegate.api.interference import Tenant
+from tidegate.api.planner import DocumentSection
+from tidegate.schemas.document import DeviceField, DocumentError, Name, SliceField, read_document
+from tidegate.schemas.interference import InterferenceModel
 
 
 def _inside(path: str) -> str:
@@ -33,11 +37,7 @@ STATE_FILE: Final = "run/state.json"
 """File that exists while the deployment is up, or after it ended unexpectedly."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class DeployedPartition(_Part):
+class DeployedPartition(DocumentSection):
     """A partition that was extracted from a model."""
 
     name: Name
@@ -48,7 +48,7 @@ class DeployedPartition(_Part):
     outputs: tuple[str, ...]
 
 
-class DeployedWorker(_Part):
+class DeployedWorker(DocumentSection):
     """A worker and its model repository."""
 
     name: Name
@@ -84,3 +84,36 @@ def read_deployment(folder: Path) -> Deployment:
             "`tidegate generate LAYOUT.json --blocks MODEL=DIR -o FOLDER`"
         )
     return read_document(folder / DEPLOYMENT_FILE, Deployment)
+
+
+INTERFERENCE_FILE: Final = "interference.json"
+"""The interference file of a deployment on emulated GPUs, beside its layout."""
+NEIGHBORS_PARAMETER: Final = "neighbors"
+"""Name of the parameter in the config.pbtxt of an emulated GPU's model."""
+_BOARDS: Final = "boards"
+
+
+def neighbors_parameter(
+    interference: InterferenceModel, folder: Path, device: Device, part: Slice, partition: str, most_rows: int
+) -> str:
+    """Return the value of the parameter `neighbors` of a partition on a part of a device.
+
+    `folder`: folder of the deployment, in which the board's folder is created. `most_rows`: largest batch in rows.
+    Raises KeyError for a partition that the interference model does not list.
+    """
+    tenants = [Tenant(partition, rows, compute_percent(part)) for rows in range(1, most_rows + 1)]
+    alone = {tenant.rows: interference.alone(tenant) for tenant in tenants}
+    instance = mig_instance(part)
+    place = f"-{instance.profile}-{instance.start}" if instance else ""
+    board = folder.absolute() / _BOARDS / quote(f"{device.node}-{device.id}{place}", safe="")
+    board.parent.mkdir(exist_ok=True)
+    return json.dumps(
+        {
+            "board": str(board),
+            "uses": {
+                rows: (each.cache_percent, each.dram_percent, each.gpu_ms / each.taken_ms)
+                for rows, each in alone.items()
+            },
+            "minds": [*interference.models[partition].sensitivity.model_dump().values()],
+        }
+    )

@@ -2,12 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import ValidationError
+import msgspec
+from pydantic import Field, GetCoreSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, core_schema
 
 from tidegate.api import VersionedDocument
+from tidegate.api.device import Device, Slice
 from tidegate.schemas.validation_errors import field_errors, format_field_errors, format_yaml_error
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Positive = Annotated[float, Field(gt=0, lt=1e12)]
 
 
 class DocumentError(Exception):
@@ -75,3 +81,45 @@ def other_kind(data: object, wanted: str, file: str) -> str:
         if kind != wanted and data.keys() & fields:
             return f"it is {kind}, not {wanted}: give it to {commands.format(file=file)}"
     return ""
+
+
+class _Struct:
+    """Has pydantic leave a value to msgspec: a struct or what a file says of it in, builtin types out."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401
+        del handler
+
+        def read(given: object) -> object:
+            if isinstance(given, msgspec.Struct):
+                given = msgspec.to_builtins(given)
+            try:
+                return msgspec.convert(given, source)
+            except msgspec.ValidationError as error:
+                raise ValueError(str(error).replace(" - at `$.", " in `")) from error
+
+        return core_schema.no_info_plain_validator_function(
+            read, serialization=core_schema.plain_serializer_function_ser_schema(msgspec.to_builtins)
+        )
+
+
+DeviceField = Annotated[Device, _Struct()]
+SliceField = Annotated[Slice, _Struct()]
+
+
+class PathField:
+    """Marks a field that pydantic reads from a path: `layout: Annotated[Layout, PathField()]`.
+
+    Paths are relative to the folder of the file that names them; code with such options needs no file access.
+    """
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:  # noqa: ANN401
+        def read(given: object, info: core_schema.ValidationInfo) -> object:
+            if not isinstance(given, str):
+                return given
+            folder = Path((info.context or {}).get("folder", "."))
+            try:
+                return read_document(folder / given, source)
+            except DocumentError as error:
+                raise ValueError(str(error)) from error
+
+        return core_schema.with_info_before_validator_function(read, handler(source))

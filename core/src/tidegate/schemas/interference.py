@@ -16,22 +16,19 @@ from itertools import accumulate, pairwise
 from math import exp, log
 from typing import Annotated, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from tidegate.api import Profile, VersionedDocument, ms_to_ns
 from tidegate.api.interference import Tenant
+from tidegate.api.planner import DocumentSection
+from tidegate.schemas.document import Name
 
-Name = Annotated[str, Field(min_length=1, max_length=200)]
 Positive = Annotated[float, Field(gt=0, lt=1e9)]
 NonNegative = Annotated[float, Field(ge=0, lt=1e9)]
 Percent = Annotated[float, Field(gt=0, le=100)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class ShareTable(_Part):
+class ShareTable(DocumentSection):
     """Compute time of one model alone on shares of a GPU: milliseconds by rows and percentage of the compute units."""
 
     rows: tuple[Annotated[int, Field(ge=1)], ...] = Field(min_length=1)
@@ -71,7 +68,7 @@ class ShareTable(_Part):
         return beyond * exp((1 - by_rows) * few + by_rows * more)
 
 
-class NonDecreasingLine(_Part):
+class NonDecreasingLine(DocumentSection):
     """A straight line that does not fall."""
 
     base: NonNegative = 0.0
@@ -82,7 +79,7 @@ class NonDecreasingLine(_Part):
         return self.base + self.slope * where
 
 
-class Sensitivity(_Part):
+class Sensitivity(DocumentSection):
     """Sensitivity of a model to its neighbors: relative increase of its compute time."""
 
     cache: NonNegative = 0.0
@@ -93,7 +90,7 @@ class Sensitivity(_Part):
     """Increase for each neighbor, whatever it does."""
 
 
-class SharingModel(_Part):
+class SharingModel(DocumentSection):
     """Latency and utilization of one model on shares of the GPU."""
 
     gpu_ms: ShareTable
@@ -106,7 +103,7 @@ class SharingModel(_Part):
     sensitivity: Sensitivity = Sensitivity()
 
 
-class HeldOut(_Part):
+class HeldOut(DocumentSection):
     """Relative errors of predictions on held-out runs: |predicted - measured| / measured."""
 
     runs: Annotated[int, Field(ge=1)]

@@ -7,31 +7,25 @@ from it; the simulator and the proxy run it. A versioned document like every pla
 from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from tidegate.api import Model, Network, Pipeline, Profile, VersionedDocument, Worker, ms_to_ns
 from tidegate.api.device import Device, Mig, WholeDevice, mig_instance
 from tidegate.api.mig import mig_geometries
-from tidegate.schemas.struct_field import DeviceField, SliceField
-
-Name = Annotated[str, Field(min_length=1, max_length=200)]
-Positive = Annotated[float, Field(gt=0, lt=1e12)]
+from tidegate.api.planner import DocumentSection
+from tidegate.schemas.document import DeviceField, Name, Positive, SliceField
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class LayoutPipeline(_Part):
+class LayoutPipeline(DocumentSection):
     """A sequence of partitions with one batch size."""
 
     partitions: tuple[Name, ...] = Field(min_length=1)
     batch: int = Field(ge=1, le=65536, description="Maximum batch size in rows")
 
 
-class LayoutModel(_Part):
+class LayoutModel(DocumentSection):
     """A model as clients see it, with its SLO and pipelines."""
 
     name: Name
@@ -46,7 +40,7 @@ class LayoutModel(_Part):
     )
 
 
-class LayoutPartition(_Part):
+class LayoutPartition(DocumentSection):
     """Consecutive blocks of a model, loaded as a Triton model of its own."""
 
     name: Name
@@ -69,7 +63,7 @@ class LayoutPartition(_Part):
         return self
 
 
-class LayoutWorker(_Part):
+class LayoutWorker(DocumentSection):
     """A worker: runs one batch at a time on a device or a part of it."""
 
     name: Name
@@ -89,7 +83,7 @@ class LayoutWorker(_Part):
         return self.device_class or self.device.device_class(self.slice)
 
 
-class LayoutNetwork(_Part):
+class LayoutNetwork(DocumentSection):
     """The network between the nodes of a layout."""
 
     gbps: Positive = Field(description="Bandwidth of each node's uplink and of its downlink, in Gbit/s")

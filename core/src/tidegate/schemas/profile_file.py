@@ -4,19 +4,83 @@ Its keys are shapes of requests as text, `x:3,48,320;y:7`: the inputs with varia
 by name, each with its dimensions without the batch.
 """
 
+import os
+import platform
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from tidegate.api import Profile, ProfileKey
 from tidegate.api.device import DEFAULT_DEVICE_CLASS
-from tidegate.api.shape import read_sizes
-from tidegate.schemas.hardware import Hardware
+from tidegate.api.model import read_sizes
+from tidegate.api.planner import DocumentSection
 from tidegate.schemas.validation_errors import field_errors
+
+
+class Hardware(DocumentSection):
+    """Hardware of one machine, as far as it affects latency."""
+
+    cpu: str
+    """Name of the processor."""
+    cores: int = Field(ge=1)
+    """Number of cores that a process may use."""
+    gpus: tuple[str, ...] = ()
+    """Names of the GPUs, in NVML's order."""
+    driver: str = ""
+    """Version of the GPU driver; empty without GPUs."""
+
+    def __str__(self) -> str:
+        on_cpu = f"{self.cores} cores of {self.cpu}"
+        return f"{', '.join(self.gpus)} (driver {self.driver}), {on_cpu}" if self.gpus else on_cpu
+
+
+_CPU_NAME = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
+
+
+def hardware_here(cpuinfo: Path = Path("/proc/cpuinfo"), nvml: Any = None) -> Hardware:  # noqa: ANN401 - pynvml says no types
+    """Return the hardware of this machine. `nvml`: the module `pynvml`, or a substitute for tests."""
+    gpus, driver = _gpus(nvml)
+    return Hardware(cpu=_cpu(cpuinfo), cores=len(os.sched_getaffinity(0)), gpus=gpus, driver=driver)
+
+
+def _cpu(cpuinfo: Path) -> str:
+    try:
+        found = _CPU_NAME.search(cpuinfo.read_text())
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def _gpus(nvml: Any) -> tuple[tuple[str, ...], str]:  # noqa: ANN401
+    """The names of the GPUs and the version of their driver; none where nothing tells."""
+    if nvml is None:
+        try:
+            nvml = import_module("pynvml")
+        except ModuleNotFoundError:
+            return (), ""
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return (), ""
+    try:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        names = tuple(_text(nvml.nvmlDeviceGetName(handle)) for handle in handles)
+        return names, _text(nvml.nvmlSystemGetDriverVersion()) if names else ""
+    except nvml.NVMLError:
+        return (), ""
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _text(given: str | bytes) -> str:
+    """Return text from NVML's bindings, which return bytes before version 11.510."""
+    return given.decode() if isinstance(given, bytes) else given
 
 
 def format_shape(dimensions: Mapping[str, Sequence[int]]) -> str:
@@ -46,20 +110,18 @@ Milliseconds = Annotated[float, Field(ge=1e-6, le=1e9)]
 """A latency in ms: at least a nanosecond, the unit of the plugin API."""
 
 
-class ProfilePoint(BaseModel):
+class ProfilePoint(DocumentSection):
     """Measured latency of one batch size, in milliseconds."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     rows: int = Field(ge=1)
     median_ms: Milliseconds
     p95_ms: Milliseconds
     samples: int = Field(ge=1)
 
 
-class ModelProfile(BaseModel):
+class ModelProfile(DocumentSection):
     """Measured latency of one model on one device class, for requests of one shape."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     model: str
     device_class: str = Field(default=DEFAULT_DEVICE_CLASS, min_length=1)
     """Device class; `default` applies to every class that the file does not list for this model."""
@@ -103,10 +165,9 @@ class ModelProfile(BaseModel):
         )
 
 
-class ProfileFile(BaseModel):
+class ProfileFile(DocumentSection):
     """Contents of a profile file: versioned, for people to read and diff."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     version: Literal[1] = 1
     profiles: list[ModelProfile]
 

@@ -7,18 +7,19 @@ workers           the interface between simulation and workers, and exact worker
 cluster           workers as a scenario describes them: execution times from true_latency, transfers over links
 control           carries out the actions of a controller: workers join after a start-up time and leave by draining
 graphs            requests of graphs, which become requests of their stages
-build             makes a simulation of a scenario; run: runs it once; record, result, tenant_results: what it measured
-goodput           searches the highest rate that meets the SLOs; sweep: runs a grid of changes; parallel: many runs at
-                  once, in processes or on Ray (ray_cluster, which rejects machines with other versions)
+build             makes a simulation of a scenario; run: runs it once, or for a grid of changes; record, result: what it
+                  measured
+goodput           searches the highest rate that meets the SLOs; parallel: many runs at once, in processes or on Ray
+                  (ray_cluster, which rejects machines with other versions)
 chart_data        data of charts beyond the figures of a run
-document          the results as JSON; report, goodput_report, sweep_report: as HTML pages, made of
-verdicts          the sentences at the top; charts, gantt_charts, load_sweep: the charts; tables: the tables
+document          the results as JSON; report, sweep_report: as HTML pages, made of
+verdicts          the sentences at the top; charts: the charts; tables: the tables
 interval          means and gains with 95 % confidence intervals
 what_if           simulates recorded requests again with one thing changed; recent_traffic: the latest of an engine;
                   policy_frames: where in its own files a policy failed; tuning: replaces the policy by a better one
 shadow            what a policy would have done with requests that bypassed scheduling; shadow_process: in a process of
-                  its own, which the proxy talks to in shadow_messages; triton_batch_stats: batches by Triton's
-                  statistics, observed_profiles: profiles made of them; shadow_replay: the requests again, under a
+                  its own, which the proxy talks to in shadow_messages; observed_profiles: batches by
+                  Triton's statistics, and profiles made of them; shadow_replay: the requests again, under a
                   policy or under shadow_batcher, a model of Triton's batcher
 background_priority  lowers the priority of a process that simulates beside a proxy, and ends it with the proxy
 replay            runs a recorded event log again: the same events give the same commands

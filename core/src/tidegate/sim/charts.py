@@ -1,31 +1,38 @@
-"""Charts of a run, simulated or live; each title asks the question that the chart answers."""
+"""Charts of a run, simulated or live, and of runs over load; each title asks the question that the chart answers."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
+from statistics import median
 
 from tidegate.report import (
-    OUTCOME_COLORS,
     BarSegment,
     Chart,
     Colors,
     ColumnMarks,
+    GanttLane,
+    GanttSpan,
+    GanttStrip,
     LegendEntry,
     LineMark,
     Plot,
     PlotAxis,
+    PointMarks,
     RuleMark,
     StackedBar,
     chart_of,
     facets,
+    gantt,
+    number_format,
     stacked_bars,
 )
-from tidegate.report.colors import DASH_PATTERNS, EXECUTING, INK, OTHER, WAITING
+from tidegate.report.colors import DASH_PATTERNS, EXECUTING, INK, OTHER, OUTCOME_COLORS, WAITING
 from tidegate.report.marks import Point
-from tidegate.report.number_format import share
-from tidegate.sim.chart_data import ModelDetail
+from tidegate.report.number_format import plural, rate, share
+from tidegate.sim.chart_data import DROPPED, ON_TIME, ArrivalMark, ModelDetail
 from tidegate.sim.result import ResultRow, RunResult
 from tidegate.sim.verdicts import by_policy
+from tidegate.workload.arrivals import NS_PER_S
 
 MAX_BARS = 24
 """Maximum number of models with a bar each: those with the most misses."""
@@ -329,3 +336,207 @@ def _over_time(own: Sequence[ModelDetail], span_s: float) -> list[tuple[float, f
 
 def _contenders(names: Iterable[str], colors: Colors) -> list[LegendEntry]:
     return [LegendEntry(name, colors.of_contender(name), colors.dash_of(name), "line") for name in names]
+
+
+MAX_MARKS = 4000
+"""Maximum number of bars and arrivals on one page, so that it stays small."""
+MAX_LANES = 64
+MIN_S = 0.02
+
+
+def gantt_charts(results: Sequence[RunResult], colors: Colors) -> list[Chart]:
+    """Return the Gantt chart of each policy's first seed; empty if its stages were not kept."""
+    shown: dict[str, RunResult] = {}
+    for result in results:
+        if result.gantt and result.detail:
+            shown.setdefault(result.total.policy, result)
+    if not shown:
+        return []
+    until_ns = min(_until_ns(result, MAX_MARKS // len(shown)) for result in shown.values())
+    return [_gantt_chart(result, until_ns, colors) for result in shown.values()]
+
+
+def _until_ns(result: RunResult, marks: int) -> int:
+    """Return when this many bars and arrivals have begun; else when the last of them has ended."""
+    assert result.detail is not None
+    starts_ns = [round(bar.start_s * NS_PER_S) for bar in result.gantt]
+    begun = sorted([*starts_ns, *(each.at_ns for each in result.detail.arrivals)])
+    if len(begun) > marks:
+        return max(begun[marks], round(MIN_S * NS_PER_S))
+    return round(max(bar.end_s for bar in result.gantt) * NS_PER_S)
+
+
+def _gantt_chart(result: RunResult, until_ns: int, colors: Colors) -> Chart:
+    assert result.detail is not None
+    arrivals = [each for each in result.detail.arrivals if each.at_ns < until_ns]
+    models = sorted(
+        {each.model for each in arrivals} | {bar.model for bar in result.gantt},
+        key=[row.model for row in result.rows].index,
+    )
+    strips = [
+        GanttStrip("arrivals", _instants_by_model(models, colors, [(each.model, each.at_ns) for each in arrivals])),
+        GanttStrip(
+            "deadlines",
+            _instants_by_model(
+                models, colors, [(each.model, each.due_ns) for each in arrivals if each.due_ns is not None]
+            ),
+        ),
+        GanttStrip("missed", _missed_instants(arrivals)),
+    ]
+    workers = result.detail.workers
+    lanes = [GanttLane(worker, _spans(result, worker, until_ns, colors)) for worker in workers[:MAX_LANES]]
+    legend = [LegendEntry(model, colors.of_model(model)) for model in models]
+    legend += [LegendEntry(outcome, color) for outcome, color in OUTCOME_COLORS.items() if outcome != ON_TIME]
+    title = f"What ran where at the start of the window under {result.total.policy}, seed {result.total.seed}?"
+    left = len(workers) - MAX_LANES
+    note = (
+        "Gray: idle. Missed requests are marked when they were dropped, late or failed ones when they arrived. "
+        "Buttons, + and -, or Ctrl and the wheel zoom all these charts at once; drag to move."
+    ) + (f" {plural(left, 'more worker')} not shown." if left > 0 else "")
+    return Chart(title, gantt(title, strips, lanes, until_ns), legend, note, wide=True)
+
+
+def _instants_by_model(
+    models: Sequence[str], colors: Colors, instants: Sequence[tuple[str, int]]
+) -> list[tuple[str, list[int]]]:
+    return [
+        (colors.of_model(model), own)
+        for model in models
+        if (own := [at_ns for name, at_ns in instants if name == model])
+    ]
+
+
+def _missed_instants(arrivals: Sequence[ArrivalMark]) -> list[tuple[str, list[int]]]:
+    """Instants by outcome: when what was given up was given up, when what came late had arrived."""
+    return [
+        (OUTCOME_COLORS[outcome], own)
+        for outcome in OUTCOME_COLORS
+        if outcome != ON_TIME
+        and (
+            own := [
+                max(each.at_ns, each.ended_ns) if outcome == DROPPED else each.at_ns
+                for each in arrivals
+                if each.outcome == outcome
+            ]
+        )
+    ]
+
+
+def _spans(result: RunResult, worker: str, until_ns: int, colors: Colors) -> list[GanttSpan]:
+    spans = []
+    for bar in result.gantt:
+        start_ns, end_ns = (round(instant_s * NS_PER_S) for instant_s in (bar.start_s, bar.end_s))
+        if bar.worker == worker and start_ns < until_ns:
+            start_ns, end_ns = max(0, start_ns), min(until_ns, end_ns)
+            says = f"{bar.model}: {plural(bar.rows, 'row')}, {1000 * bar.start_s:.1f} to {1000 * bar.end_s:.1f} ms"
+            spans.append(GanttSpan(start_ns, end_ns, colors.of_model(bar.model), says))
+    return spans
+
+
+CHART_TITLE = "At which load does the worst model miss too many deadlines?"
+
+
+@dataclass(frozen=True)
+class LoadPoint:
+    """One run at one load."""
+
+    rate_rps: float
+    attainment: float
+    """Attainment of the worst model."""
+    seed: int
+    p99_ms: float | None = None
+    """99th percentile of the latency of answered requests of all models, in ms."""
+
+
+@dataclass(frozen=True)
+class LoadCurve:
+    """Runs of a policy or a server at several loads."""
+
+    name: str
+    tried: Sequence[LoadPoint]
+    found_rps: float | None
+    """Highest rate that it sustains, in requests per second; None: not found."""
+
+
+def over_load(curves: Sequence[LoadCurve], limit: float, colors: Colors) -> Chart:
+    """Return the chart of attainment over load; `limit`: maximum miss rate."""
+    return chart_of(
+        CHART_TITLE,
+        load_plot(curves, limit, colors),
+        legend=load_legend(curves, colors),
+        note="Each dot is one run of one seed; the line is the decreasing one that fits them best. "
+        "The number is the highest rate within the limit: the median of the seeds.",
+        wide=True,
+    )
+
+
+def latency_over_load(curves: Sequence[LoadCurve], colors: Colors) -> Chart:
+    """Return the chart of latency over load."""
+    title = "How does latency grow with the load?"
+    note = "99th percentile of answered requests: a policy that drops requests looks faster."
+    return chart_of(title, latency_plot(curves, colors), legend=load_legend(curves, colors), note=note, wide=True)
+
+
+def latency_plot(
+    curves: Sequence[LoadCurve], colors: Colors, *, slo_ms: float | None = None, height: float = 220
+) -> Plot:
+    """Return the plot of median latency over the seeds at each rate.
+
+    `slo_ms`: SLO to draw as a line. `height`: in pixels.
+    """
+    marks: list[LineMark | PointMarks | RuleMark] = [] if slo_ms is None else [RuleMark(slo_ms, f"SLO {slo_ms:g} ms")]
+    known: list[float] = [] if slo_ms is None else [slo_ms]
+    for curve in curves:
+        of_rate: dict[float, list[float]] = {}
+        for each in curve.tried:
+            if each.p99_ms is not None:
+                of_rate.setdefault(each.rate_rps, []).append(each.p99_ms)
+        line = [(rate_rps, median(values)) for rate_rps, values in sorted(of_rate.items())]
+        color = colors.of_contender(curve.name)
+        says = [f"{curve.name}: {value:,.1f} ms at {rate(rate_rps)}/s" for rate_rps, value in line]
+        marks += [LineMark(line, color, curve.name, colors.dash_of(curve.name)), PointMarks(line, color, says, 3)]
+        known += [value for _, value in line]
+    x = PlotAxis.over([each.rate_rps for curve in curves for each in curve.tried], "requests/s")
+    return Plot(marks, x, PlotAxis.over(known, "99th percentile of latency", least=0.0, unit=" ms"), height)
+
+
+def load_legend(curves: Sequence[LoadCurve], colors: Colors) -> list[LegendEntry]:
+    """Return the legend: the color of each contender."""
+    return [
+        LegendEntry(each.name, colors.of_contender(each.name), colors.dash_of(each.name), "line") for each in curves
+    ]
+
+
+def load_plot(curves: Sequence[LoadCurve], limit: float, colors: Colors, *, height: float = 300) -> Plot:
+    """Return the plot of the worst model's attainment over the rate.
+
+    `limit`: maximum miss rate, drawn as a line. `height`: in pixels.
+    """
+    marks: list[LineMark | PointMarks | RuleMark] = [RuleMark(1 - limit, f"{number_format.limit(1 - limit)} on time")]
+    for curve in curves:
+        color = colors.of_contender(curve.name)
+        if curve.found_rps:
+            marks.append(RuleMark(curve.found_rps, rate(curve.found_rps), down=True, color=color))
+        says = [
+            f"{curve.name}, seed {each.seed}: {share(each.attainment)} at {rate(each.rate_rps)}/s"
+            for each in curve.tried
+        ]
+        marks.append(LineMark(decreasing(curve.tried), color, curve.name, colors.dash_of(curve.name)))
+        marks.append(PointMarks([(each.rate_rps, each.attainment) for each in curve.tried], color, says, 3.5))
+    tried = [each for curve in curves for each in curve.tried]
+    x = PlotAxis.over([each.rate_rps for each in tried], "requests/s")
+    y = PlotAxis.shares([*(each.attainment for each in tried), 1 - 2 * limit], "on time, worst model")
+    return Plot(marks, x, y, height)
+
+
+def decreasing(tried: Sequence[LoadPoint]) -> list[tuple[float, float]]:
+    """Return the nearest decreasing line to the runs (least squares: pool adjacent violators)."""
+    blocks: list[tuple[float, int, list[float]]] = []  # sum of the attainments, how many, rates
+    for rate_rps in sorted({each.rate_rps for each in tried}):
+        own = [each.attainment for each in tried if each.rate_rps == rate_rps]
+        blocks.append((sum(own), len(own), [rate_rps]))
+        while len(blocks) > 1 and blocks[-1][0] / blocks[-1][1] > blocks[-2][0] / blocks[-2][1]:
+            total, count, rates = blocks.pop()
+            before = blocks.pop()
+            blocks.append((before[0] + total, before[1] + count, before[2] + rates))
+    return [(rate_rps, total / count) for total, count, rates in blocks for rate_rps in rates]

@@ -1,10 +1,12 @@
-"""One simulated run: a scenario, a policy, a seed."""
+"""One simulated run (a scenario, a policy, a seed), and sweeps: runs over a grid of changes to a scenario."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import product
 from math import floor
+from pathlib import Path
 from typing import Any
 
 from tidegate.control import Controller
@@ -15,8 +17,18 @@ from tidegate.sim.build import setup_of, simulation_of
 from tidegate.sim.policy_frames import policy_frame
 from tidegate.sim.record import RunRecord
 from tidegate.sim.result import RunResult, summarise
-from tidegate.workload import PolicyChoice, RequestSequence, Scenario, draw_requests, layout_of, mean_rate_rps
+from tidegate.workload import (
+    PolicyChoice,
+    RequestSequence,
+    Scenario,
+    ScenarioError,
+    draw_requests,
+    layout_of,
+    mean_rate_rps,
+    read_scenario,
+)
 from tidegate.workload.arrivals import NS_PER_S
+from tidegate.workload.scenario_file import parse_value
 
 
 class SimulationError(Exception):
@@ -130,3 +142,49 @@ def choose_policies(scenario: Scenario, names: Sequence[str], plugins: Plugins |
     for choice in chosen:
         (plugins or _installed()).policy(choice.name)
     return chosen
+
+
+Grid = dict[str, list[Any]]
+"""Values of each changed field by its path, such as `arrivals.rate_rps`; `*` in a path: every entry of a list."""
+
+
+def parse_grid(texts: Sequence[str]) -> Grid:
+    """Parse `PATH=V1,V2,...` into a grid of YAML values. Raises ScenarioError."""
+    grid: Grid = {}
+    for text in texts:
+        path, equals, values = text.partition("=")
+        if not (path and equals and values) or path in grid:
+            raise ScenarioError(f"--set {text!r}: give PATH=V1,V2,..., each path once")
+        grid[path] = parse_value(f"[{values}]")
+    return grid
+
+
+def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
+    """Parse `PATH=VALUE` texts into one value for each path. Raises ScenarioError."""
+    grid = parse_grid(texts)
+    for path, values in grid.items():
+        if len(values) != 1:
+            raise ScenarioError(f"--set {path}: give one value; `tidegate sweep` tries several")
+    return {path: value for path, (value,) in grid.items()}
+
+
+def sweep_runs(
+    path: Path,
+    grid: Grid,
+    *,
+    policies: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    plugins: Plugins | None = None,
+) -> list[RunSpec]:
+    """Return one run for every combination of values, policy and seed, in that order.
+
+    `path`: scenario file. `policies`: names or labels; empty: those of the scenario. `seeds`: empty: the scenario's
+    own. All combinations are checked before any of them runs. Raises ScenarioError, PluginError.
+    """
+    runs = []
+    for values in product(*grid.values()):
+        changes = dict(zip(grid, values, strict=True))
+        scenario = read_scenario(path, changes)
+        for policy in choose_policies(scenario, policies, plugins):
+            runs += [RunSpec(scenario, policy, seed, changes=changes) for seed in seeds or [scenario.seed]]
+    return runs

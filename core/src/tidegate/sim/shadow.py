@@ -19,7 +19,13 @@ from tidegate.api import NEVER_NS
 from tidegate.engine import ResponseMargin
 from tidegate.host import Plugins
 from tidegate.sim.interval import MAX_CALIBRATION_ERROR, gain_interval
-from tidegate.sim.observed_profiles import ProfileBounds, profile_bounds
+from tidegate.sim.observed_profiles import (
+    NO_BATCH_STATS,
+    ProfileBounds,
+    TritonBatchStats,
+    batch_stats_between,
+    profile_bounds,
+)
 from tidegate.sim.shadow_batcher import OwnBatcher, TunedBatcher
 from tidegate.sim.shadow_messages import (
     BypassedRequest,
@@ -31,7 +37,6 @@ from tidegate.sim.shadow_messages import (
     TritonStatistics,
 )
 from tidegate.sim.shadow_replay import replay_under_policy
-from tidegate.sim.triton_batch_stats import NO_BATCH_STATS, TritonBatchStats, batch_stats_between
 from tidegate.workload.arrivals import NS_PER_S
 
 WINDOW_NS: Final = 60 * NS_PER_S

@@ -13,9 +13,9 @@ from typing import Any, Final
 from tidegate.api import NS_PER_MS
 from tidegate.host import Plugins
 from tidegate.schemas import tuned_settings
+from tidegate.sim.observed_profiles import TritonBatchStats
 from tidegate.sim.shadow_messages import BypassedRequest, ShadowSetup
 from tidegate.sim.shadow_replay import ShadowReplayResult, replay_under_batcher
-from tidegate.sim.triton_batch_stats import TritonBatchStats
 
 BEGINS_MS: Final = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
 """Wake-up times of an idle instance to try, in ms; the first is used if batch sizes show nothing."""

@@ -10,10 +10,10 @@ from tidegate.api import NEVER_NS, RequestArrived
 from tidegate.engine import FIRST_LEAD_NS, Engine, ResponseMargin
 from tidegate.host import Plugins
 from tidegate.sim.cluster import Cluster
+from tidegate.sim.observed_profiles import NO_BATCH_STATS, TritonBatchStats
 from tidegate.sim.record import ANSWERED, LATE, RunRecord
 from tidegate.sim.shadow_messages import BypassedRequest, ShadowSetup
 from tidegate.sim.simulation import Simulation
-from tidegate.sim.triton_batch_stats import NO_BATCH_STATS, TritonBatchStats
 from tidegate.sim.true_latency import SimulatedWorker, TrueLatency
 from tidegate.workload import RequestSequence
 

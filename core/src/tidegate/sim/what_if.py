@@ -115,11 +115,14 @@ def answers(
     *,
     enough: Callable[[], bool] | None = None,
 ) -> list[WhatIfAnswer]:
-    """Simulate several changes, and compare each with the first; `enough`: as for `answer`."""
+    """Simulate several changes, and compare each with the first; the failure of a policy is a result, too.
+
+    `enough`: called after each event; True ends the run.
+    """
     found: list[WhatIfAnswer] = []
     baseline: bytearray | None = None
     for alternative in alternatives:
-        answer, on_time = _simulated(question, alternative, plugins, 0, enough)
+        answer, on_time = _simulated(question, alternative, plugins, enough)
         if baseline is None:
             baseline = on_time
         elif answer.share is not None and baseline and len(on_time) >= MIN_REQUESTS_FOR_GAIN:
@@ -136,26 +139,10 @@ def _gain(baseline: bytearray, on_time: bytearray) -> tuple[float, float]:
     return round(low, 4), round(high, 4)
 
 
-def answer(
-    question: WhatIfQuestion,
-    alternative: WhatIfAlternative,
-    plugins: Plugins,
-    *,
-    seed: int = 0,
-    enough: Callable[[], bool] | None = None,
-) -> WhatIfAnswer:
-    """Simulate one change; the failure of a policy is a result, too.
-
-    `seed`: of policy and durations. `enough`: called after each event; True ends the run.
-    """
-    return _simulated(question, alternative, plugins, seed, enough)[0]
-
-
 def _simulated(
     question: WhatIfQuestion,
     alternative: WhatIfAlternative,
     plugins: Plugins,
-    seed: int,
     enough: Callable[[], bool] | None,
 ) -> tuple[WhatIfAnswer, bytearray]:
     """The answer, and for each request 1 if it was answered on time; empty where there is no answer."""
@@ -167,7 +154,7 @@ def _simulated(
         options=options,
         requests=renumbered(question.requests, alternative.pace),
     )
-    on_time = outcomes(changed, plugins, seed=seed, enough=enough)
+    on_time = outcomes(changed, plugins, enough=enough)
     if isinstance(on_time, str):
         return WhatIfAnswer(alternative.name, None, why=on_time), bytearray()
     requests = changed.requests

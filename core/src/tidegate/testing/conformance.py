@@ -1,12 +1,19 @@
 """Conformance tests of policies: the invariants, checked in random worlds."""
 
 import io
+import os
+import pickle
 import random
-from collections.abc import Iterator, Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ValidationError
 
 from tidegate.api import PolicySpec
+from tidegate.control import ControllerSpec
 from tidegate.engine import InvariantViolation
 from tidegate.host import make_policy
 from tidegate.observation import Recorder, read_log
@@ -41,6 +48,68 @@ class ConformanceFault:
         return (
             f"policy {self.policy!r} in world {self.world} (seed={self.world}): {raised}{self.error}{self.frame}{again}"
         )
+
+
+class PluginConformance:
+    """Base class of the test classes of plugins: tests of what `tidegate plugins` lists, and of options."""
+
+    spec: ClassVar[PolicySpec | ControllerSpec]
+
+    @classmethod
+    def _plugin(cls) -> tuple[str, type[BaseModel]]:
+        """Return what messages call the plugin, and the class of its options."""
+        if isinstance(cls.spec, PolicySpec):
+            return f"policy {cls.spec.name!r}", cls.spec.policy.Options
+        return f"controller {cls.spec.name!r}", cls.spec.controller.Options
+
+    def test_it_has_a_summary_of_one_line(self) -> None:
+        """Check the summary that `tidegate plugins` lists. Raises ConformanceError."""
+        if not self.spec.summary.strip() or "\n" in self.spec.summary:
+            raise ConformanceError(f"{self._plugin()[0]}: its summary is not one line: {self.spec.summary!r}")
+
+    def test_every_option_is_described(self) -> None:
+        """Check that each option has a `Field(description=...)`. Raises ConformanceError."""
+        name, options = self._plugin()
+        if bare := [option for option, field in options.model_fields.items() if not field.description]:
+            raise ConformanceError(f"{name} has options without description: {', '.join(bare)}")
+
+    def test_unknown_options_are_refused(self) -> None:
+        """Check that unknown options are errors. Raises ConformanceError."""
+        name, options = self._plugin()
+        try:
+            options.model_validate({"_".join(["unknown", *options.model_fields]): 0})
+        except ValidationError as error:
+            if "extra_forbidden" in {wrong["type"] for wrong in error.errors()}:
+                return
+        raise ConformanceError(f"{name} takes options that it does not have")
+
+
+def ask_other_process(function: Callable[..., list[str]], arguments: tuple[Any, ...], hash_seed: str) -> list[str]:
+    """Return what a module's function answers in a process with `hash_seed` as its PYTHONHASHSEED.
+
+    `arguments`: of the function, the spec of a plugin first. Raises ValueError for a plugin that another process cannot
+    import, RuntimeError if that process fails.
+    """
+    try:
+        asked = pickle.dumps((function, arguments))
+    except (AttributeError, pickle.PicklingError) as error:
+        spec = arguments[0]
+        word = "policy" if isinstance(spec, PolicySpec) else "controller"
+        raise ValueError(f"{word} {spec.name!r} cannot be imported by another process: {error}") from error
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], input=asked, env=environment, capture_output=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"a process of its own could not try it:\n{done.stderr.decode(errors='replace')}")
+    return done.stdout.decode().split()
+
+
+_PROGRAM = """
+import pickle, sys
+function, arguments = pickle.load(sys.stdin.buffer)
+print(*function(*arguments))
+"""
 
 
 def check_policy(

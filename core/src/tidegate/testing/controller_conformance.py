@@ -3,13 +3,10 @@
 Rules that the governor enforces are not tested, because no controller can violate them.
 """
 
+import hashlib
 import json
-import os
-import pickle
 import random
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, ClassVar
 from unittest import SkipTest
@@ -20,7 +17,7 @@ from tidegate.api import Advise, PlanningError
 from tidegate.control import Controller, ControllerSpec, ModelLoad, Observation
 from tidegate.host import make_controller
 from tidegate.schemas import Device, Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker, field_errors
-from tidegate.testing.conformance import ConformanceError
+from tidegate.testing.conformance import ConformanceError, PluginConformance, ask_other_process
 
 NS_PER_S = 1_000_000_000
 
@@ -109,11 +106,19 @@ def answers(
 
 
 def digest(layouts: list[Layout | None]) -> str:
-    """Return answers as text, for a comparison byte by byte."""
-    return json.dumps([answer and answer.model_dump(mode="json") for answer in layouts])
+    """Return a digest of answers, for a comparison byte by byte."""
+    text = json.dumps([answer and answer.model_dump(mode="json") for answer in layouts])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-class ControllerConformance:
+def digests(
+    spec: ControllerSpec, options: Mapping[str, Any], first: Layout | None, seeds: Iterable[int], steps: int
+) -> list[str]:
+    """Return a digest of a controller's answers in the situation of each seed; `options`, `steps`: see `answers`."""
+    return [digest(answers(spec, options, first, seed, steps)) for seed in seeds]
+
+
+class ControllerConformance(PluginConformance):
     """Base class of conformance tests of a controller; a subclass names the controller.
 
     class TestMine(ControllerConformance):
@@ -164,48 +169,21 @@ class ControllerConformance:
     def test_it_is_deterministic_across_processes(self) -> None:
         """Check that the order of sets and hashes of strings have no effect.
 
-        Raises SkipTest if the class cannot be imported by another process, RuntimeError if that process fails, and
-        ConformanceError if the answers differ.
+        Raises SkipTest if the class cannot be imported by another process, and ConformanceError if the answers differ.
         """
         seeds = range(min(10, self.situations))
-        try:
-            asked = pickle.dumps((self.spec, dict(self.options), self.layout, list(seeds), self.steps))
-        except (AttributeError, pickle.PicklingError) as error:
-            raise SkipTest(f"controller {self.spec.name!r} cannot be imported by another process: {error}") from error
+        arguments = (self.spec, dict(self.options), self.layout, seeds, self.steps)
         mine = [digest(self._layouts_by_seed()[seed]) for seed in seeds]
         for hash_seed in ("1", "2"):
-            environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
-            done = subprocess.run(
-                [sys.executable, "-c", _PROGRAM], input=asked, env=environment, capture_output=True, check=False
-            )
-            if done.returncode:
-                raise RuntimeError(f"a process of its own could not try it:\n{done.stderr.decode(errors='replace')}")
-            if json.loads(done.stdout) != mine:
+            try:
+                others = ask_other_process(digests, arguments, hash_seed)
+            except ValueError as error:
+                raise SkipTest(str(error)) from error
+            if others != mine:
                 raise ConformanceError(
                     f"controller {self.spec.name!r}: under another PYTHONHASHSEED it gives other layouts: the order of "
                     "a set, or a hash, shows"
                 )
-
-    def test_it_has_a_summary_of_one_line(self) -> None:
-        """Check the summary that `tidegate plugins` lists. Raises ConformanceError."""
-        if not self.spec.summary.strip() or "\n" in self.spec.summary:
-            raise ConformanceError(f"controller {self.spec.name!r}: its summary is not one line: {self.spec.summary!r}")
-
-    def test_every_option_is_described(self) -> None:
-        """Check that each option has a `Field(description=...)`. Raises ConformanceError."""
-        fields = self.spec.controller.Options.model_fields
-        if bare := [name for name, field in fields.items() if not field.description]:
-            raise ConformanceError(f"controller {self.spec.name!r} has options without description: {', '.join(bare)}")
-
-    def test_unknown_options_are_refused(self) -> None:
-        """Check that unknown options are errors. Raises ConformanceError."""
-        options = self.spec.controller.Options
-        try:
-            options.model_validate({"_".join(["unknown", *options.model_fields]): 0})
-        except ValidationError as error:
-            if "extra_forbidden" in {wrong["type"] for wrong in error.errors()}:
-                return
-        raise ConformanceError(f"controller {self.spec.name!r} takes options that it does not have")
 
     def test_it_is_a_controller(self) -> None:
         """Check the interface that the governor and the loop use. Raises ConformanceError."""
@@ -228,11 +206,3 @@ class ControllerConformance:
 
     def _where(self, seed: int) -> str:
         return f"controller {self.spec.name!r} in situation {seed}"
-
-
-_PROGRAM = """
-import json, pickle, sys
-from tidegate.testing.controller_conformance import answers, digest
-spec, options, layout, seeds, steps = pickle.load(sys.stdin.buffer)
-print(json.dumps([digest(answers(spec, options, layout, seed, steps)) for seed in seeds]))
-"""

@@ -1,40 +1,32 @@
 """Conformance tests of policies as a test class, for any framework that collects classes: a test for each invariant."""
 
 import hashlib
-import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Mapping
 from functools import cache
 from itertools import count
 from typing import Any, ClassVar
 from unittest import SkipTest
 
-from pydantic import ValidationError
-
 from tidegate.api import PolicySpec
 from tidegate.engine import InvariantViolation
-from tidegate.testing.conformance import ConformanceError, ConformanceFault, find_faults, log_of_world
-
-_PROGRAM = """
-import pickle, sys
-from tidegate.testing.policy_conformance import digests
-print(*digests(*pickle.load(sys.stdin.buffer)))
-"""
+from tidegate.testing.conformance import (
+    ConformanceError,
+    ConformanceFault,
+    PluginConformance,
+    ask_other_process,
+    find_faults,
+    log_of_world,
+)
 
 
 def find_hash_fault(spec: PolicySpec, *, worlds: int, seed: int, options: Mapping[str, Any]) -> ConformanceFault | None:
     """Return the first world in which a policy answers differently in a process with another hash seed; None if none.
 
-    `worlds`: number of worlds; `seed`: the first one; `options`: of the policy. Raises ValueError for a policy that
-    another process cannot import, RuntimeError if that process fails.
+    `worlds`: number of worlds; `seed`: the first one; `options`: of the policy. Raises as `ask_other_process` does.
     """
-    try:
-        asked = pickle.dumps((spec, worlds, seed, dict(options)))
-    except (AttributeError, pickle.PicklingError) as error:
-        raise ValueError(f"policy {spec.name!r} cannot be imported by another process: {error}") from error
-    for world, one, other in zip(count(seed), *(_ask(asked, hash_seed) for hash_seed in ("1", "2")), strict=False):
+    arguments = (spec, worlds, seed, dict(options))
+    answers = (ask_other_process(digests, arguments, hash_seed) for hash_seed in ("1", "2"))
+    for world, one, other in zip(count(seed), *answers, strict=False):
         if one != other:
             why = "under PYTHONHASHSEED=1 and =2 it gives other commands: the order of a set, or a hash, shows"
             return ConformanceFault(spec.name, world, InvariantViolation(6, why))
@@ -56,17 +48,7 @@ def _log_of(spec: PolicySpec, world: int, options: Mapping[str, Any]) -> bytes:
         return str(broken).encode()
 
 
-def _ask(asked: bytes, hash_seed: str) -> list[str]:
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM], input=asked, env=environment, capture_output=True, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"a process of its own could not try the policy:\n{done.stderr.decode(errors='replace')}")
-    return done.stdout.decode().split()
-
-
-class PolicyConformance:
+class PolicyConformance(PluginConformance):
     """Base class of conformance tests of a policy, as `check_policy` runs them; a subclass names the policy.
 
     class TestMine(PolicyConformance):
@@ -138,30 +120,11 @@ class PolicyConformance:
         """Check that the policy never raises: the engine would replace it."""
         self._holds(None)
 
-    def test_it_has_a_summary_of_one_line(self) -> None:
-        """Check the summary that `tidegate plugins` lists. Raises ConformanceError."""
-        if not self.spec.summary.strip() or "\n" in self.spec.summary:
-            raise ConformanceError(f"policy {self.spec.name!r}: its summary is not one line: {self.spec.summary!r}")
-
     def test_it_needs_no_options(self) -> None:
-        """Check that every option has a default: a name suffices to select the policy."""
-        required = [name for name, field in self.spec.policy.Options.model_fields.items() if field.is_required()]
-        self._none_of(required, "options without a default")
-
-    def test_every_option_is_described(self) -> None:
-        """Check that each option has a `Field(description=...)`."""
+        """Check that every option has a default: a name suffices to select the policy. Raises ConformanceError."""
         fields = self.spec.policy.Options.model_fields
-        self._none_of([name for name, field in fields.items() if not field.description], "options without description")
-
-    def test_unknown_options_are_refused(self) -> None:
-        """Check that unknown options are errors. Raises ConformanceError."""
-        options = self.spec.policy.Options
-        try:
-            options.model_validate({"_".join(["unknown", *options.model_fields]): 0})
-        except ValidationError as error:
-            if "extra_forbidden" in {wrong["type"] for wrong in error.errors()}:
-                return
-        raise ConformanceError(f"policy {self.spec.name!r} takes options that it does not have")
+        if required := [name for name, field in fields.items() if field.is_required()]:
+            raise ConformanceError(f"policy {self.spec.name!r} has options without a default: {', '.join(required)}")
 
     @classmethod
     @cache
@@ -173,7 +136,3 @@ class PolicyConformance:
         if broken:
             worlds = f"{len(broken)} of {self.worlds} worlds"
             raise ConformanceError(f"{broken[0]} (the first of {worlds})") from broken[0].error
-
-    def _none_of(self, names: list[str], what: str) -> None:
-        if names:
-            raise ConformanceError(f"policy {self.spec.name!r} has {what}: {', '.join(names)}")

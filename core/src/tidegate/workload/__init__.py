@@ -1,16 +1,13 @@
 """Workloads: the scenario file and the requests drawn from it, shared by simulator and load test.
 
 scenario       the document that users write; scenario_file reads and checks it
-workers, partitions  its short forms of a layout's sections; layout: that layout
+workers, partitions  its short forms of a layout's sections, and the latency of batches; layout: that layout
 requests       draws the requests of a scenario from a seed; the distribution of rows per request, for planners
 arrivals       arrival processes; traces: recorded arrivals
 from_profiles  a scenario with measured profiles
 graphs         graphs of models (ensembles) with one SLO
 distributions  distributions of rows and the like; one random stream for each purpose
-tenants        whose each request is, how urgent it is, and what rate limits reject
-rate_limit     token buckets of tenants, of the proxy as well
-profiles       the forms in which a scenario gives the latency of a batch
-section        the base class of its sections
+tenants        whose each request is, how urgent it is, and what rate limits reject; the proxy has the same limits
 simulated      its section `simulation`: how simulated workers differ from what policies expect
 """
 

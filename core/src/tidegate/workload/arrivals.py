@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from itertools import count, pairwise
+from itertools import count
 from math import inf
 from random import Random
 
@@ -91,17 +91,6 @@ class VaryingRate(Arrivals, frozen=True, tag="varying"):
     """A process of rate 1."""
     steps: tuple[RateStep, ...]
     """Steps by `from_s`, the first at 0; the last one has no end."""
-
-    def __post_init__(self) -> None:
-        """Refuse steps out of order, and rates that are none."""
-        super().__post_init__()
-        if self.unit.rate_rps != 1:
-            raise ValueError(f"the process to spread must have rate 1, not {self.unit.rate_rps}")
-        starts = [step.from_s for step in self.steps]
-        if not starts or starts[0] != 0 or any(later <= earlier for earlier, later in pairwise(starts)):
-            raise ValueError(f"the steps must begin at 0 s and follow one another, not {starts}")
-        if not all(0 <= step.rate_rps < inf for step in self.steps):
-            raise ValueError("the rate of every step must be finite and not negative")
 
     def _instants_s(self, rng: Random) -> Iterator[float]:
         steps = iter(self.steps)

@@ -4,19 +4,19 @@ from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from itertools import accumulate
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 from random import Random
 from statistics import NormalDist
 from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_serializer, model_validator
 
-from tidegate.workload.section import ScenarioSection
+from tidegate.api.planner import DocumentSection
 
 Draw = Callable[[], float]
 
 
-class Distribution(ScenarioSection):
+class Distribution(DocumentSection):
     """A distribution of non-negative numbers."""
 
     @abstractmethod
@@ -28,14 +28,9 @@ class Distribution(ScenarioSection):
         """Return the quantile of the distribution at `share`, with 0 < share < 1."""
 
     @property
-    @abstractmethod
-    def smallest(self) -> float:
-        """Lower bound of all draws."""
-
-    @property
-    @abstractmethod
-    def largest(self) -> float:
-        """Upper bound of all draws; infinite if there is none."""
+    def bounds(self) -> tuple[float, float]:
+        """Lower and upper bound of all draws; the upper one is infinite if there is none."""
+        return 0.0, inf
 
 
 class Constant(Distribution):
@@ -57,14 +52,9 @@ class Constant(Distribution):
         return self.value
 
     @property
-    def smallest(self) -> float:
-        """The value itself."""
-        return self.value
-
-    @property
-    def largest(self) -> float:
-        """The value itself."""
-        return self.value
+    def bounds(self) -> tuple[float, float]:
+        """The value itself, twice."""
+        return self.value, self.value
 
 
 class LogNormal(Distribution):
@@ -86,16 +76,6 @@ class LogNormal(Distribution):
         """Return the quantile of the distribution at `share`."""
         mu, sigma = lognormal_parameters(self.mean, self.cv)
         return exp(NormalDist(mu, sigma).inv_cdf(share))
-
-    @property
-    def smallest(self) -> float:
-        """Zero, which is approached and never reached."""
-        return 0.0
-
-    @property
-    def largest(self) -> float:
-        """Infinity: there is no upper bound."""
-        return float("inf")
 
 
 class Normal(Distribution):
@@ -121,16 +101,6 @@ class Normal(Distribution):
         whole = NormalDist(self.mean, self.std)
         negative = whole.cdf(0)
         return max(0.0, whole.inv_cdf(negative + share * (1 - negative)))
-
-    @property
-    def smallest(self) -> float:
-        """Zero, the lower bound."""
-        return 0.0
-
-    @property
-    def largest(self) -> float:
-        """Infinity: there is no upper bound."""
-        return float("inf")
 
 
 class ValueTable(Distribution):
@@ -164,14 +134,9 @@ class ValueTable(Distribution):
         return float(values[min(bisect_left(bounds, share * bounds[-1]), len(values) - 1)])
 
     @property
-    def smallest(self) -> float:
-        """The smallest value, whatever its weight."""
-        return min(self.values)
-
-    @property
-    def largest(self) -> float:
-        """The largest value, whatever its weight."""
-        return max(self.values)
+    def bounds(self) -> tuple[float, float]:
+        """The smallest and the largest value, whatever their weights."""
+        return min(self.values), max(self.values)
 
 
 def _from_number(given: object) -> object:

@@ -5,11 +5,12 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from tidegate.api.planner import DocumentSection
+from tidegate.schemas.document import Name, Positive
 from tidegate.toolkit.stage_graph import StageGraph
-from tidegate.workload.section import Name, Positive, ScenarioSection
 
 
-class GraphStageSpec(ScenarioSection):
+class GraphStageSpec(DocumentSection):
     """Stage of a graph: a request of one row to a model."""
 
     model: Name
@@ -24,7 +25,7 @@ class GraphStageSpec(ScenarioSection):
         return self.name or self.model
 
 
-class GraphSpec(ScenarioSection):
+class GraphSpec(DocumentSection):
     """A graph of models (an ensemble), whose requests have one SLO for all stages."""
 
     name: Name

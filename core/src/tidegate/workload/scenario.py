@@ -6,6 +6,7 @@ The simulator runs it in virtual time, the load test live. Settings of the simul
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -13,16 +14,24 @@ from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, Valida
 
 from tidegate.api import Profile
 from tidegate.api.model import DeadlineMissAction
+from tidegate.api.planner import DocumentSection
 from tidegate.control import ControllerChoice
 from tidegate.schemas import DocumentError, Layout, did_you_mean, field_errors, read_document
+from tidegate.schemas.document import Name, Positive
 from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform, VaryingRate
 from tidegate.workload.arrivals import RateStep as Step
 from tidegate.workload.distributions import AnyDistribution, Constant
 from tidegate.workload.from_profiles import models_as_measured
 from tidegate.workload.graphs import GraphSpec
-from tidegate.workload.partitions import PartitionSpec, PipelineSpec, blocks_of, of_kind
-from tidegate.workload.profiles import ProfileSpec, folder_of, read_table
-from tidegate.workload.section import Name, Positive, ScenarioSection
+from tidegate.workload.partitions import (
+    PartitionSpec,
+    PipelineSpec,
+    ProfileSpec,
+    blocks_of,
+    folder_of,
+    of_kind,
+    read_table,
+)
 from tidegate.workload.simulated import SimulationSpec
 from tidegate.workload.tenants import TenantSpec, floors_checked
 from tidegate.workload.traces import TraceFormat
@@ -75,7 +84,7 @@ def _models(layout: Layout, listed: Sequence[Any]) -> list[Any]:
     ]
 
 
-class ShapeSpec(ScenarioSection):
+class ShapeSpec(DocumentSection):
     """One shape: its batches take `latency_factor` times as long as the model's profile says, or have their own
     profile.
     """
@@ -111,7 +120,7 @@ class ShapeSpec(ScenarioSection):
         return base.scaled(1.0 if self.latency_factor is None else self.latency_factor).of_shape(self.shape)
 
 
-class StreamingSpec(ScenarioSection):
+class StreamingSpec(DocumentSection):
     """Responses of a model's requests. Its profile is the time to the first one, and `slo_ms` its deadline."""
 
     responses: AnyDistribution = Field(default=Constant(value=1), description="Responses to a request, at least 1")
@@ -127,14 +136,14 @@ SCENARIO_VERSION: Literal[1] = 1
 ONE_PROFILE = "give profile (for every GPU) or profiles (by device class), or pipelines: one of them"
 
 
-class LinkSpec(ScenarioSection):
+class LinkSpec(DocumentSection):
     """Network between nodes: transfers between partitions cross it, unless both are in one node."""
 
     gbps: Positive = Field(description="Bandwidth of each node's uplink and of its downlink, in Gbit/s")
     latency_ms: float = Field(default=0.0, ge=0, lt=1e6)
 
 
-class AppSpec(ScenarioSection):
+class AppSpec(DocumentSection):
     """An application of a model: requests with their own sizes and latency."""
 
     name: Name
@@ -148,7 +157,7 @@ class AppSpec(ScenarioSection):
     )
 
 
-class ModelSpec(ScenarioSection):
+class ModelSpec(DocumentSection):
     """A model of a scenario: its profile, SLO and requests."""
 
     name: Name
@@ -201,7 +210,8 @@ class ModelSpec(ScenarioSection):
                 f"streaming: each request has a slot, so max_batch must be 1, not {self.max_rows}; set max_batch: 1"
             )
         for where, rows in [("rows", self.rows), *((f"apps.{app.name}.rows", app.rows) for app in self.apps)]:
-            if rows and rows.largest < float("inf") and (rows.smallest < 1 or rows.largest > self.max_rows):
+            least, most = rows.bounds if rows else (1.0, inf)
+            if most < inf and (least < 1 or most > self.max_rows):
                 raise ValueError(f"{where}: a request has 1 to max_batch = {self.max_rows} rows")
         for what, weights, names in (
             ("apps", [app.weight for app in self.apps], [app.name for app in self.apps]),
@@ -240,7 +250,7 @@ class ModelSpec(ScenarioSection):
         return parts
 
 
-class ModelsFrom(ScenarioSection):
+class ModelsFrom(DocumentSection):
     """Models from a CSV table: name,alpha_ms,beta_ms,slo_ms."""
 
     csv: str = Field(min_length=1)
@@ -259,14 +269,14 @@ class ModelsFrom(ScenarioSection):
         ]
 
 
-class RateStepSpec(ScenarioSection):
+class RateStepSpec(DocumentSection):
     """Change of the rate at a given time."""
 
     from_s: float = Field(ge=0, description="Seconds from the start of the measured window")
     rate_rps: float = Field(ge=0, lt=1e12)
 
 
-class ProcessSpec(ScenarioSection):
+class ProcessSpec(DocumentSection):
     """An arrival process, independent for every model."""
 
     process: Literal["poisson", "gamma", "uniform"] = "poisson"
@@ -313,7 +323,7 @@ class ProcessSpec(ScenarioSection):
         return Poisson(rate_rps) if self.process == "poisson" else Uniform(rate_rps)
 
 
-class TraceSpec(ScenarioSection):
+class TraceSpec(DocumentSection):
     """Recorded arrivals; a trace shorter than the experiment repeats."""
 
     process: Literal["trace"]
@@ -323,14 +333,14 @@ class TraceSpec(ScenarioSection):
     start_s: float = Field(default=0.0, ge=0, description="Start of the experiment in the trace, in seconds")
 
 
-class Popularity(ScenarioSection):
+class Popularity(DocumentSection):
     """Distribution of arrivals among models, multiplied with their weights."""
 
     law: Literal["equal", "zipf"] = "equal"
     exponent: float = Field(default=1.0, ge=0, description="zipf: the k-th model listed gets 1 / k**exponent")
 
 
-class PolicyChoice(ScenarioSection):
+class PolicyChoice(DocumentSection):
     """Name and options of one policy."""
 
     name: Name
@@ -352,7 +362,7 @@ def _models_from(given: object) -> ModelsFrom:
         raise ValueError(f"models_from{'.' * bool(wrong.where)}{wrong.where}: {wrong.what}") from error
 
 
-class Scenario(ScenarioSection):
+class Scenario(DocumentSection):
     """Contents of a scenario file: models, workers, arrivals, policies."""
 
     version: Literal[1] = SCENARIO_VERSION

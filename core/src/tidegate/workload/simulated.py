@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PlainValidator, ValidationError, ValidationInfo, model_validator
 
+from tidegate.api.planner import DocumentSection
 from tidegate.schemas import (
     Device,
     DocumentError,
@@ -17,12 +18,10 @@ from tidegate.schemas import (
     read_document,
 )
 from tidegate.workload.distributions import AnyDistribution, Constant
-from tidegate.workload.partitions import of_kind
-from tidegate.workload.profiles import ProfileSpec, folder_of
-from tidegate.workload.section import ScenarioSection
+from tidegate.workload.partitions import ProfileSpec, folder_of, of_kind
 
 
-class ServiceSpec(ScenarioSection):
+class ServiceSpec(DocumentSection):
     """True latency of one model; without it workers take exactly as long as the model's profile."""
 
     profile: ProfileSpec | None = Field(default=None, description="True latency, on every device class")
@@ -44,21 +43,21 @@ class ServiceSpec(ScenarioSection):
         return self.profile or of_kind(self.profiles, device_class)
 
 
-class JitterSpec(ScenarioSection):
+class JitterSpec(DocumentSection):
     """Random factor of mean 1 on the duration of every stage, drawn by each worker separately."""
 
     cv: float = Field(gt=0, lt=10, description="Coefficient of variation: standard deviation over mean")
     distribution: Literal["lognormal", "gamma"] = "lognormal"
 
 
-class StallSpec(ScenarioSection):
+class StallSpec(DocumentSection):
     """Stalls: some stages take many times as long, e.g. during compilation, swapping or garbage collection."""
 
     probability: float = Field(ge=0, le=1, description="Probability for each stage")
     factor: AnyDistribution = Field(default=Constant(value=10), description="Factor on the duration of a stalled stage")
 
 
-class NetworkSpec(ScenarioSection):
+class NetworkSpec(DocumentSection):
     """Delays of a stage besides execution: transfer of call and rows, and of the response (Symphony, figure 18).
 
     The worker is busy meanwhile, like one that waits for Triton, except for a stage that was in flight when the
@@ -72,7 +71,7 @@ class NetworkSpec(ScenarioSection):
     )
 
 
-class FailureSpec(ScenarioSection):
+class FailureSpec(DocumentSection):
     """Random failures of stages, with their probability."""
 
     probability: float = Field(ge=0, le=1, description="Probability for each stage")
@@ -81,7 +80,7 @@ class FailureSpec(ScenarioSection):
     )
 
 
-class StartupSpec(ScenarioSection):
+class StartupSpec(DocumentSection):
     """Start-up of workers that a controller starts: they load their partitions and run each once."""
 
     time_s: AnyDistribution = Field(
@@ -90,7 +89,7 @@ class StartupSpec(ScenarioSection):
     fails: float = Field(default=0, ge=0, le=1, description="Fraction of workers that never start")
 
 
-class WorkerEvent(ScenarioSection):
+class WorkerEvent(DocumentSection):
     """Loss or return of a worker or of a whole node."""
 
     at_s: float = Field(ge=0, description="Seconds from the start of the measured window")
@@ -123,7 +122,7 @@ def _read_interference(given: object, info: ValidationInfo) -> float | Interfere
     raise ValueError("must be a factor, 1 to 1000, or the path of a file that `tidegate fit-interference` wrote")
 
 
-class SimulationSpec(ScenarioSection):
+class SimulationSpec(DocumentSection):
     """Settings of the simulator only; ignored in a live run."""
 
     service: dict[str, ServiceSpec] = Field(

@@ -6,12 +6,13 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from tidegate.api.planner import DocumentSection
 from tidegate.schemas import Device, Mps, Slice, WholeDevice
-from tidegate.workload.section import Name, ScenarioSection
+from tidegate.schemas.document import Name
 from tidegate.workload.simulated import NetworkSpec
 
 
-class WorkerSpec(ScenarioSection):
+class WorkerSpec(DocumentSection):
     """A group of equal workers."""
 
     count: int = Field(ge=1, le=100_000)

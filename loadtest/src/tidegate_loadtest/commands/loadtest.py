@@ -204,7 +204,7 @@ def print_lives(
     console: "Console", title: str, lives: "Sequence[LiveResult]", verdicts: "Sequence[str]", *, by_rate: bool = False
 ) -> None:
     """Print the results, the first message of each failure, and the verdicts. `by_rate`: with the rate of each run."""
-    from tidegate.commands.fitting_table import TableColumn, print_table, result_columns
+    from tidegate.commands.common import TableColumn, print_table, result_columns
 
     results = [live.result for live in lives]
     columns = result_columns(results)

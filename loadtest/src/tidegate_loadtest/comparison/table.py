@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tidegate.commands.fitting_table import TableColumn, print_table
+from tidegate.commands.common import TableColumn, print_table
 from tidegate_loadtest.comparison.findings import (
     COMPARED_FIGURES,
     ComparedFigure,

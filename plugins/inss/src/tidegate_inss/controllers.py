@@ -14,7 +14,7 @@ from tidegate.control import Controller, ControllerOptions, Observation
 from tidegate.control.rates import SteadyRates
 from tidegate.schemas import Layout, PathField
 from tidegate_inss.layout import check_first, problem_with
-from tidegate_inss.planner_registry import PLANNER_EXTRA, PLANNERS
+from tidegate_inss.planner_registry import PLANNER_EXTRA, SHARE_PLANNERS
 from tidegate_inss.problem import ShareProblem
 
 RATE_TOLERANCE = 0.03
@@ -55,7 +55,7 @@ class ShareReplanningOptions(ShareControllerOptions):
 
     planner: str = Field(
         default="shares",
-        description=f"Planner: {', '.join(PLANNERS)}; only `shares` starts from the current placement",
+        description=f"Planner: {', '.join(SHARE_PLANNERS)}; only `shares` starts from the current placement",
     )
     min_gain: float = Field(
         default=0.05, ge=0, lt=10, description="Minimum gain of a change in predicted load, as a fraction"
@@ -69,8 +69,8 @@ class ShareReplanning(ShareController):
 
     def __init__(self, layout: Layout, options: ShareReplanningOptions, *, seed: int = 0) -> None:
         super().__init__(layout, options, seed=seed)
-        if options.planner not in PLANNERS:
-            raise ValueError(f"planner: {options.planner!r} plans no shares: give one of {', '.join(PLANNERS)}")
+        if options.planner not in SHARE_PLANNERS:
+            raise ValueError(f"planner: {options.planner!r} plans no shares: give one of {', '.join(SHARE_PLANNERS)}")
         self._planner, self._min_gain = options.planner, options.min_gain
         self._planned: _Planned | None = None
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from math import ceil
 
 from tidegate.schemas import Layout
-from tidegate_inss.build_plan import build_plan
 from tidegate_inss.layout import layout_of, shares_of
+from tidegate_inss.plan import build_plan
 from tidegate_inss.prediction import AssignedShare, Predictor, by_gpu
 from tidegate_inss.problem import ShareProblem
 

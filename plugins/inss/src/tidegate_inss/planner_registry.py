@@ -21,7 +21,7 @@ _SUMMARIES = {
     "gslice": ("planners:plan_by_gslice", "MPS shares adjusted to latency and throughput: a baseline for shares"),
     "igniter": ("planners:plan_by_igniter", "The smallest MPS shares on the fewest GPUs: a baseline for shares"),
 }
-PLANNERS = MappingProxyType(
+SHARE_PLANNERS = MappingProxyType(
     {
         name: (summary, imported_late(f"tidegate_inss.{place}", PLANNER_EXTRA))
         for name, (place, summary) in _SUMMARIES.items()

@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 
 from tidegate.api import PlanningError, Progress
 from tidegate.api.late_import import imported_late
-from tidegate_inss.build_plan import build_plan
 from tidegate_inss.gpulet import plan_gpulets
 from tidegate_inss.gslice import plan_gslice
 from tidegate_inss.igniter import plan_igniter
-from tidegate_inss.plan import SharePlan
+from tidegate_inss.plan import SharePlan, build_plan
 from tidegate_inss.prediction import AssignedShare, Predictor
 from tidegate_inss.problem import ShareProblem
 from tidegate_inss.search import PlacementSearch, placement_of

@@ -6,7 +6,7 @@ from tidegate_inss.commands.train_inss import train_inss
 from tidegate_inss.controllers import GsliceLoop, ShareReplanning
 from tidegate_inss.layout import layout_of
 from tidegate_inss.plan import SharePlan
-from tidegate_inss.planner_registry import PLANNERS
+from tidegate_inss.planner_registry import SHARE_PLANNERS
 from tidegate_inss.problem import ShareProblem, problem_of
 
 
@@ -15,7 +15,7 @@ def tidegate_planners() -> list[PlannerSpec]:
     """Return the planner `shares`, InSS's networks, and their baselines."""
     return [
         PlannerSpec(name, summary, ShareProblem, SharePlan, plan, layout_of, problem_of if name == "shares" else None)
-        for name, (summary, plan) in PLANNERS.items()
+        for name, (summary, plan) in SHARE_PLANNERS.items()
     ]
 
 

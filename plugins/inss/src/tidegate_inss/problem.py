@@ -5,14 +5,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from tidegate.api import PlanningError, VersionedDocument
+from tidegate.api.planner import DocumentSection
 from tidegate.schemas import Demand, Device, DocumentError, InterferenceModel, Tenant, read_document
+from tidegate.schemas.document import Name
 
 Positive = Annotated[float, Field(gt=0, lt=1e9)]
 Memory = Annotated[float, Field(ge=0, lt=1e9)]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 _DERIVED = {"measured": {"interference"}, "units_per_gpu": {"interference", "units"}, "devices": {"gpus"}}
 """Properties that a problem keeps once they are known, and the fields that they follow from."""
@@ -20,11 +21,7 @@ MULTIPROCESSOR_PAIRS = {"V100": 40, "A100": 54, "A30": 28, "H100": 66, "H200": 6
 """Pairs of multiprocessors by product: the granularity of MPS shares."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class GpuPool(_Part):
+class GpuPool(DocumentSection):
     """A group of equal GPUs."""
 
     product: Name = Field(description="Product as the interference file names it, e.g. `V100`")
@@ -33,7 +30,7 @@ class GpuPool(_Part):
     per_node: int = Field(default=8, ge=1, description="GPUs of each machine")
 
 
-class SharingTenant(_Part):
+class SharingTenant(DocumentSection):
     """A model to serve, by its name in the interference file."""
 
     name: Name

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 from tidegate.api import PlanningError
 from tidegate.schemas import Layout
-from tidegate_inss.build_plan import build_plan
 from tidegate_inss.layout import layout_of, shares_of, steady_batches
-from tidegate_inss.plan import SharePlan
-from tidegate_inss.planner_registry import PLANNERS
+from tidegate_inss.plan import SharePlan, build_plan
+from tidegate_inss.planner_registry import SHARE_PLANNERS
 from tidegate_inss.prediction import AssignedShare, Predictor, by_gpu, why_not
 from tidegate_inss.problem import ShareProblem
 from tidegate_inss.search import Placement, PlacementSearch, placement_of
@@ -34,7 +33,7 @@ def replanned(problem: ShareProblem, layout: Layout, planner: str, *, min_gain: 
     if planner == "shares":
         plan = _searched(predictor, placement, present)
     else:
-        plan = PLANNERS[planner][1](problem, time_limit_s=1.0, progress=_Steps())
+        plan = SHARE_PLANNERS[planner][1](problem, time_limit_s=1.0, progress=_Steps())
     if plan.bears < bears * (1 + min_gain):
         return None
     wanted = layout_of(problem, plan)

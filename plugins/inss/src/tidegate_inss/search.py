@@ -11,8 +11,8 @@ from math import ceil
 from random import Random
 
 from tidegate.api import Progress
-from tidegate_inss.build_plan import borne_by
 from tidegate_inss.gpu_partition import GpuPartition, GpuPartitioner, ModelPiece
+from tidegate_inss.plan import borne_by
 from tidegate_inss.prediction import AssignedShare, Predictor, by_gpu
 
 EXCHANGE_PARTNERS = 8

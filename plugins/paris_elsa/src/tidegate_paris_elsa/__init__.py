@@ -12,13 +12,12 @@ plan      the document; layout: the layout of a plan
 
 From one layout to another:
 change_plan     the current and the target layout, and the steps
-instances       the MIG instances of a GPU; matching: which GPU becomes which planned one; repartitioning: other
+instances       the MIG instances of a GPU; repartitioning: which GPU becomes which planned one, also in other
                 partitions with as many slices
-steps           which instances of a GPU stay, and how the others change; ordering: their order and parallelism
+steps           which instances of a GPU stay, and how the others change, in which order and parallelism
 reconfigure     the planner, and the rate that a layout's slices serve
 
 The policy:
 policy       ELSA
-worker_queue the batch that a worker runs, and those that wait for it; the least of many, in logarithmic time
-pool         equal workers, and which has the least work
+worker_queue the batch that a worker runs, and those that wait for it; equal workers, and which has the least work
 """

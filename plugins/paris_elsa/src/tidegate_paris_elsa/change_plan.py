@@ -4,22 +4,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from tidegate.api import Plan, VersionedDocument
 from tidegate.api.device import Mig, Slice
+from tidegate.api.planner import DocumentSection
 from tidegate.schemas import Layout, LayoutWorker, read_document
-from tidegate.schemas.struct_field import DeviceField, SliceField
+from tidegate.schemas.document import DeviceField, SliceField
 from tidegate_paris_elsa.problem import MigProblem
 
 Amount = Annotated[float, Field(ge=0)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class PlannedStep(_Part):
+class PlannedStep(DocumentSection):
     """One change of one GPU. Its other instances keep serving."""
 
     wave: int = Field(ge=0)
@@ -34,7 +31,7 @@ class PlannedStep(_Part):
     seconds: Amount
 
 
-class ChangeCost(_Part):
+class ChangeCost(DocumentSection):
     """Cost of a change of the layout."""
 
     away_s: Amount

@@ -2,20 +2,17 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from tidegate.api import Plan
-from tidegate.schemas.struct_field import DeviceField
+from tidegate.api.planner import DocumentSection
+from tidegate.schemas.document import DeviceField
 from tidegate_paris_elsa.slices import KneeSource
 
 Amount = Annotated[float, Field(ge=0)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class PlannedSegment(_Part):
+class PlannedSegment(DocumentSection):
     """Number of slices of one slice type that PARIS wants for one model."""
 
     slice_type: str
@@ -31,7 +28,7 @@ class PlannedSegment(_Part):
     """N_k: number of slices that PARIS wants, with fractions."""
 
 
-class PlannedModel(_Part):
+class PlannedModel(DocumentSection):
     """A model in the plan, with its knees."""
 
     name: str
@@ -43,7 +40,7 @@ class PlannedModel(_Part):
     """Segments from the slowest slice type to the fastest; empty for planners without them."""
 
 
-class PlannedSlice(_Part):
+class PlannedSlice(DocumentSection):
     """A MIG instance in the plan."""
 
     profile: str
@@ -52,7 +49,7 @@ class PlannedSlice(_Part):
     model: str
 
 
-class PlannedGpu(_Part):
+class PlannedGpu(DocumentSection):
     """A GPU in the plan, with its instances."""
 
     device: DeviceField

@@ -30,8 +30,7 @@ from tidegate.api import (
     queue_key,
 )
 from tidegate.schemas import Mig, Mps, WholeDevice
-from tidegate_paris_elsa.pool import WorkerPool
-from tidegate_paris_elsa.worker_queue import QueuedBatch, WorkerQueue
+from tidegate_paris_elsa.worker_queue import QueuedBatch, WorkerPool, WorkerQueue
 
 _COMPUTE_SLICES = re.compile(r"(\d+)[cg]\.")
 """The first number of `3g.40gb`; of `1c.3g.40gb` too, which is one of the three of such an instance."""

@@ -5,9 +5,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from tidegate.api import PlanningError, VersionedDocument
+from tidegate.api.planner import DocumentSection
 from tidegate.schemas import (
     MIG_GEOMETRIES,
     Demand,
@@ -20,20 +21,15 @@ from tidegate.schemas import (
     read_document,
     read_profiles,
 )
+from tidegate.schemas.document import Name, Positive
 
-Positive = Annotated[float, Field(gt=0, lt=1e12)]
 Latency = Annotated[float, Field(ge=1e-4, lt=1e9)]
 Amount = Annotated[float, Field(ge=0, lt=1e12)]
 Rows = Annotated[int, Field(ge=1, le=65536)]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
 Size = Literal[1, 2, 3, 4, 7]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class GpuPool(_Part):
+class GpuPool(DocumentSection):
     """A group of equal GPUs."""
 
     product: Name = Field(description="Product with its memory, e.g. `A100-40GB`, or the driver's name")
@@ -62,7 +58,7 @@ class GpuPool(_Part):
         return geometry
 
 
-class SliceProfile(_Part):
+class SliceProfile(DocumentSection):
     """Measured latency of a model on one slice type."""
 
     slice_type: Name = Field(description="MIG profile, `3g.20gb`, or with its product, `A100-40GB/3g.20gb`")
@@ -86,7 +82,7 @@ class SliceProfile(_Part):
         return self
 
 
-class MigModel(_Part):
+class MigModel(DocumentSection):
     """A model to serve on MIG slices."""
 
     name: Name

@@ -25,12 +25,18 @@ from tidegate_paris_elsa.instances import (
     slice_in,
     slots,
 )
-from tidegate_paris_elsa.matching import NO_INSTANCES, GpuChange, devices_of, in_order, match
-from tidegate_paris_elsa.ordering import CapacityChange, least_kept, waves_of
 from tidegate_paris_elsa.problem import MigModel, MigProblem
-from tidegate_paris_elsa.repartitioning import KeepValue, rearranged
+from tidegate_paris_elsa.repartitioning import (
+    NO_INSTANCES,
+    GpuChange,
+    KeepValue,
+    devices_of,
+    in_order,
+    match,
+    rearranged,
+)
 from tidegate_paris_elsa.slices import SliceOffers, SliceSpeed, offers_of
-from tidegate_paris_elsa.steps import ChangeStep, loaded, nearest, steps_between
+from tidegate_paris_elsa.steps import CapacityChange, ChangeStep, least_kept, loaded, nearest, steps_between, waves_of
 
 
 def rates_borne(problem: MigProblem, layout: Layout) -> dict[str, float]:

@@ -11,8 +11,9 @@ planners         ppipe, and its baselines np (whole models) and dart-r (pairs of
 replanning       a controller that plans again when rates drift
 published_plans  the paper's problems and plans, from a folder with the artifact's data
 policy           the data plane, event by event; `reactive` is its baseline
-  queues         requests that wait at the first pools; sizing: the pipeline and the rows of the next batch
+  queues         requests that wait at the first pools; sizing: a model's pipelines and the rate that they serve;
+                 the pipeline and the rows of the next batch
   corrections    corrects batches in flight that are early, late or lost their worker
-  pipelines      a model's pipelines and the rate that they serve; routes: the workers that a batch visits
-  resources      the route that ends first; pool_state, reservations: when workers and links are reserved
+  routes         the workers that a batch visits
+  resources      the route that ends first; reservations: when workers and links are reserved
 """

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from tidegate.api import AnyCommand, BatchFailed, Reroute, StageFinished
-from tidegate_ppipe.pool_state import PooledWorker
+from tidegate_ppipe.reservations import PooledWorker
 from tidegate_ppipe.resources import Resources
 from tidegate_ppipe.routes import InFlightBatch, RouteStop, stages_of
 

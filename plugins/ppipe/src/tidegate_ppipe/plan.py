@@ -2,18 +2,15 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from tidegate.api import Plan
+from tidegate.api.planner import DocumentSection
 
 Rate = Annotated[float, Field(ge=0)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class PlannedPartition(_Part):
+class PlannedPartition(DocumentSection):
     """One pool of a pipeline in the plan."""
 
     blocks: tuple[int, int]
@@ -31,7 +28,7 @@ class PlannedPartition(_Part):
     """Rate that the pool serves, in requests per second."""
 
 
-class PlannedPipeline(_Part):
+class PlannedPipeline(DocumentSection):
     """A pipeline in the plan: partitions with one batch size."""
 
     batch: int = Field(ge=1)
@@ -52,7 +49,7 @@ class PlannedPipeline(_Part):
         return self
 
 
-class PlannedPipelines(_Part):
+class PlannedPipelines(DocumentSection):
     """The pipelines of one model in the plan."""
 
     name: str

@@ -31,11 +31,10 @@ from tidegate.api import (
     ms_to_ns,
 )
 from tidegate_ppipe.corrections import Corrections
-from tidegate_ppipe.pipelines import ModelPipelines, SizedPipeline
 from tidegate_ppipe.queues import PoolQueue, PoolQueues
 from tidegate_ppipe.resources import Resources
 from tidegate_ppipe.routes import InFlightBatch, RouteStop, stages_of
-from tidegate_ppipe.sizing import SizedBatch, Sizing
+from tidegate_ppipe.sizing import ModelPipelines, SizedBatch, SizedPipeline, Sizing
 
 
 class PpipeOptions(PolicyOptions):

@@ -1,22 +1,17 @@
 """The problem: GPUs, models and objective (PPipe, section 5.3, appendix A.2)."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from tidegate.api import PlanningError, VersionedDocument
+from tidegate.api.planner import DocumentSection
 from tidegate.schemas import BlockProfile, Demand, read_document
-
-Positive = Annotated[float, Field(gt=0, lt=1e12)]
-Name = Annotated[str, Field(min_length=1, max_length=200)]
+from tidegate.schemas.document import Name, Positive
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class GpuClass(_Part):
+class GpuClass(DocumentSection):
     """A class of equal GPUs."""
 
     name: Name = Field(description="Device class, as in the block profiles")
@@ -28,7 +23,7 @@ class GpuClass(_Part):
     power_w: Positive = Field(default=1.0, description="Power of a GPU in watts, for the objective `power`")
 
 
-class PlannedModel(_Part):
+class PlannedModel(DocumentSection):
     """A model to serve with pipelines."""
 
     name: Name

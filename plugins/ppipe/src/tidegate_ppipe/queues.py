@@ -17,9 +17,8 @@ from tidegate.api import (
     queue_key,
 )
 from tidegate.toolkit import RequestQueue
-from tidegate_ppipe.pipelines import ModelPipelines
 from tidegate_ppipe.routes import ON_TIME_DEVIATIONS
-from tidegate_ppipe.sizing import SizedBatch, Sizing
+from tidegate_ppipe.sizing import ModelPipelines, SizedBatch, Sizing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

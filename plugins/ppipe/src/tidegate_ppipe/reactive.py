@@ -1,10 +1,9 @@
 """Reactive data plane, the baseline of PPipe: each pool decides separately (section 7.4)."""
 
 from tidegate.api import Pipeline, Profile, Setup
-from tidegate_ppipe.pipelines import SizedPipeline
 from tidegate_ppipe.policy import Ppipe, PpipeOptions
 from tidegate_ppipe.routes import RouteStop
-from tidegate_ppipe.sizing import SizedBatch
+from tidegate_ppipe.sizing import SizedBatch, SizedPipeline
 
 
 class Reactive(Ppipe):

@@ -5,8 +5,7 @@ from itertools import accumulate
 from math import inf
 
 from tidegate.api import NEVER_NS, Network, Profile, ProfileKey, Worker
-from tidegate_ppipe.pool_state import NodeLinks, PooledWorker, WorkerPool
-from tidegate_ppipe.reservations import Reservation, earliest_joint_fit
+from tidegate_ppipe.reservations import NodeLinks, PooledWorker, Reservation, WorkerPool, earliest_joint_fit
 from tidegate_ppipe.routes import ON_TIME_DEVIATIONS, BatchRoute, InFlightBatch, RouteStop, margin_ns
 
 

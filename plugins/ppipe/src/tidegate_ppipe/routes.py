@@ -5,8 +5,7 @@ from math import hypot
 
 from tidegate.api import Stage
 from tidegate.api.profile import MAX_SURPRISE_FACTOR
-from tidegate_ppipe.pool_state import PooledWorker
-from tidegate_ppipe.reservations import Reservation, Timetable  # noqa: TC001 - ours everywhere else
+from tidegate_ppipe.reservations import PooledWorker, Reservation, Timetable
 
 ON_TIME_DEVIATIONS = 0.5
 """Spare time, in standard deviations of its route, with which a batch is expected to be on time.

@@ -5,12 +5,9 @@ from typing import Any
 from tidegate.api import PlannerSpec, PolicySpec, hookimpl
 from tidegate.control import ControllerSpec
 from tidegate_symphony.advised_workers import AdvisedWorkers
-from tidegate_symphony.auto import Auto
-from tidegate_symphony.policy import Symphony
-from tidegate_symphony.subclusters import plan_subclusters
-from tidegate_symphony.subclusters_plan import SubclusterPlan
-from tidegate_symphony.subclusters_problem import SubclusterProblem
-from tidegate_symphony.subclusters_random import plan_randomly
+from tidegate_symphony.policy import Auto, Symphony
+from tidegate_symphony.subclusters import plan_randomly, plan_subclusters
+from tidegate_symphony.subclusters_plan import SubclusterPlan, SubclusterProblem
 
 
 @hookimpl

@@ -32,15 +32,15 @@ from tidegate.api import (
     ms_to_ns,
     queue_key,
 )
+from tidegate.control.settings import TuningOptions
 from tidegate.toolkit import ArrivalRate, FormedBatch, Gathering, QueueingPolicy
 from tidegate_symphony.applications import POINTS_PER_EVENT, Applications, SimilarRequests
 from tidegate_symphony.autoscaler import Autoscaler
 from tidegate_symphony.batch_selection import SelectedBatch
 from tidegate_symphony.latency_bounds import LatencyBounds, QueueOutlook
 from tidegate_symphony.model_thread import Candidate, ModelShape, ModelThread
-from tidegate_symphony.queue_load import QueueLoad
 from tidegate_symphony.rank_thread import Precedence, ReadyCandidates
-from tidegate_symphony.required_batch_size import RequiredBatchSize
+from tidegate_symphony.required_batch_size import QueueLoad, RequiredBatchSize
 from tidegate_symphony.worker_headroom import WorkerHeadroom
 
 TRIED_NS = NEVER_NS // 4
@@ -478,3 +478,13 @@ class Symphony(QueueingPolicy[ModelThread]):
         if promises is None or promises.profile is not profile:
             promises = self._promises[profile.key] = LatencyBounds.of(profile, self.quantile)
         return promises
+
+
+class AutoOptions(TuningOptions, SymphonyOptions):
+    """Options of the policy `auto`: those of the tuner, and those of Symphony, which decides first."""
+
+
+class Auto(Symphony):
+    """Symphony, which a driver replaces while it serves (`tidegate.control.settings`)."""
+
+    Options = AutoOptions

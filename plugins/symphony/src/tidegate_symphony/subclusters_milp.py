@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tidegate.api import PlanningError, Progress
-from tidegate_symphony.subclusters_problem import SubclusterProblem
+from tidegate_symphony.subclusters_plan import SubclusterProblem
 
 Limit = Literal["max_rate_rps", "max_memory_mib", "max_move_cost"]
 """Limit of the problem, by the name of its field."""

@@ -4,8 +4,14 @@ Without it a solver finds no even assignment of hundreds of models within second
 """
 
 from tidegate.api import Progress
-from tidegate_symphony.subclusters_plan import limit_broken, loads_of, move_cost, objective
-from tidegate_symphony.subclusters_problem import PlannedModel, SubclusterProblem
+from tidegate_symphony.subclusters_plan import (
+    PlannedModel,
+    SubclusterProblem,
+    limit_broken,
+    loads_of,
+    move_cost,
+    objective,
+)
 
 
 def start_from(problem: SubclusterProblem, *, time_limit_s: float, progress: Progress) -> list[int] | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import grpc
 
-from tidegate.workload.rate_limit import NS_PER_S, RateLimit
+from tidegate.workload.tenants import NS_PER_S, RateLimit
 from tidegate_proxy.base import refusal
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.configuration.tenants import DEFAULT_TENANT, TenantConfig, TenantsConfig

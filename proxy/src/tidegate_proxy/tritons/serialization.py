@@ -17,7 +17,7 @@ from statistics import median, quantiles
 from typing import Final, NamedTuple
 
 from tidegate.api import Model
-from tidegate.observation.timeline import MAX_RESPONSE_MARGIN_FRACTION
+from tidegate.observation.timeline_recorder import MAX_RESPONSE_MARGIN_FRACTION
 
 STANDALONE_FRACTION: Final = 0.1
 """Fraction of a stage's time beside others below which it counts as standalone."""

@@ -7,8 +7,8 @@ from tests.core.sim.tuning.windows import SETUP, S, arrivals
 from tidegate.host import Plugins
 from tidegate.observation import EngineSettings
 from tidegate.sim.tuning.candidates import PolicyCandidate, candidates_of, first_candidate
-from tidegate.sim.tuning.load_fingerprint import fingerprint_of
 from tidegate.sim.tuning.policy_comparison import GAIN_BLOCKS, ComparisonJob, compare
+from tidegate.sim.tuning.traffic_window import fingerprint_of
 from tidegate.sim.tuning.tuner import BURST_NS, CpuBudget
 from tidegate.sim.what_if import WhatIfQuestion
 

@@ -20,7 +20,7 @@ from tidegate_inss.learned.catalog import FEATURE_COUNT
 from tidegate_inss.learned.networks import PLACING, RECORD_FILE, SHARING, Networks
 from tidegate_inss.learned.placement import CHILD_FEATURES, GROUP_SIZE, PLACING_STATE
 from tidegate_inss.learned.sharing import SHARING_STATE
-from tidegate_inss.training.export import export
+from tidegate_inss.training.agents import export
 from tidegate_inss.training.sac_discrete import SacDiscrete
 from tidegate_inss.training.trainer import Training, TrainingSettings
 from tidegate_inss.training.training_record import judge

@@ -13,7 +13,7 @@ from math import ceil, log, prod
 import msgspec
 
 from tidegate.api import LatencyDistribution, Model, Policy, Profile, ProfileKey, Request
-from tidegate.api.shape import read_sizes
+from tidegate.api.model import read_sizes
 
 MAX_SHAPES = 32
 """Maximum number of shapes of a model with a class of their own; others share a class by number of elements."""

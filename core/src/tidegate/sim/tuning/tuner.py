@@ -14,9 +14,14 @@ from tidegate.observation import PolicyChanged, PolicyTuned
 from tidegate.observation.stimuli import TuningVerdict
 from tidegate.sim.interval import MAX_CALIBRATION_ERROR, Interval, interval_of
 from tidegate.sim.tuning.candidates import PolicyCandidate
-from tidegate.sim.tuning.load_fingerprint import LoadFingerprint, fingerprint_of
 from tidegate.sim.tuning.policy_comparison import GAIN_BLOCKS, CandidateOutcome, Comparison, ComparisonJob
-from tidegate.sim.tuning.traffic_window import ENOUGH_REQUESTS, MIN_REQUESTS, TrafficWindow
+from tidegate.sim.tuning.traffic_window import (
+    ENOUGH_REQUESTS,
+    MIN_REQUESTS,
+    LoadFingerprint,
+    TrafficWindow,
+    fingerprint_of,
+)
 from tidegate.sim.what_if import WhatIfQuestion
 
 BURST_NS: Final = 2_000_000_000

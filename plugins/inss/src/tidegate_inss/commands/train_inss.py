@@ -28,22 +28,22 @@ def train_inss(
     """
     from datetime import UTC, datetime
 
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from tidegate.schemas import write_document
+    from tidegate.terminal import console_for_errors, errors_in_a_line
 
-    errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    errors = console_for_errors()
     try:
         from tidegate_inss.learned.networks import RECORD_FILE
-        from tidegate_inss.training.export import export
+        from tidegate_inss.training.agents import export
         from tidegate_inss.training.page import page
         from tidegate_inss.training.trainer import Training, TrainingSettings
         from tidegate_inss.training.training_record import record_of
     except ModuleNotFoundError as error:
         errors.print(f'error: training needs {error.name}: pip install "tidegate-inss[train]"', style="red")
         raise typer.Exit(1) from error
-    try:
+    with errors_in_a_line(ValueError, OSError):
         folder.mkdir(parents=True, exist_ok=True)
         checkpoint = folder / "checkpoint.pt"
         training = Training(TrainingSettings(seed=seed, rounds=rounds, interference=interference))
@@ -66,9 +66,6 @@ def train_inss(
         write_document(folder / RECORD_FILE, record)
         now = datetime.now(UTC)  # noqa: TID251 - a page is dated by the day on which it was made; nothing goes by it
         (folder / "curve.html").write_text(page(record, f"{now:%Y-%m-%d %H:%M} UTC"), encoding="utf-8")
-    except (ValueError, OSError) as error:
-        errors.print(f"error: {error}", style="red")
-        raise typer.Exit(1) from error
     if as_json:
         typer.echo(record.model_dump_json(indent=2))
         return

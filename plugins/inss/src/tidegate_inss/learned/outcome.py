@@ -1,4 +1,4 @@
-"""InSS's reward of decisions, computed with the latency model; heuristics for both stages, baselines of the networks."""
+"""InSS's reward of decisions, computed with the latency model; heuristics for both stages, as baselines."""
 
 from dataclasses import dataclass
 

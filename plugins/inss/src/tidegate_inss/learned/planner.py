@@ -8,13 +8,12 @@ from random import Random
 import numpy as np
 
 from tidegate.api import PlanningError, Progress
-from tidegate_inss.build_plan import build_plan
 from tidegate_inss.learned.catalog import Ints, Loads, catalog_of
 from tidegate_inss.learned.networks import SHIPPED_FOLDER, Networks
 from tidegate_inss.learned.outcome import VIOLATION_PENALTY, DecisionOutcome, outcome_of
 from tidegate_inss.learned.placement import MAX_MODELS_PER_GPU, Bools, Floats32
 from tidegate_inss.learned.scheduling import Decision, schedule
-from tidegate_inss.plan import SharePlan
+from tidegate_inss.plan import SharePlan, build_plan
 from tidegate_inss.prediction import AssignedShare, Floats, Predictor
 from tidegate_inss.problem import ShareProblem
 

@@ -1,15 +1,20 @@
 """Learners of both stages with their replay buffers: SAC-Discrete places, TD3 (Stable-Baselines3) sets shares."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 from gymnasium.spaces import Box, Discrete
 from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 from stable_baselines3 import TD3
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.logger import Logger
+from torch import nn
 
+from tidegate_inss.learned.networks import NETWORK_SIZES, PLACING, SHARING
 from tidegate_inss.learned.placement import GROUP_SIZE, PLACING_STATE
 from tidegate_inss.learned.sharing import SHARING_ACTION, SHARING_STATE
 from tidegate_inss.training.sac_discrete import HIDDEN_UNITS, SacDiscrete
@@ -167,3 +172,47 @@ def _restore(buffer: ReplayBuffer, kept: dict[str, Any]) -> None:
     buffer.pos, buffer.full = kept["pos"], kept["full"]
     for name, array in kept["arrays"].items():
         getattr(buffer, name)[: len(array)] = array
+
+
+OPSET, IR_VERSION = 17, 8
+"""ONNX versions, old enough for every onnxruntime that the plugin accepts."""
+ONNX_OPERATORS = {nn.ReLU: "Relu", nn.Tanh: "Tanh"}
+
+
+def export(agents: Agents, folder: Path) -> None:
+    """Write the networks of both stages into a folder. Raises OSError."""
+    placing = network(agents.sac.served, PLACING_STATE, GROUP_SIZE)
+    sharing = network(agents.td3.actor_target.mu, SHARING_STATE, SHARING_ACTION)
+    for name, model in ((PLACING, placing), (SHARING, sharing)):
+        onnx.checker.check_model(model, full_check=True)
+        (folder / name).write_bytes(model.SerializeToString(deterministic=True))
+
+
+def network(layers: nn.Sequential, inputs: int, outputs: int) -> onnx.ModelProto:
+    """Return the ONNX graph from `states` to `actions`, for any number of rows.
+
+    `layers`: the network; `inputs`, `outputs`: numbers of features.
+    """
+    nodes, constants, current = [], [], "states"
+    for number, layer in enumerate(layers):
+        following = "actions" if number == len(layers) - 1 else f"layer_{number}"
+        if isinstance(layer, nn.Linear):
+            for name, value in (("weight", layer.weight), ("bias", layer.bias)):
+                constants.append(numpy_helper.from_array(value.detach().numpy(), f"{name}_{number}"))
+            nodes.append(
+                helper.make_node("Gemm", [current, f"weight_{number}", f"bias_{number}"], [following], transB=1)
+            )
+        else:
+            nodes.append(helper.make_node(ONNX_OPERATORS[type(layer)], [current], [following]))
+        current = following
+    graph = helper.make_graph(
+        nodes,
+        "inss",
+        [helper.make_tensor_value_info("states", TensorProto.FLOAT, ["rows", inputs])],
+        [helper.make_tensor_value_info("actions", TensorProto.FLOAT, ["rows", outputs])],
+        constants,
+    )
+    opsets = [helper.make_opsetid("", OPSET)]
+    model = helper.make_model(graph, producer_name="tidegate-inss", opset_imports=opsets, ir_version=IR_VERSION)
+    helper.set_model_props(model, {name: str(size) for name, size in NETWORK_SIZES.items()})
+    return model

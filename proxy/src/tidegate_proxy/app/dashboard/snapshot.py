@@ -4,7 +4,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from tidegate.report.names import shortened
+from tidegate.report.number_format import shortened
 
 MAX_NAME: Final = 160
 """Length limit of the names of models and reasons, which clients and policies choose."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from tritonclient.grpc import model_config_pb2
 
-from tidegate.observation.timeline import MAX_RESPONSE_MARGIN_FRACTION
+from tidegate.observation.timeline_recorder import MAX_RESPONSE_MARGIN_FRACTION
 from tidegate.schemas import Hardware, ModelProfile
 from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, OneRow, ServedModel, one_row
 from tidegate_proxy.app.doctor.models import remedy_for
