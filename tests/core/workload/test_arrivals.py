@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.workload import Arrivals, Gamma, Poisson, RateStep, Uniform, VaryingRate
+from tidegate.workload import Arrivals, Gamma, Poisson, Uniform, VaryingRate
 from tidegate.workload.arrivals import NS_PER_S
 
 rates = st.floats(0.01, 2000)
@@ -17,7 +17,7 @@ processes = st.one_of(
     st.builds(Poisson, rates),
     st.builds(Gamma, rates, st.floats(0.05, 20)),
     st.builds(Uniform, rates),
-    st.just(VaryingRate(0.5, Gamma(1, 2), (RateStep(0, 100), RateStep(0.2, 0), RateStep(0.3, 700)))),
+    st.just(VaryingRate(0.5, Gamma(1, 2), ((0, 100), (0.2, 0), (0.3, 700)))),
 )
 durations = st.integers(0, NS_PER_S)
 
@@ -77,7 +77,7 @@ def test_a_process_survives_json(process: Arrivals) -> None:
 
 
 def test_every_step_has_its_own_rate() -> None:
-    process = VaryingRate(0.5, Poisson(1), (RateStep(0, 1000), RateStep(10, 0), RateStep(15, 4000)))
+    process = VaryingRate(0.5, Poisson(1), ((0, 1000), (10, 0), (15, 4000)))
     instants = [at_ns / NS_PER_S for at_ns in process.instants_ns(25 * NS_PER_S, Random(3))]
     assert sum(at_s < 10 for at_s in instants) == pytest.approx(5000, rel=0.05)
     assert not [at_s for at_s in instants if 10 <= at_s < 15]
@@ -85,11 +85,11 @@ def test_every_step_has_its_own_rate() -> None:
 
 
 def test_evenly_spaced_arrivals_stay_so_within_a_step() -> None:
-    process = VaryingRate(1, Uniform(1), (RateStep(0, 2), RateStep(2, 4)))
+    process = VaryingRate(1, Uniform(1), ((0, 2), (2, 4)))
     instants = [at_ns / NS_PER_S for at_ns in process.instants_ns(3 * NS_PER_S, Random(0))]
     assert instants == [0, 0.5, 1, 1.5, 2, 2.25, 2.5, 2.75]
 
 
 def test_a_load_that_ends_for_good_ends() -> None:
-    process = VaryingRate(1, Uniform(1), (RateStep(0, 2), RateStep(1, 0)))
+    process = VaryingRate(1, Uniform(1), ((0, 2), (1, 0)))
     assert len(list(process.instants_ns(1000 * NS_PER_S, Random(0)))) == 2

@@ -11,7 +11,7 @@ tenants        whose each request is, how urgent it is, and what rate limits rej
 simulated      its section `simulation`: how simulated workers differ from what policies expect
 """
 
-from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, RateStep, Uniform, VaryingRate
+from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform, VaryingRate
 from tidegate.workload.distributions import stream
 from tidegate.workload.layout import layout_of
 from tidegate.workload.requests import RequestSequence, draw_requests, mean_rate_rps, sizes_of
@@ -24,7 +24,6 @@ __all__ = [
     "Gamma",
     "Poisson",
     "PolicyChoice",
-    "RateStep",
     "RequestSequence",
     "Scenario",
     "ScenarioError",

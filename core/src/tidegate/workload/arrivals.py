@@ -72,15 +72,6 @@ class Uniform(Arrivals, frozen=True, tag="uniform"):
         return (index / self.rate_rps for index in count())
 
 
-class RateStep(msgspec.Struct, frozen=True):
-    """Change of the rate at a given time."""
-
-    from_s: float
-    """Start of the step in seconds from the start of the run."""
-    rate_rps: float
-    """Mean arrivals per second until the next step; 0: none."""
-
-
 class VaryingRate(Arrivals, frozen=True, tag="varying"):
     """Arrival process whose rate changes by steps: a unit-rate process stretched in time.
 
@@ -89,21 +80,21 @@ class VaryingRate(Arrivals, frozen=True, tag="varying"):
 
     unit: Poisson | Gamma | Uniform
     """A process of rate 1."""
-    steps: tuple[RateStep, ...]
-    """Steps by `from_s`, the first at 0; the last one has no end."""
+    steps: tuple[tuple[float, float], ...]
+    """Steps (start in seconds, arrivals per second from then on), the first at 0; the last one has no end."""
 
     def _instants_s(self, rng: Random) -> Iterator[float]:
         steps = iter(self.steps)
-        step = next(steps)
+        from_s, rate_rps = next(steps)
         following = next(steps, None)
         done = 0.0  # expected arrivals before the step
         for expected in self.unit._instants_s(rng):
             while following is not None:
-                in_step = (following.from_s - step.from_s) * step.rate_rps * self.rate_rps
+                in_step = (following[0] - from_s) * rate_rps * self.rate_rps
                 if expected < done + in_step:
                     break
                 done += in_step
-                step, following = following, next(steps, None)
-            if step.rate_rps == 0:
+                (from_s, rate_rps), following = following, next(steps, None)
+            if rate_rps == 0:
                 return
-            yield step.from_s + (expected - done) / (step.rate_rps * self.rate_rps)
+            yield from_s + (expected - done) / (rate_rps * self.rate_rps)

@@ -19,7 +19,6 @@ from tidegate.control import ControllerChoice
 from tidegate.schemas import DocumentError, Layout, did_you_mean, field_errors, read_document
 from tidegate.schemas.document import Name, Positive
 from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform, VaryingRate
-from tidegate.workload.arrivals import RateStep as Step
 from tidegate.workload.distributions import AnyDistribution, Constant
 from tidegate.workload.from_profiles import models_as_measured
 from tidegate.workload.graphs import GraphSpec
@@ -304,7 +303,7 @@ class ProcessSpec(DocumentSection):
         """
         if not isinstance(self.rate_rps, list):
             return self._of_rate(self.rate_rps * share)
-        steps = [Step(step.from_s + warmup_s * (index > 0), step.rate_rps) for index, step in enumerate(self.rate_rps)]
+        steps = [(step.from_s + warmup_s * (index > 0), step.rate_rps) for index, step in enumerate(self.rate_rps)]
         return VaryingRate(share, self._of_rate(1.0), tuple(steps))
 
     def mean_rps(self, duration_s: float) -> float:

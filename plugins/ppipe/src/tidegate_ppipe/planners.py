@@ -1,7 +1,7 @@
 """The planners `ppipe`, `np` and `dart-r`: the same program over different pipelines (PPipe, sections 5.3 and 6.1)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tidegate.api import PlanningError, Progress
 from tidegate_ppipe.column_search import ColumnCounts, Infeasible, price, solve
@@ -127,11 +127,27 @@ def _plan(
     tables = [LatencyTables(model, problem) for model in problem.models]
     check_measured(problem, tables)
     gather_rps = _gather_rates(problem, tables, time_limit_s * GATHER_SHARE, progress)
-    listing = _Listing(problem, tables, gather_rps, partitions, allowed, time_limit_s, progress)
+
+    def listed(share: float, *, exact: bool) -> tuple[list[Column], bool]:
+        """Return the columns, and whether all were listed when this share of the time was over."""
+        found: list[Column] = []
+        late = [False] * len(tables)
+        begin_s = progress()
+        for number, table in enumerate(tables):
+            until_s = begin_s + (time_limit_s * share - begin_s) * (number + 1) / len(tables)
+
+            def is_late(number: int = number, until_s: float = until_s) -> bool:
+                late[number] = late[number] or progress() > until_s
+                return late[number]
+
+            rate_rps = gather_rps[number]
+            found += columns_of(number, table, problem, rate_rps, partitions, allowed, exact=exact, is_late=is_late)
+        return found, not any(late)
+
     exact = paired
-    columns, is_complete = listing.columns(exact=exact, share=COLUMNS_SHARE)
+    columns, is_complete = listed(COLUMNS_SHARE, exact=exact)
     if is_complete and not exact and can_divide(problem):
-        every, exact = listing.columns(exact=True, share=EVERY_SHARE)
+        every, exact = listed(EVERY_SHARE, exact=True)
         columns = every if exact else columns
     try:
         check_columns(problem, tables, columns)
@@ -154,54 +170,6 @@ def _plan(
     plan = build_plan(problem, columns, counts if is_complete else replace(counts, bound=None))
     progress(objective=plan.objective, bound=plan.bound)
     return plan
-
-
-@dataclass(frozen=True)
-class _Listing:
-    """The pipelines of all models, as far as there is time to list them."""
-
-    problem: PpipeProblem
-    tables: Sequence[LatencyTables]
-    gather_rps: Sequence[float | None]
-    partitions: int
-    allowed: Callable[[Sequence[int], Sequence[int]], bool]
-    time_limit_s: float
-    progress: Progress
-
-    def columns(self, *, exact: bool, share: float) -> tuple[list[Column], bool]:
-        """The columns, and whether all were listed when this share of the time was over."""
-        columns: list[Column] = []
-        is_complete = True
-        begin_s = self.progress()
-        for number, table in enumerate(self.tables):
-            part = (number + 1) / len(self.tables)
-            patience = _Patience(begin_s + (self.time_limit_s * share - begin_s) * part, self.progress)
-            columns += columns_of(
-                number,
-                table,
-                self.problem,
-                self.gather_rps[number],
-                self.partitions,
-                self.allowed,
-                exact=exact,
-                is_late=patience.is_lost,
-            )
-            is_complete = is_complete and not patience.was_lost
-        return columns, is_complete
-
-
-class _Patience:
-    """Ends at a time, and remembers that it did."""
-
-    def __init__(self, until_s: float, progress: Progress) -> None:
-        self._until_s = until_s
-        self._progress = progress
-        self.was_lost = False
-
-    def is_lost(self) -> bool:
-        """Whether it is late."""
-        self.was_lost = self.was_lost or self._progress() > self._until_s
-        return self.was_lost
 
 
 def _gather_rates(

@@ -1,4 +1,4 @@
-"""Reservation tables of workers, uplinks and downlinks (PPipe, section 5.4 and Algorithm 2), and the pools of workers."""
+"""Tables of reserved times of workers, uplinks and downlinks (PPipe, Algorithm 2), and the pools of workers."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter

@@ -1,10 +1,12 @@
 """The learning curve as an HTML page."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 
 from tidegate.report import Chart, Colors, Download, LegendEntry, LineMark, Page, PageOrigin, Plot, PlotAxis, chart_of
 from tidegate.report.number_format import share
-from tidegate_inss.training.training_record import TrainingRecord
+from tidegate_inss.training.training_record import Point, TrainingRecord
 
 NETWORKS, RULES = "the networks", "rules of thumb"
 LEARNING_LABEL = "the networks, while they learn"
@@ -15,28 +17,45 @@ def page(record: TrainingRecord, date: str) -> str:
     """Return the learning curve as an HTML page. `date`: text at its end."""
     colors = Colors((), (NETWORKS, RULES))
     legend = [LegendEntry(name, colors.of_contender(name), colors.dash_of(name), "line") for name in (NETWORKS, RULES)]
-    learning = LineMark(_over(record, "training_reward"), "other", LEARNING_LABEL)
-    kept = _lines(record, "reward", colors)
-    parts: list[Chart] = [
-        chart_of(
-            "Do the networks decide better than rules of thumb?",
-            Plot(
-                [learning, *kept], _decisions(record), PlotAxis.over(_values(learning, *kept), "mean reward of a model")
-            ),
-            legend=[*legend, LegendEntry(LEARNING_LABEL, "other", shape="line")],
-            note=f"{HELD_OUT_TITLE} While they learn: on those that they learn from, where they try things out.",
-        )
+    decisions = [point["round"] * record.problems_per_round for point in record.curve]
+    x = PlotAxis.over([], "decisions that were learned from", least=0.0, most=decisions[-1])
+
+    def lines(value: Callable[[Point], float]) -> list[LineMark]:
+        """Return the networks' line, and the rules' flat one from nothing learned to the end."""
+        networks = list(zip(decisions, map(value, record.curve), strict=True))
+        flat = [(0.0, value(record.rules)), (decisions[-1], value(record.rules))]
+        return [
+            LineMark(points, colors.of_contender(name), name, colors.dash_of(name))
+            for name, points in ((NETWORKS, networks), (RULES, flat))
+        ]
+
+    def chart(title: str, drawn: list[LineMark], label: str, *, least: float | None = None, unit: str = "") -> Chart:
+        values = [point[1] for line in drawn for point in line.points if point]
+        plot = Plot(drawn, x, PlotAxis.over(values, label, least=least, unit=unit))
+        return chart_of(title, plot, legend=legend, note=HELD_OUT_TITLE)
+
+    learning = LineMark(
+        [(at, point["training_reward"]) for at, point in zip(decisions, record.curve, strict=True)],
+        "other",
+        LEARNING_LABEL,
+    )
+    reward = chart(
+        "Do the networks decide better than rules of thumb?",
+        [learning, *lines(lambda point: point["reward"])],
+        "mean reward of a model",
+    )
+    note = f"{HELD_OUT_TITLE} While they learn: on those that they learn from, where they try things out."
+    parts = [replace(reward, legend=[*legend, LegendEntry(LEARNING_LABEL, "other", shape="line")], note=note)]
+    figures: list[tuple[str, str, Callable[[Point], float]]] = [
+        ("How many requests are late?", "share of the requests", lambda point: 100 * point["late"]),
+        ("How many models have late requests?", "share of the models", lambda point: 100 * (1 - point["on_time"])),
+        (
+            "How much throughput is left beside neighbors?",
+            "of what a model has alone",
+            lambda point: 100 * point["throughput"],
+        ),
     ]
-    for title, key, label in (
-        ("How many requests are late?", "late", "share of the requests"),
-        ("How many models have late requests?", "on_time", "share of the models"),
-        ("How much throughput is left beside neighbors?", "throughput", "of what a model has alone"),
-    ):
-        lines = _lines(record, key, colors, missing=key == "on_time")
-        axis = PlotAxis.over(_percents(lines), label, least=0.0, unit=" %")
-        drawn = [LineMark(_in_percent(line), line.color, line.name, line.dash) for line in lines]
-        parts.append(chart_of(title, Plot(drawn, _decisions(record), axis), legend=legend, note=HELD_OUT_TITLE))
-    data = Download("record.json", "application/json", record.model_dump_json(indent=1))
+    parts += [chart(title, lines(value), label, least=0.0, unit=" %") for title, label, value in figures]
     return Page(
         record.command,
         _verdicts(record),
@@ -48,7 +67,7 @@ def page(record: TrainingRecord, date: str) -> str:
         },
         {},
         parts,
-        downloads=[data],
+        downloads=[Download("record.json", "application/json", record.model_dump_json(indent=1))],
     ).html()
 
 
@@ -63,39 +82,3 @@ def _verdicts(record: TrainingRecord) -> list[str]:
         f"{share(last['late'])} of the requests are late, by the rules {share(rules['late'])}; normalized throughput "
         f"{last['throughput']:.3f} for {rules['throughput']:.3f}.",
     ]
-
-
-def _decisions(record: TrainingRecord) -> PlotAxis:
-    last = record.last["round"] * record.problems_per_round
-    return PlotAxis.over([], "decisions that were learned from", least=0.0, most=last)
-
-
-def _over(record: TrainingRecord, key: str, *, missing: bool = False) -> list[tuple[float, float]]:
-    """(decisions, value) of each point; `missing`: what is missing to 1 instead of the value."""
-    return [
-        (point["round"] * record.problems_per_round, 1 - point[key] if missing else point[key])
-        for point in record.curve
-    ]
-
-
-def _lines(record: TrainingRecord, key: str, colors: Colors, *, missing: bool = False) -> list[LineMark]:
-    """The networks' line, and the rules' flat one from nothing learned to the end."""
-    networks = _over(record, key, missing=missing)
-    ruled = 1 - record.rules[key] if missing else record.rules[key]
-    flat = [(0.0, ruled), (networks[-1][0], ruled)]
-    return [
-        LineMark(points, colors.of_contender(name), name, colors.dash_of(name))
-        for name, points in ((NETWORKS, networks), (RULES, flat))
-    ]
-
-
-def _values(*lines: LineMark) -> list[float]:
-    return [point[1] for line in lines for point in line.points if point]
-
-
-def _percents(lines: list[LineMark]) -> list[float]:
-    return [100 * value for value in _values(*lines)]
-
-
-def _in_percent(line: LineMark) -> list[tuple[float, float] | None]:
-    return [point and (point[0], 100 * point[1]) for point in line.points]
