@@ -75,7 +75,7 @@ def test_a_plan_is_the_previous_one_of_the_next_problem(problem: Path, tmp_path:
         ({"max_rate_rps": 90}, "max_rate_rps 90 is too little, 140 would do"),
         ({"subclusters": 0}, "subclusters: must be at least 1"),
         ({"max_move_cost": 3}, "max_move_cost: it bounds the change from `previous`, which is missing"),
-        ({"models": PROBLEM["models"][:1] * 2}, "resnet is there twice"),  # type: ignore[index]
+        ({"models": PROBLEM["models"][:1] * 2}, "'resnet' is listed twice"),  # type: ignore[index]
     ],
 )
 def test_errors_are_one_message_and_exit_status_1(tmp_path: Path, changes: dict[str, object], said: str) -> None:

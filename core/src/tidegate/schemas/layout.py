@@ -4,7 +4,6 @@ Planners make it from a plan (`PlannerSpec.layout`, `tidegate plan --layout`); t
 from it; the simulator and the proxy run it. A versioned document like every plan.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Literal, Self
@@ -16,6 +15,7 @@ from tidegate.api.device import Device, Mig, WholeDevice, mig_instance
 from tidegate.api.mig import mig_geometries
 from tidegate.api.planner import DocumentSection
 from tidegate.schemas.document import DeviceField, Name, Positive, SliceField
+from tidegate.schemas.validation_errors import check_each_once
 
 
 class LayoutPipeline(DocumentSection):
@@ -101,13 +101,9 @@ class Layout(VersionedDocument):
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
-        for what, names in (
-            ("models", [model.name for model in self.models]),
-            ("partitions", [part.name for part in self.partitions]),
-            ("workers", [worker.name for worker in self.workers]),
-        ):
-            if doubles := sorted(name for name, count in Counter(names).items() if count > 1):
-                raise ValueError(f"{what}: {doubles[0]!r} is listed twice")
+        check_each_once("models", (model.name for model in self.models))
+        check_each_once("partitions", (part.name for part in self.partitions))
+        check_each_once("workers", (worker.name for worker in self.workers))
         parts = {part.name: part for part in self.partitions}
         hosted: set[str] = set()
         for worker in {(worker.hosts, worker.speed): worker for worker in self.workers}.values():

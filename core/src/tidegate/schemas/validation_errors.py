@@ -1,6 +1,7 @@
 """Validation errors as text: which field of a document is wrong, why, and what was probably meant."""
 
 import re
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -39,6 +40,12 @@ def did_you_mean(given: str, known: Iterable[str], heading: str) -> str:
     meant = closest(given, names)
     listed = f"{heading}: {', '.join(names) or 'none'}"
     return f"; {listed}" if meant is None else f"; did you mean {meant!r}? {listed[0].upper()}{listed[1:]}"
+
+
+def check_each_once(what: str, names: Iterable[str], advice: str = "") -> None:
+    """Raise ValueError if one of `names` is listed twice in the field `what`; `advice`: what to do about it."""
+    if doubles := sorted(name for name, count in Counter(names).items() if count > 1):
+        raise ValueError(f"{what}: {doubles[0]!r} is listed twice{advice and f': {advice}'}")
 
 
 MAX_SHOWN_CHARACTERS: Final = 60

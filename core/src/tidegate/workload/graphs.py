@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from tidegate.api.planner import DocumentSection
 from tidegate.schemas.document import Name, Positive
+from tidegate.schemas.validation_errors import check_each_once
 from tidegate.toolkit.stage_graph import StageGraph
 
 
@@ -38,8 +39,7 @@ class GraphSpec(DocumentSection):
     @model_validator(mode="after")
     def _is_graph(self) -> Self:
         names = [stage.title for stage in self.stages]
-        if doubles := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"stages: {doubles[0]!r} is listed twice: give one of them a name")
+        check_each_once("stages", names, "give one of them a name")
         for stage in self.stages:
             if unknown := [name for name in stage.after or () if name not in names]:
                 raise ValueError(f"stages: {stage.title!r} is after {unknown[0]!r}, which is no stage of the graph")

@@ -18,6 +18,7 @@ from tidegate.api.planner import DocumentSection
 from tidegate.control import ControllerChoice
 from tidegate.schemas import DocumentError, Layout, did_you_mean, field_errors, read_document
 from tidegate.schemas.document import Name, Positive
+from tidegate.schemas.validation_errors import check_each_once
 from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform, VaryingRate
 from tidegate.workload.distributions import AnyDistribution, Constant
 from tidegate.workload.from_profiles import models_as_measured
@@ -425,8 +426,7 @@ class Scenario(DocumentSection):
         names = [model.name for model in self.models]
         if not names:
             raise ValueError("models: none is listed; list some, or name a table with models_from")
-        if doubles := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"models: {doubles[0]!r} is listed twice")
+        check_each_once("models", names)
         if not sum(self.all_weights()) > 0:
             raise ValueError("models: every weight is zero")
         self._check_graphs(names)
@@ -439,9 +439,7 @@ class Scenario(DocumentSection):
             parts = [part.name for part in self.layout.partitions]
             placed = [(worker.device, worker.slice, worker.hosts) for worker in self.layout.workers]
         self._check_tenants()
-        titles = [policy.title for policy in self.policies]
-        if doubles := sorted({title for title in titles if titles.count(title) > 1}):
-            raise ValueError(f"policies: {doubles[0]!r} is listed twice: give one of them a label")
+        check_each_once("policies", (policy.title for policy in self.policies), "give one of them a label")
         self.simulation.check_names(parts, [device.node for device, _, _ in placed])
         self.simulation.check_sharing(placed)
         for model in self.models:
@@ -469,9 +467,7 @@ class Scenario(DocumentSection):
                 raise ValueError(f"graphs: {model.name!r} has apps, shapes, streaming or time_ms: leave these out")
 
     def _check_tenants(self) -> None:
-        names = [tenant.name for tenant in self.tenants]
-        if doubles := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"tenants: {doubles[0]!r} is listed twice: give each tenant its own name")
+        check_each_once("tenants", (tenant.name for tenant in self.tenants), "give each tenant its own name")
         for index, tenant in enumerate(self.tenants):
             for name in tenant.models:
                 if name not in self.request_names:

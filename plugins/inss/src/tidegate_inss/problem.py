@@ -11,6 +11,7 @@ from tidegate.api import PlanningError, VersionedDocument
 from tidegate.api.planner import DocumentSection
 from tidegate.schemas import Demand, Device, DocumentError, InterferenceModel, Tenant, read_document
 from tidegate.schemas.document import Name
+from tidegate.schemas.validation_errors import check_each_once
 
 Positive = Annotated[float, Field(gt=0, lt=1e9)]
 Memory = Annotated[float, Field(ge=0, lt=1e9)]
@@ -68,9 +69,7 @@ class ShareProblem(VersionedDocument):
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
-        names = [model.name for model in self.models]
-        if doubles := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"models: {doubles[0]!r} is listed twice: give each a name of its own")
+        check_each_once("models", (model.name for model in self.models), "give each a name of its own")
         return self
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:

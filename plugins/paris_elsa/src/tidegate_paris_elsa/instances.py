@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidegate.api.device import Device, Mig, Mps, Slice, WholeDevice, mig_instance
-from tidegate.schemas import Layout, LayoutPartition, LayoutWorker
+from tidegate.schemas import Layout, LayoutWorker
 
 Instance = Mig | WholeDevice
 """MIG instance, or a whole device."""
@@ -130,8 +130,3 @@ class Capacities:
             for name in seat.hosts:
                 found[name] += self.rows_per_s.get((name, device_class), 0.0) / len(seat.hosts)
         return dict(found)
-
-
-def model_of(parts: Iterable[LayoutPartition]) -> dict[str, str]:
-    """Return the model of each partition."""
-    return {part.name: part.model for part in parts}

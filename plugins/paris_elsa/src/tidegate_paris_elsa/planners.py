@@ -98,9 +98,9 @@ def plan_paris(problem: MigProblem, /, *, time_limit_s: float, progress: Progres
     with ELSA. Raises PlanningError if there is no plan.
     """
     if problem.segments != "portfolio":
-        return _by_segments(problem, time_limit_s, progress)
+        return _by_segments(problem, time_limit_s=time_limit_s, progress=progress)
     if all(model.slo_ms is None for model in problem.models):
-        return _by_segments(_changed(problem, segments="knees"), time_limit_s, progress)
+        return _by_segments(_changed(problem, segments="knees"), time_limit_s=time_limit_s, progress=progress)
     fractions = [problem.within, *(fraction for fraction in SLO_FRACTIONS if fraction != problem.within)]
     by_slo = [_changed(problem, segments="slo", within=fraction) for fraction in fractions]
     candidates: dict[str, Candidate] = {
@@ -109,7 +109,9 @@ def plan_paris(problem: MigProblem, /, *, time_limit_s: float, progress: Progres
     candidates["segments by knees"] = partial(_by_segments, _changed(problem, segments="knees"))
     candidates |= {f"equal slices of {size} GPCs": partial(_homogeneous, problem, size) for size in EQUAL_GPCS}
     candidates |= {f"all sizes, within {its.within:g}": partial(_by_sizes, its) for its in by_slo}
-    candidates |= {f"random, seed {seed}": partial(_drawn, _changed(problem, seed=seed)) for seed in range(DRAWN_PLANS)}
+    candidates |= {
+        f"random, seed {seed}": partial(plan_random, _changed(problem, seed=seed)) for seed in range(DRAWN_PLANS)
+    }
     return best_plan(problem, candidates, time_limit_s=time_limit_s, progress=progress)
 
 
@@ -117,7 +119,7 @@ def _changed(problem: MigProblem, **changes: object) -> MigProblem:
     return problem.model_copy(update=changes)
 
 
-def _by_segments(problem: MigProblem, time_limit_s: float, progress: Progress) -> MigPlan:
+def _by_segments(problem: MigProblem, *, time_limit_s: float, progress: Progress) -> MigPlan:
     """Algorithm 1."""
     offers = offers_of(problem)
     budget = Budget(problem, offers.slice_types, offers.usable)
@@ -148,7 +150,7 @@ def plan_homogeneous(problem: MigProblem, /, *, time_limit_s: float, progress: P
     """
     if problem.size is None:
         raise PlanningError("size: `homogeneous` needs one: 1, 2, 3, 4 or 7 GPCs")
-    return _homogeneous(problem, problem.size, time_limit_s, progress)
+    return _homogeneous(problem, problem.size, time_limit_s=time_limit_s, progress=progress)
 
 
 def plan_max(problem: MigProblem, /, *, time_limit_s: float, progress: Progress) -> MigPlan:
@@ -160,7 +162,7 @@ def plan_max(problem: MigProblem, /, *, time_limit_s: float, progress: Progress)
     reasons = []
     for size in HOMOGENEOUS_GPCS:
         try:
-            plan = _homogeneous(problem, size, time_limit_s, progress)
+            plan = _homogeneous(problem, size, time_limit_s=time_limit_s, progress=progress)
         except PlanningError as error:
             reasons.append(f"size {size}: {error}")
         else:
@@ -175,19 +177,15 @@ def plan_random(problem: MigProblem, /, *, time_limit_s: float, progress: Progre
 
     `time_limit_s`: seconds to search. Raises PlanningError if there is no plan.
     """
-    return _drawn(problem, time_limit_s, progress)
-
-
-def _drawn(problem: MigProblem, time_limit_s: float, progress: Progress) -> MigPlan:
     every = offers_of(problem)
     offers = every.only(set.intersection(*({speed.slice_type for speed in mine} for mine in every.speeds)))
     drawn = Budget(problem, offers.slice_types, offers.usable).draw(Random(problem.seed))
     demands = _anywhere(problem, offers)
     counts = share_out(problem, offers, demands, drawn, time_limit_s=time_limit_s, progress=progress)
-    return _plan_of(problem, offers.slice_types, counts, [() for _ in problem.models])
+    return _plan_of(problem, offers.slice_types, counts)
 
 
-def _homogeneous(problem: MigProblem, size: Size, time_limit_s: float, progress: Progress) -> MigPlan:
+def _homogeneous(problem: MigProblem, size: Size, *, time_limit_s: float, progress: Progress) -> MigPlan:
     every = offers_of(problem)
     equal = [pool.geometry.plain(size) for pool in problem.gpus]
     sized = [number for number, slice_type in enumerate(every.slice_types) if slice_type.mig == equal[slice_type.pool]]
@@ -199,16 +197,12 @@ def _homogeneous(problem: MigProblem, size: Size, time_limit_s: float, progress:
         if not mine:
             names = ", ".join(every.slice_types[number].name for number in sized)
             raise PlanningError(f"model {model.name!r}: it was not measured on {names}: measure it there")
-    budget = Budget(problem, offers.slice_types, offers.usable)
-    demands = _anywhere(problem, offers)
-    counts = solve(problem, offers, demands, budget, {}, time_limit_s=time_limit_s, progress=progress)
-    return _plan_of(problem, offers.slice_types, counts, [() for _ in problem.models])
+    return _solved(problem, offers, _anywhere(problem, offers), time_limit_s=time_limit_s, progress=progress)
 
 
-def _by_sizes(problem: MigProblem, time_limit_s: float, progress: Progress) -> MigPlan:
+def _by_sizes(problem: MigProblem, *, time_limit_s: float, progress: Progress) -> MigPlan:
     """Slices that sustain the most load if every range of sizes may go to all slices on which it is on time."""
     offers = offers_of(problem)
-    budget = Budget(problem, offers.slice_types, offers.usable)
     demands = []
     for number, (model, mine) in enumerate(zip(problem.models, offers.speeds, strict=True)):
         for segment in buckets(list(model.shares), MAX_SIZE_BUCKETS):
@@ -218,8 +212,16 @@ def _by_sizes(problem: MigProblem, time_limit_s: float, progress: Progress) -> M
                 speed.slice_type: work_s(model.shares, segment, speed.throughput_rps) for speed in on_time or mine[-1:]
             }
             demands.append(SizeDemand(number, works_s))
+    return _solved(problem, offers, demands, time_limit_s=time_limit_s, progress=progress)
+
+
+def _solved(
+    problem: MigProblem, offers: SliceOffers, demands: Sequence[SizeDemand], *, time_limit_s: float, progress: Progress
+) -> MigPlan:
+    """The plan that sustains the most load with these slices."""
+    budget = Budget(problem, offers.slice_types, offers.usable)
     counts = solve(problem, offers, demands, budget, {}, time_limit_s=time_limit_s, progress=progress)
-    return _plan_of(problem, offers.slice_types, counts, [() for _ in problem.models])
+    return _plan_of(problem, offers.slice_types, counts)
 
 
 def _wishes(problem: MigProblem, offers: SliceOffers, gpcs: int) -> list[_Wish]:
@@ -303,7 +305,7 @@ def _plan_of(
     problem: MigProblem,
     slice_types: Sequence[SliceType],
     counts: SliceCounts,
-    segments: Sequence[Sequence[PlannedSegment]],
+    segments: Sequence[Sequence[PlannedSegment]] = (),
 ) -> MigPlan:
     models = tuple(
         PlannedModel(
@@ -314,7 +316,7 @@ def _plan_of(
                 for place, slice_type in enumerate(slice_types)
                 if (count := counts.slices.get((number, place), 0))
             },
-            segments=tuple(segments[number]),
+            segments=tuple(segments[number]) if segments else (),
         )
         for number, model in enumerate(problem.models)
     )

@@ -83,8 +83,8 @@ def _rising_s(speed: SliceSpeed, sizes: Sequence[int]) -> dict[int, float]:
     return dict(zip(sizes, accumulate((speed.latency_ms(rows) / 1000 for rows in sizes), max), strict=True))
 
 
-Candidate = Callable[[float, Progress], MigPlan]
-"""Function from the time limit in seconds, and the progress, to a plan. Raises PlanningError."""
+Candidate = Callable[..., MigPlan]
+"""Function from `time_limit_s` and `progress` to a plan. Raises PlanningError."""
 FIRST_TIME_FRACTION = 0.5
 """Fraction of the time limit for the first candidate; the others share the rest."""
 FIRST_REQUESTS, FINAL_REQUESTS = 1500, 6000
@@ -102,12 +102,12 @@ def best_plan(
     which no further candidate is made. Raises PlanningError if the first has no plan.
     """
     (first, made), *others = candidates.items()
-    plans = {first: made(FIRST_TIME_FRACTION * time_limit_s, progress)}
+    plans = {first: made(time_limit_s=FIRST_TIME_FRACTION * time_limit_s, progress=progress)}
     for method, candidate in others:
         if progress() >= time_limit_s:
             break
         try:
-            plan = candidate(time_limit_s, progress)
+            plan = candidate(time_limit_s=time_limit_s, progress=progress)
         except PlanningError:
             continue  # such equal slices do not spend these GPCs, or are too slow or too small for a model
         if all(plan.gpus != other.gpus for other in plans.values()):

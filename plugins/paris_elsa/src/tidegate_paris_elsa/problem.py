@@ -22,6 +22,7 @@ from tidegate.schemas import (
     read_profiles,
 )
 from tidegate.schemas.document import Name, Positive
+from tidegate.schemas.validation_errors import check_each_once
 
 Latency = Annotated[float, Field(ge=1e-4, lt=1e9)]
 Amount = Annotated[float, Field(ge=0, lt=1e12)]
@@ -102,12 +103,10 @@ class MigModel(DocumentSection):
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
-        if isinstance(self.sizes, dict):
-            _check_sizes(self.name, self.sizes)
+        if isinstance(self.sizes, dict) and not sum(self.sizes.values()) > 0:
+            raise ValueError(f"sizes: those of {self.name!r} sum to nothing: say how many requests have how many rows")
         if not isinstance(self.profiles, str):
-            slice_types = [profile.slice_type for profile in self.profiles]
-            if doubles := sorted({slice_type for slice_type in slice_types if slice_types.count(slice_type) > 1}):
-                raise ValueError(f"profiles: {doubles[0]!r} is listed twice")
+            check_each_once("profiles", (profile.slice_type for profile in self.profiles))
         return self
 
     @cached_property
@@ -193,18 +192,9 @@ class MigProblem(VersionedDocument):
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
-        for what, names in (
-            ("gpus", [pool.product for pool in self.gpus]),
-            ("models", [model.name for model in self.models]),
-        ):
-            if doubles := sorted({name for name in names if names.count(name) > 1}):
-                raise ValueError(f"{what}: {doubles[0]!r} is listed twice")
+        check_each_once("gpus", (pool.product for pool in self.gpus))
+        check_each_once("models", (model.name for model in self.models))
         return self
-
-
-def _check_sizes(name: str, sizes: dict[int, float]) -> None:
-    if not sum(sizes.values()) > 0:
-        raise ValueError(f"sizes: those of {name!r} sum to nothing: say how many requests have how many rows")
 
 
 def problem_of(demand: Demand) -> MigProblem:

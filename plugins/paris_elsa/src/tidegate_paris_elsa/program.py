@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
 from scipy.sparse import csr_matrix
 
 from tidegate.api import PlanningError, Progress
@@ -55,6 +55,32 @@ class SliceCounts:
 
 Row = tuple[dict[int, float], float, float]
 """Constraint: coefficients by variable, minimum, maximum."""
+
+
+def minimize(
+    goal: NDArray[np.float64],
+    rows: Sequence[Row],
+    integral: NDArray[np.int64],
+    most: NDArray[np.float64],
+    *,
+    time_limit_s: float,
+    gap: float,
+) -> OptimizeResult:
+    """Return the solver's result for variables from 0 to `most`, of which those with 1 in `integral` are whole.
+
+    `goal`: coefficients by variable. `rows`: constraints. `time_limit_s`: seconds to search. `gap`: relative distance
+    from the bound at which the search ends.
+    """
+    places = [(number, place, value) for number, (row, _, _) in enumerate(rows) for place, value in row.items()]
+    down, across, values = zip(*places, strict=True)
+    matrix = csr_matrix((values, (down, across)), shape=(len(rows), len(goal)))
+    return milp(
+        goal,
+        integrality=integral,
+        bounds=Bounds(np.zeros(len(goal)), most),
+        constraints=LinearConstraint(matrix, [low for _, low, _ in rows], [high for _, _, high in rows]),
+        options={"time_limit": time_limit_s, "mip_rel_gap": gap},
+    )
 
 
 class Program:
@@ -119,7 +145,7 @@ class Program:
         """
         goal = np.zeros(self._size)
         goal[0] = -1.0
-        most = self._run(goal, self._rows, self._gap, (time_limit_s - progress()) * LOAD_SHARE)
+        most = self._run(goal, self._rows, self._problem.gap, (time_limit_s - progress()) * LOAD_SHARE)
         load = 0.0 if most.values is None else float(most.values[0])
         is_proven = most.bound is not None and -most.bound <= LOAD_TOLERANCE
         if most.values is None or (load <= LOAD_TOLERANCE and not is_proven):
@@ -142,10 +168,6 @@ class Program:
             }
         )
         return SliceCounts(load * self._unit_rps, bound, slices, cuts)
-
-    @property
-    def _gap(self) -> float:
-        return self._problem.gap
 
     def _nearest(self, wanted: Mapping[tuple[int, int], float], load: float, time_limit_s: float) -> "_Answer":
         """The counts that differ least, of those that bear as much: one more variable for each difference."""
@@ -195,21 +217,12 @@ class Program:
         )
 
     def _run(self, goal: NDArray[np.float64], rows: Sequence[Row], gap: float, time_limit_s: float) -> "_Answer":
-        places = [(number, place, value) for number, (row, _, _) in enumerate(rows) for place, value in row.items()]
-        across, down, values = zip(*places, strict=True)
-        matrix = csr_matrix((values, (across, down)), shape=(len(rows), len(goal)))
         integral = np.zeros(len(goal), dtype=np.int64)
         integral[1 : self._first_flow] = 1
         most = np.full(len(goal), np.inf)
         most[0] = self._most_load
         most[self._first_cut : self._first_flow] = self._most_of_each
-        result = milp(
-            goal,
-            integrality=integral,
-            bounds=Bounds(np.zeros(len(goal)), most),
-            constraints=LinearConstraint(matrix, [low for _, low, _ in rows], [high for _, _, high in rows]),
-            options={"time_limit": max(MIN_S, time_limit_s), "mip_rel_gap": gap},
-        )
+        result = minimize(goal, rows, integral, most, time_limit_s=max(MIN_S, time_limit_s), gap=gap)
         bound = None if result.mip_dual_bound is None else float(result.mip_dual_bound)
         return _Answer(result.x, bound, result.status == INFEASIBLE_STATUS)
 

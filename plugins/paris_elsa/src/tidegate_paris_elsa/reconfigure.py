@@ -266,13 +266,7 @@ class _Changes:
         return total
 
     def _move(self, device: Device, step: ChangeStep) -> CapacityChange:
-        lost: defaultdict[str, float] = defaultdict(float)
-        gained: defaultdict[str, float] = defaultdict(float)
-        for amounts, instances in ((lost, step.leaving), (gained, step.arriving)):
-            for part, seats in instances:
-                for name, amount in self._capacities.of_instance(device, part, seats).items():
-                    amounts[name] += amount
-        return CapacityChange(dict(lost), dict(gained))
+        return CapacityChange(self._sum({device: step.leaving}), self._sum({device: step.arriving}))
 
     # All of them ----------------------------------------------------------------------------------------------------
 

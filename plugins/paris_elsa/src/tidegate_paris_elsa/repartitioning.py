@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, linear_sum_assignment, milp
-from scipy.sparse import csr_matrix
+from scipy.optimize import linear_sum_assignment
 
 from tidegate.api import PlanningError
 from tidegate.api.device import Device, Mig
 from tidegate.api.mig import MigGeometry, Placed
 from tidegate_paris_elsa.instances import Gpu, Seats, slots
+from tidegate_paris_elsa.program import Row, minimize
 
 SAME_NUMBER_BONUS = 1e-6
 """Bonus for a GPU that keeps its number, as a fraction of the largest cost."""
@@ -157,7 +157,7 @@ def _cut(
     profiles = sorted({profile for profile, _ in wants})
     size = len(gpus) * len(cuts) + len(wants) + len(profiles)
     first_same, first_stay = len(gpus) * len(cuts), len(gpus) * len(cuts) + len(wants)
-    rows: list[tuple[dict[int, float], float, float]] = []
+    rows: list[Row] = []
     supply: dict[str, dict[int, float]] = {profile: {} for profile in profiles}
     same: dict[Want, dict[int, float]] = {want: {first_same + n: -1.0} for n, want in enumerate(wants)}
     stay: dict[str, dict[int, float]] = {name: {first_stay + n: -1.0} for n, name in enumerate(profiles)}
@@ -188,19 +188,8 @@ def _cut(
     most = np.full(size, np.inf)
     most[first_same:first_stay] = [wanted[want] for want in wants]
     most[first_stay:] = [needed[profile] for profile in profiles]
-    places = [(number, place, value) for number, (row, _, _) in enumerate(rows) for place, value in row.items()]
-    down, across, values = zip(*places, strict=True)
-    result = milp(
-        goal,
-        integrality=(np.arange(size) < first_same).astype(np.int64),
-        bounds=Bounds(np.zeros(size), most),
-        constraints=LinearConstraint(
-            csr_matrix((values, (down, across)), shape=(len(rows), size)),
-            [low for _, low, _ in rows],
-            [high for _, _, high in rows],
-        ),
-        options={"time_limit": time_limit_s, "mip_rel_gap": RELATIVE_GAP},
-    )
+    integral = (np.arange(size) < first_same).astype(np.int64)
+    result = minimize(goal, rows, integral, most, time_limit_s=time_limit_s, gap=RELATIVE_GAP)
     if result.x is None:
         return None
     return {

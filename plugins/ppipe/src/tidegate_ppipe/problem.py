@@ -9,6 +9,7 @@ from tidegate.api import PlanningError, VersionedDocument
 from tidegate.api.planner import DocumentSection
 from tidegate.schemas import BlockProfile, Demand, read_document
 from tidegate.schemas.document import Name, Positive
+from tidegate.schemas.validation_errors import check_each_once
 
 
 class GpuClass(DocumentSection):
@@ -104,9 +105,8 @@ class PpipeProblem(VersionedDocument):
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
-        for what, names in (("classes", [c.name for c in self.classes]), ("models", [m.name for m in self.models])):
-            if doubles := sorted({name for name in names if names.count(name) > 1}):
-                raise ValueError(f"{what}: {doubles[0]!r} is listed twice")
+        check_each_once("classes", (gpu.name for gpu in self.classes))
+        check_each_once("models", (model.name for model in self.models))
         for model in self.models:
             if self.objective != "throughput" and model.rate_rps is None:
                 raise ValueError(f"models: {model.name!r} needs a rate_rps: the objective is least {self.objective}")

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from tidegate.api import Plan, VersionedDocument
 from tidegate.api.planner import DocumentSection
+from tidegate.schemas.validation_errors import check_each_once
 
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -54,9 +55,7 @@ class SubclusterProblem(VersionedDocument):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        names = [model.name for model in self.models]
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"models: {', '.join(sorted(twice))} is there twice; give each model a name of its own")
+        check_each_once("models", (model.name for model in self.models), "give each a name of its own")
         for model in self.models:
             if isinstance(model.move_cost, tuple) and len(model.move_cost) != self.subclusters:
                 raise ValueError(
