@@ -75,7 +75,6 @@ def _sizes_in(source: Path) -> "RequestSizes":
 
 
 def _of_models_page(page: object) -> "RequestSizes":
-    """Return the scheduled models that `/models` lists."""
     from pydantic import ValidationError
 
     from tidegate.schemas import RequestSizes, field_errors

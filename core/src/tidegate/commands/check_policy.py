@@ -94,7 +94,6 @@ def check_policy(
 def _judge(
     console: "Console", specs: "Sequence[PolicySpec]", plugins: "Plugins", *, seeds: int, jobs: int
 ) -> "dict[str, list[Judgment]]":
-    """Compare policies with the baselines, and print a table and a summary of each."""
     from rich.markup import escape
 
     from tidegate.commands.common import with_progress
@@ -115,7 +114,6 @@ def _judge(
 
 
 def _said_of(faults: Sequence[str], tried: str) -> str:
-    """`tried`: the worlds, as text."""
     if not faults:
         return f"every invariant holds in {tried}"
     return f"[red]it breaks the contract[/] in {len(faults)} of {tried}, first: {faults[0]}"

@@ -81,7 +81,6 @@ def _place(worker: LayoutWorker) -> tuple[object, ...]:
 
 
 def _loads(layout: Layout) -> dict[str, Loaded]:
-    """Return the loaded partitions of each worker of a layout, by name."""
     parts = {part.name: part for part in layout.partitions}
     batches: dict[str, int] = {}
     for model in layout.models:

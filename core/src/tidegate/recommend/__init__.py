@@ -9,7 +9,6 @@ triton_tuning       settings of Triton's own batcher that are tried as the basel
 simulation_runs     simulated runs and their figures: many, on all cores, none of them twice
 successive_halving  finds the best of many candidates with few runs, on common random numbers
 held_out            runs the chosen candidate on seeds that did not choose it: means with confidence intervals
-change              which change of traffic or SLO would change the recommendation
 assess              all of this for one choice of hardware, and the least hardware that meets the goal
 recommendation      the same for each purchase; the answer
 verdicts            the answer in sentences; document: as JSON; page: as HTML; files: as files to apply

@@ -107,7 +107,6 @@ def _scenario(found: Recommendation) -> dict[str, Any]:
 
 
 def _profiles(scenario: Scenario) -> ProfileFile:
-    """Return the scenario's profiles, as initial profiles of the proxy."""
     _, _, profiles, _ = layout_of(scenario).contract()
     found = []
     for profile in with_shapes(scenario, profiles, known_to_policy=True):

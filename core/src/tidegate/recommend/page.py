@@ -63,7 +63,6 @@ def recommend_page(found: Recommendation, sentences: Sequence[str], document: Do
 
 
 def _models(found: Recommendation, chosen: Assessment) -> Chart:
-    """Return the table of models with their attainment."""
     contenders = [(label, each.result) for label, each in chosen.contenders()]
     colors = Colors((), [name for name, _ in contenders])
     bars = [

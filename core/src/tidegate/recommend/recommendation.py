@@ -120,9 +120,9 @@ def choose(assessed: Sequence[Assessment]) -> tuple[Assessment, Verdict]:
     if not assessed[0].site.question.buy:
         (chosen,) = assessed
         return chosen, verdict_on(chosen)
-    ours = min(assessed, key=lambda each: (_cost(each, each.least), -each.ours.attainment.mean))
-    tritons = min(assessed, key=lambda each: _cost(each, each.tritons_least))
-    if _cost(ours, ours.least) < _cost(tritons, tritons.tritons_least):
+    ours = min(assessed, key=lambda each: (_price(each.site, each.least), -each.ours.attainment.mean))
+    tritons = min(assessed, key=lambda each: _price(each.site, each.tritons_least))
+    if _price(ours.site, ours.least) < _price(tritons.site, tritons.tritons_least):
         return ours, "run"
     return tritons, "run" if _saves_or_is_better(tritons) else "triton"
 
@@ -151,15 +151,11 @@ def is_perfect(its: HeldOutResult) -> bool:
     return fmean(its.scores) >= MISSES_NOTHING
 
 
-def _cost(assessment: Assessment, count: int | None) -> float:
-    return float("inf") if count is None else assessment.site.cost(count)
-
-
 def _saves_or_is_better(its: Assessment) -> bool:
     """Whether the candidate is shown to be better than Triton on this hardware, or to need less of it."""
     if its.gain is None or its.tritons is None or is_shown_better(its.ours, its.tritons):
         return True
-    saves = _cost(its, its.least) < _cost(its, its.tritons_least)
+    saves = _price(its.site, its.least) < _price(its.site, its.tritons_least)
     return (
         saves
         and its.gain.mean >= -MAX_ATTAINMENT_LOSS

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from tidegate.api import NEVER_NS, NS_PER_MS, RequestArrived, Setup
+from tidegate.api import NEVER_NS, NS_PER_MS, Model, RequestArrived, Setup
 from tidegate.observation import LogEntry, Reducer
 from tidegate.observation.timeline_recorder import MAX_RESPONSE_MARGIN_FRACTION
 from tidegate.recommend.hardware import checked
@@ -122,10 +122,7 @@ def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[RecordedT
             f"{len(at_ns)} scheduled requests were recorded: record at least {MIN_REQUESTS}, under load (those that "
             "bypass the scheduler, as all do in shadow mode, are not recorded)"
         )
-    if idle := sorted(set(known) - set(sizes)):
-        known_models = [name for name in known if name not in idle]
-    else:
-        known_models = [*known]
+    known_models = [name for name in known if name in sizes]
     renumbered = {known[name]: number for number, name in enumerate(known_models)}
     first_ns = at_ns[0]
     recording = RecordedTraffic(
@@ -140,10 +137,11 @@ def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[RecordedT
         raise RecordingError("models that are split were recorded: describe them in a scenario, whole, with --blocks")
     models = [
         {
-            **_as_listed(setup, name, slos_ns[name], sizes[name]),
-            **observed.of_model(name, asked[name], _most_rows(setup, name)),
+            **_as_listed(own, slos_ns[own.name], sizes[own.name]),
+            **observed.of_model(own.name, asked[own.name], own.max_rows),
         }
-        for name in known_models
+        for own in setup.models
+        if own.name in sizes
     ]
     duration_s = recording.window_ns / NS_PER_S
     stalls = observed.stalls()
@@ -157,15 +155,14 @@ def read_recording(setup: Setup, entries: Iterable[LogEntry]) -> tuple[RecordedT
     }
 
 
-def _as_listed(setup: Setup, name: str, had_ns: Sequence[int], sizes: dict[int, int]) -> dict[str, Any]:
+def _as_listed(own: Model, had_ns: Sequence[int], sizes: dict[int, int]) -> dict[str, Any]:
     """A model as a scenario lists it, but for how long it takes; `had_ns`: the time that its requests had."""
-    own = next(model for model in setup.models if model.name == name)
     slo_ns = median(had_ns) if had_ns else None
     least_share = 1 - MAX_RESPONSE_MARGIN_FRACTION  # the rest may have been kept for the response latency
     if slo_ns is not None and own.slo_ns is not None and least_share * own.slo_ns <= slo_ns <= own.slo_ns:
         slo_ns = own.slo_ns
     return {
-        "name": name,
+        "name": own.name,
         "slo_ms": None if slo_ns is None else slo_ns / NS_PER_MS,
         "on_deadline_miss": own.on_deadline_miss,
         "scheduling": "batched" if own.merges else "unbatched",
@@ -173,10 +170,6 @@ def _as_listed(setup: Setup, name: str, had_ns: Sequence[int], sizes: dict[int, 
         "weight": sum(sizes.values()),
         "rows": {"distribution": "table", "values": sorted(sizes), "weights": [sizes[rows] for rows in sorted(sizes)]},
     }
-
-
-def _most_rows(setup: Setup, name: str) -> int:
-    return next(model.max_rows for model in setup.models if model.name == name)
 
 
 def scenario_of_recording(given: dict[str, Any], name: str) -> Scenario:

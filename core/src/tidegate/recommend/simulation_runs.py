@@ -176,7 +176,6 @@ class SimulationRuns:
         return [outcome for outcome in known if outcome is not None]
 
     def _known_outcome(self, key: Key, goal: float | None) -> SimulationOutcome | None:
-        """Return the known outcome of a run; a complete run covers one with any goal."""
         if (known := self._known.get(key)) is not None:
             return known
         missed, outcome = self._stopped.get(key, (2.0, None))

@@ -188,7 +188,6 @@ def _gain(ours: HeldOutResult, theirs: HeldOutResult) -> str:
 
 
 def _too_few(found: Recommendation) -> str:
-    """Return a sentence that names models with few requests."""
     judged = found.chosen.ours.models
     rare = [model.name for model in found.question.scenario.models if model.weight and model.name not in judged]
     if not rare:
@@ -198,7 +197,6 @@ def _too_few(found: Recommendation) -> str:
 
 
 def _saved(found: Recommendation) -> str:
-    """How much hardware would do."""
     chosen, goal = found.chosen, limit(found.question.goal)
     if not chosen.site.divisible:
         return ""
@@ -231,7 +229,6 @@ def _saved(found: Recommendation) -> str:
 
 
 def _offers(found: Recommendation) -> str:
-    """Return sentences on the price of the other hardware."""
     others = [each for each in found.assessed if each is not found.chosen]
     if not others:
         return ""
@@ -245,7 +242,6 @@ def _offer(its: Assessment) -> str:
 
 
 def _changes(found: Recommendation) -> str:
-    """Return a sentence on the assessed changes of traffic, SLOs and hardware."""
     effects = [(change.name, _change(change, found)) for change in found.chosen.changes]
     parts = [f"with {name}, {effect}" for name, effect in effects if effect]
     same = [name for name, effect in effects if not effect]

@@ -141,7 +141,6 @@ _BOUNDS: Final = {
 
 
 def _number(bound: object) -> str:
-    """Return a bound as text: pydantic makes 1.0 of 1."""
     return f"{bound:.12g}" if isinstance(bound, float) else str(bound)
 
 
@@ -266,7 +265,6 @@ def _is_other_than_text(location: Location, places: Sequence[Location], *, deepe
 
 
 def _beside(location: Location, others: Iterable[Location]) -> list[Location]:
-    """Return the locations in the same section."""
     return [other for other in others if other[:-1] == location[:-1]]
 
 
@@ -285,7 +283,6 @@ def _meant(location: Location, kind: type[BaseModel]) -> str | None:
 
 
 def _fields_at(location: Location, kind: type[BaseModel]) -> list[str]:
-    """The fields that a section may have."""
     at: list[Any] = [kind]
     for step in location:
         at = _inside(at, step)

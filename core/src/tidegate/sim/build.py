@@ -254,7 +254,6 @@ def _graphs_of(
 
 
 def _table_ns(profile: Profile) -> tuple[int, ...]:
-    """Return the latency in ns of batches of 1, 2, ... rows."""
     return tuple(map(profile.expected_ns, range(1, profile.max_rows + 1)))
 
 
@@ -307,7 +306,6 @@ def true_profiles(scenario: Scenario, expected: Iterable[Profile]) -> Iterator[P
 
 
 def _events(scenario: Scenario, workers: Sequence[Worker]) -> list[AnyEvent]:
-    """Workers that go and come back."""
     events: list[AnyEvent] = []
     for event in scenario.simulation.events:
         now_ns = round((scenario.warmup_s + event.at_s) * NS_PER_S)

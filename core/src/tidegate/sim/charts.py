@@ -294,7 +294,6 @@ def _outcomes_of(name: str, rows: Sequence[ResultRow]) -> StackedBar:
 
 
 def _details(own: Sequence[RunResult]) -> dict[str, list[ModelDetail]]:
-    """The details of one contender's seeds, by model."""
     found: dict[str, list[ModelDetail]] = {}
     for result in own:
         for each in result.detail.models if result.detail else ():

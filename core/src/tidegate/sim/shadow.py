@@ -237,7 +237,6 @@ class ShadowWindow:
     def _batch_stats(
         self, model: str, seen: Sequence[BypassedRequest], ended: Sequence[BypassedResponse]
     ) -> TritonBatchStats:
-        """Return the batch statistics of a model in the window; none for a measured model with several shapes."""
         shapes = {request.shape for request in seen if request.model == model}
         if len(shapes) > 1 and model not in self._begin.guessed:
             return NO_BATCH_STATS

@@ -184,13 +184,11 @@ class Shepherd(EarlyDrop):
         return None if youngest is None or NEXUS_BATCH_FORMATION.is_hopeless(youngest, fastest, now_ns) else youngest
 
     def _ended(self, worker_id: int) -> None:
-        """Handle the end of a worker's batch, whatever its outcome."""
         running = self._running.pop(worker_id, None)
         if running and worker_id not in self._preempted and running.may_make_way:
             self._small.remove(worker_id, running)
 
     def _remember(self, running: RunningBatch) -> None:
-        """Remember that the requests of a batch have made way."""
         for request in running.requests:
             self._made_way[request.id] = None
         while len(self._made_way) > MAX_REMEMBERED_REQUESTS:

@@ -185,7 +185,6 @@ class Igniter:
         return taken_ms > FOR_RUNNING * slo_ms * (1 + 1e-9) and tenant.units < self._units
 
     def _taken_ms(self, tenants: Sequence[_Tenant]) -> list[float]:
-        """Return the latency that iGniter predicts for models beside each other."""
         tables = self.predictor.tables
         cache = [float(tables.cache_percent[each.model, each.units, each.batch]) for each in tenants]
         taken = []

@@ -296,7 +296,6 @@ class Applications:
             yield (*each, (-1, self._stock_taken))
 
     def _laws(self, device_class: str, group_of: NDArray[np.intp], before: ApplicationGroups | None) -> list[BatchLaw]:
-        """The laws of the groups."""
         known = self._times.get(device_class, {})
         noise_cv = max((times.noise_cv for number, times in known.items() if number), default=0.0)
         laws = []

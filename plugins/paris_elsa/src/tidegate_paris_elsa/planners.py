@@ -218,7 +218,6 @@ def _by_sizes(problem: MigProblem, *, time_limit_s: float, progress: Progress) -
 def _solved(
     problem: MigProblem, offers: SliceOffers, demands: Sequence[SizeDemand], *, time_limit_s: float, progress: Progress
 ) -> MigPlan:
-    """The plan that sustains the most load with these slices."""
     budget = Budget(problem, offers.slice_types, offers.usable)
     counts = solve(problem, offers, demands, budget, {}, time_limit_s=time_limit_s, progress=progress)
     return _plan_of(problem, offers.slice_types, counts)

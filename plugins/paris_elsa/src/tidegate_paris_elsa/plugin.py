@@ -52,7 +52,6 @@ def tidegate_planners() -> list[PlannerSpec]:
 
 
 def _new_layout(problem: ReconfigurationProblem, plan: Reconfiguration) -> Layout:
-    """The layout of a change."""
     return cast("Layout", _later("reconfigure", "new_layout")(problem, plan))
 
 

@@ -330,7 +330,6 @@ class _Changes:
     # The document ---------------------------------------------------------------------------------------------------
 
     def _workers(self, way: _Way) -> dict[Device, dict[Instance, tuple[LayoutWorker, ...]]]:
-        """The workers of the new layout, by device and instance."""
         present = gpus_of(self._before)
         planned = {change.device: change.planned for change in way.changes}
         taken = {

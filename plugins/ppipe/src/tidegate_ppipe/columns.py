@@ -93,7 +93,6 @@ class LatencyTables:
 
     @staticmethod
     def _between(profile: BlockProfile, gpu: GpuClass, share: int, batch: int) -> bool:
-        """Whether a batch lies between two that were measured."""
         return any(
             table.device_class == gpu.name and table.share == share and table.rows[0] <= batch <= table.rows[-1]
             for table in profile.latencies

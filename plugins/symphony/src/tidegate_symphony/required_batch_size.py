@@ -166,7 +166,6 @@ class RequiredBatchSize:
 
 
 def _rows(arriving: ArrivalEstimate, multiplier: float) -> int:
-    """Return the batch size of a queue, at least that of one request."""
     outlook = arriving.outlook
     if not outlook.fixed_cost_ns:
         return arriving.request_rows  # waiting spares nothing, as far as is known, however much the workers lack

@@ -66,7 +66,6 @@ def _best_move(problem: SubclusterProblem, assignment: list[int], fill: "_Fill")
 
 
 def _cost(model: PlannedModel, home: int | None, place: int) -> float:
-    """Return the cost of placing a model on a sub-cluster."""
     if place == home:
         return 0.0
     return model.cost_at(place) + (0.0 if home is None else model.cost_at(home))

@@ -331,7 +331,6 @@ class PolicyTuner:
 
 
 def _costs_a_model(present: CandidateOutcome, other: CandidateOutcome) -> bool:
-    """Whether some model would lose what is too much."""
     return any(other.models.get(name, 0.0) < had - MAX_MODEL_LOSS for name, had in present.models.items())
 
 
