@@ -1,29 +1,25 @@
-"""Small problems, and a clock that tests hold."""
+"""Small problems."""
 
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegate.schemas import BlockLatencies, BlockProfile
+from tidegate_ppipe.columns import Column, LatencyTables, columns_of
 from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
 
+GATHER_RPS = 40.0
+"""Given with the problem, so that both programs gather alike."""
 
-class Ticks:
-    """A clock that advances with each report, and what was reported."""
 
-    def __init__(self, tick_s: float = 0.0) -> None:
-        self.tick_s = tick_s
-        self.now_s = 0.0
-        self.objectives: list[float] = []
-        self.bounds: list[float] = []
-
-    def __call__(self, *, objective: float | None = None, bound: float | None = None) -> float:
-        self.now_s += self.tick_s
-        if objective is not None:
-            self.objectives.append(objective)
-        if bound is not None:
-            self.bounds.append(bound)
-        return self.now_s
+def columns_in(problem: PpipeProblem, *, exact: bool) -> list[Column]:
+    return [
+        column
+        for number, model in enumerate(problem.models)
+        for column in columns_of(
+            number, LatencyTables(model, problem), problem, GATHER_RPS, problem.max_partitions, exact=exact
+        )
+    ]
 
 
 def profile(

@@ -3,16 +3,13 @@
 import pytest
 
 from tests.plugins.ppipe.a2 import A2
-from tests.plugins.ppipe.problems import Ticks, random_problem, two_classes
+from tests.plugins.ppipe.problems import GATHER_RPS, columns_in, random_problem, two_classes
+from tests.plugins.ticks import Ticks
 from tidegate.api import PlanningError
 from tidegate_ppipe.column_search import price, worth_it
-from tidegate_ppipe.columns import Column, LatencyTables, columns_of
 from tidegate_ppipe.planners import plan_ppipe
 from tidegate_ppipe.problem import PpipeProblem
 from tidegate_ppipe.rounding import gpus_of, rates_of, rounded
-
-GATHER_RPS = 40.0
-"""Given with the problem, so that both programs gather alike."""
 
 
 def tiny(seed: int) -> PpipeProblem:
@@ -24,16 +21,6 @@ def tiny(seed: int) -> PpipeProblem:
             "models": tuple(model.model_copy(update={"batch_rate_rps": GATHER_RPS}) for model in problem.models[:2]),
         }
     )
-
-
-def columns_in(problem: PpipeProblem, *, exact: bool) -> list[Column]:
-    return [
-        column
-        for number, model in enumerate(problem.models)
-        for column in columns_of(
-            number, LatencyTables(model, problem), problem, GATHER_RPS, problem.max_partitions, exact=exact
-        )
-    ]
 
 
 SEEDS = [

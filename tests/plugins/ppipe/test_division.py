@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tests.plugins.ppipe.problems import Ticks, random_problem, three_models
+from tests.plugins.ppipe.problems import columns_in, random_problem, three_models
 from tests.plugins.ppipe.test_planners import check
+from tests.plugins.ticks import Ticks
 from tidegate_ppipe.column_search import price
-from tidegate_ppipe.columns import Column, LatencyTables, columns_of
+from tidegate_ppipe.columns import Column
 from tidegate_ppipe.division import GpuDivision, divide, units_of
 from tidegate_ppipe.planners import plan_ppipe
 from tidegate_ppipe.problem import PpipeProblem
@@ -18,15 +19,6 @@ from tidegate_ppipe.program import Program
 from tidegate_ppipe.rounding import fits, gpus_of, rates_of
 
 OBJECTIVES = ["throughput", "cost", "power"]
-
-
-def listed(problem: PpipeProblem) -> list[Column]:
-    """Every column that may be of use, where batches gather at 40 requests/s."""
-    return [
-        column
-        for number, model in enumerate(problem.models)
-        for column in columns_of(number, LatencyTables(model, problem), problem, 40, problem.max_partitions, exact=True)
-    ]
 
 
 def divided(
@@ -68,7 +60,7 @@ def test_whole_gpus_are_divided_as_well_as_by_the_integer_program_and_parts_boun
     given_ = random_problem(seed, objective=objective, gap=0, max_partitions=2)
     classes = tuple(gpu.model_copy(update={"max_share": min(gpu.max_share, most_share)}) for gpu in given_.classes)
     problem = given_.model_copy(update={"classes": classes})
-    columns = listed(problem)
+    columns = columns_in(problem, exact=True)
     if {column.model for column in columns} != set(range(len(problem.models))):
         return
     whole = divided(problem, columns, [1] * len(classes))
@@ -112,7 +104,7 @@ class Calls:
 
 def test_when_it_is_late_there_is_no_division_and_in_the_second_stage_only_no_level_one() -> None:
     problem = three_models(0)
-    columns = listed(problem)
+    columns = columns_in(problem, exact=True)
     calls = Calls(float("inf"))
     whole = divided(problem, columns, [1, 1], calls)
     assert whole is not None
@@ -140,7 +132,7 @@ def test_where_the_tables_take_too_long_the_integer_program_goes_on() -> None:
     """
     problem = three_models(0)
     best = plan_ppipe(problem, time_limit_s=10, progress=Ticks())
-    looks = len(listed(problem)) + 100
+    looks = len(columns_in(problem, exact=True)) + 100
     plan = plan_ppipe(problem, time_limit_s=100, progress=Ticks(tick_s=100 / looks))
     check(problem, plan)
     assert best.objective * 0.9 <= plan.objective <= best.objective * (1 + 1e-6)

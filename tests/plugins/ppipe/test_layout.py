@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugins.ppipe.problems import Ticks, profile, two_classes
+from tests.plugins.ppipe.problems import profile, two_classes
+from tests.plugins.ticks import Ticks
 from tidegate.api import PlanningError
 from tidegate.schemas import Device, Layout, Mps, read_document, write_document
 from tidegate.sim.run import RunSpec, simulate

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.examples import examples
-from tests.plugins.ppipe.problems import Ticks, profile, random_problem, two_classes
+from tests.plugins.ppipe.problems import profile, random_problem, two_classes
+from tests.plugins.ticks import Ticks
 from tidegate.api import PlanningError
 from tidegate_ppipe.plan import PlannedPipeline, PpipePlan
 from tidegate_ppipe.planners import plan_dart, plan_np, plan_ppipe

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugins.ppipe.problems import Ticks, profile
+from tests.plugins.ppipe.problems import profile
+from tests.plugins.ticks import Ticks
 from tidegate.api import PlanningError
 from tidegate.control import ControllerSpec, ModelLoad, Observation
 from tidegate.host import PluginError, Plugins, make_controller, make_policy

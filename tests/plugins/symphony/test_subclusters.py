@@ -11,29 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.plugins.ticks import Ticks
 from tidegate.api import Plan, PlanningError
 from tidegate_symphony.subclusters import plan_randomly, plan_subclusters
 from tidegate_symphony.subclusters_plan import PlannedModel, SubclusterPlan, SubclusterProblem
 
 SOLVERS = ("cbc", "highs")
-
-
-class Ticks:
-    """A clock that advances with each report, and what was reported."""
-
-    def __init__(self, tick_s: float = 0.001) -> None:
-        self.tick_s = tick_s
-        self.now_s = 0.0
-        self.objectives: list[float] = []
-        self.bounds: list[float] = []
-
-    def __call__(self, *, objective: float | None = None, bound: float | None = None) -> float:
-        self.now_s += self.tick_s
-        if objective is not None:
-            self.objectives.append(objective)
-        if bound is not None:
-            self.bounds.append(bound)
-        return self.now_s
 
 
 def problem(models: Sequence[tuple[float, float, float]], **fields: Any) -> SubclusterProblem:
