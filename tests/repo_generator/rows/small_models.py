@@ -129,6 +129,18 @@ MIXING: dict[str, Small] = {
         "n1 = Shape<start = 0, end = 1>(x)  a = Div(n1, many)  e = Sub(eight, a)  s = Slice(x, zero, e, one)  "
         "m = ReduceMean<axes = [1]>(s)  y = Add(x, m)",
         {"many": np.array([17]), "eight": np.array([8]), **ZERO, **ONE}),
+    "scaled_by_the_number_of_rows": Small(
+        "q = QuantizeLinear(x, s, z)  n1 = Shape<start = 0, end = 1>(x)  n0 = Squeeze(n1)  f = Cast<to = 1>(n0)  g = Mul(f, s)  "
+        "r = com.microsoft.QLinearAdd(q, g, z, q, s, z, s, z)  y = DequantizeLinear(r, s, z)",
+        {"s": np.float32(0.05), "z": np.int8(0)}, extra=', "com.microsoft" : 1'),
+    "otherwise_for_every_sixth_number_of_rows": Small(
+        "n1 = Shape<start = 0, end = 1>(x)  r = Mod(n1, six)  n = Equal(r, zero)  c = Squeeze(n)  y = If(c) <then_branch = a () => "
+        "(float[n, 8] t) { t = Neg(x) }, else_branch = b () => (float[n, 8] e) { e = Relu(x) }>", {"six": np.array([6]), **ZERO}),
+    "two_folds_in_one_product": Small(
+        "a = Tile(x, twice)  b = Concat<axis = 1>(x, x)  c = Reshape(b, s)  e = Einsum<equation = \"bd,bd->bd\">(a, c)  "
+        "f = Reshape(e, t)  y = ReduceSum(f, one)",
+        {"twice": np.array([2, 1]), "s": np.array([-1, 8]), "t": np.array([-1, 2, 8]), "one": np.array([1])},
+        "(float[n, 8] x) => (float[n, 1, 8] y)"),
     # What is found in all rows.
     "non_zero": Small("r = Relu(x)  p = NonZero(r)  c = Shape<start = 1, end = 2>(p)  f = Cast<to = 1>(c)  y = Add(x, f)"),
     "unique": Small("u = Unique(x)  c = Shape(u)  f = Cast<to = 1>(c)  y = Add(x, f)"),

@@ -222,3 +222,53 @@ def test_an_ill_conditioned_model_batches() -> None:
     """Magika's answers move by 1 % with the size of a batch, and by nothing with what is in it."""
     (path,) = (Path(magika.__file__).parent / "models").glob("standard_*/model.onnx")
     assert judge_batching(read_onnx(path)).batches is True
+
+
+WINDOWS = [
+    node("Shape", ["x"], ["shape"]),
+    node("Reshape", ["x", "flat"], ["tokens"]),
+    node("Shape", ["tokens"], ["sizes"]),
+    node("Slice", ["sizes", "zero", "one"], ["count"]),
+    node("Neg", ["count"], ["negative"]),
+    node("Mod", ["negative", "sixteen"], ["missing"]),
+    node("Concat", ["zero", "zero", "missing", "zero"], ["pads"], axis=0),
+    node("Pad", ["tokens", "pads"], ["padded"]),
+    node("Reshape", ["padded", "window"], ["windows"]),
+    node("ReduceMean", ["windows"], ["means"], axes=[1]),
+    node("Sub", ["windows", "means"], ["centered"]),
+    node("Reshape", ["centered", "flat"], ["joined"]),
+    node("Slice", ["joined", "zero", "count", "zero"], ["cut"]),
+    node("Reshape", ["cut", "shape"], ["y"]),
+]
+"""Windows of 16 tokens over all rows: no window has tokens of two rows while the rows are multiples of 16 long."""
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_rows_that_meet_at_uneven_sizes_only(save_onnx: SaveOnnx, tmp_path: Path, given: bool) -> None:
+    weights = [integers("flat", [-1, 4]), integers("zero", [0]), integers("one", [1]), integers("sixteen", [16])]
+    weights.append(integers("window", [-1, 16, 4]))
+    path = save_onnx(WINDOWS, [value("x", ["n", "tokens", 4])], [value("y", ["n", "tokens", 4])], weights)
+    np.save(tmp_path / "rows.npy", np.random.default_rng(1).random((4, 32, 4), np.float32))
+    verdict = judge_batching(read_onnx(path), [tmp_path / "rows.npy"] if given else [])
+    assert verdict.batches is False
+    assert "node 'padded' (Pad)" in verdict.reason
+    assert verdict.reason.endswith("(with rows of 'x' of [21, 4])")
+
+
+def test_dimensions_with_names_of_their_own_have_sizes_of_their_own(save_onnx: SaveOnnx) -> None:
+    """The rows mix where both inputs are unlike long: no trial at one size for all shows that."""
+    mixing = [
+        node("Shape", ["x"], ["sx"], start=1),
+        node("Shape", ["z"], ["sz"], start=1),
+        node("Sub", ["sx", "sz"], ["apart"]),
+        node("Cast", ["apart"], ["weight"], to=TensorProto.FLOAT),
+        node("ReduceMean", ["x"], ["mean"]),
+        node("Mul", ["mean", "weight"], ["share"]),
+        node("ReduceSum", ["z", "axis"], ["sums"]),
+        node("Add", ["x", "share"], ["shifted"]),
+        node("Add", ["shifted", "sums"], ["y"]),
+    ]
+    inputs = [value("x", ["n", "left"]), value("z", ["n", "right"])]
+    path = save_onnx(mixing, inputs, [value("y", ["n", "left"])], [integers("axis", [1])])
+    verdict = judge_batching(read_onnx(path))
+    assert verdict.batches is False

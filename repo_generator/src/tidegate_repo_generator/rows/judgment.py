@@ -15,7 +15,7 @@ from tidegate_repo_generator.onnx_sessions import Arrays, RunError, open_session
 from tidegate_repo_generator.rows.axes import ANALYZED_ROWS
 from tidegate_repo_generator.rows.batch_dim_probe import BatchingVerdict, try_rows
 from tidegate_repo_generator.rows.examination import Finding, examine_graph
-from tidegate_repo_generator.rows.samples import Sampler, find_samplers, index_limits, read_rows
+from tidegate_repo_generator.rows.samples import Sampler, find_other_sampler, find_samplers, index_limits, read_rows
 from tidegate_repo_generator.source import Source, open_source
 
 
@@ -54,29 +54,42 @@ def judge_rows(
     folder: Path,
     inputs: tuple[Tensor, ...],
     given: Arrays | None = None,
-    single: Any | None = None,  # noqa: ANN401
+    declared: tuple[Tensor, ...] | None = None,
 ) -> BatchingVerdict:
     """Judge a model whose inputs all have the rows first. `folder`: folder of its external weights.
 
-    `proto`: the model. `single`: another model whose output for a single row is the reference.
+    `proto`: the model. `declared`: the inputs as the model declares them, if `inputs` have sizes that the user gave.
+    A model with dynamic dimensions is judged at two sizes.
     """
     try:
         session = open_session(proto, folder)
-        alone = session if single is None else open_session(single, folder)
         flow = Dataflow(proto)
-        sampler = find_samplers(alone, inputs, index_limits(flow), given=given)[0]
+        limits = index_limits(flow)
+        sampler = find_samplers(session, inputs, limits, given=given)[0]
+        other = find_other_sampler(session, declared or inputs, limits, sampler)
     except RunError as error:
         return BatchingVerdict(None, str(error))
     finding = _examined(proto, folder, sampler)
     outputs = [name for name in flow.outputs if flow.nature_of(name) is Nature.DATA]
     if not outputs:
         return BatchingVerdict(None, "no output depends on what the inputs contain")
-    verdict = try_rows(lambda feed: run(alone, feed), lambda feed: run(session, feed), sampler, outputs)
+    verdict = _tried(session, sampler, outputs)
+    if verdict.batches and finding.verdict == "independent" and other:
+        shapes = ", ".join(f"'{name}' of {list(array.shape[1:])}" for name, array in other.rows(1).items())
+        finding = _examined(proto, folder, other)
+        again = _tried(session, other, outputs)
+        if again.batches is False or finding.verdict != "independent":
+            reason = finding.reason or again.reason
+            return BatchingVerdict(False if again.batches is False else None, f"{reason} (with rows of {shapes})")
     if finding.verdict == "independent":
         return verdict
     if finding.verdict == "mixes":
         return BatchingVerdict(None if verdict.batches else verdict.batches, finding.reason)
     return BatchingVerdict(None, finding.reason) if verdict.batches else verdict
+
+
+def _tried(session: Any, sampler: Sampler, outputs: list[str]) -> BatchingVerdict:  # noqa: ANN401
+    return try_rows(lambda feed: run(session, feed), lambda feed: run(session, feed), sampler, outputs)
 
 
 def _examined(proto: Any, folder: Path, sampler: Sampler) -> Finding:  # noqa: ANN401

@@ -15,8 +15,11 @@ from tidegate_repo_generator.onnx_sessions import Arrays, RunError, open_session
 
 _SHAPE: Final = "tidegate_shape_of/"
 _VALUE: Final = "tidegate_value_of/"
-OTHER_ROWS: Final = (5, 16, 33, 64, 257)
-"""Numbers of rows at which values computed from shapes are evaluated too: a value that changes there is no constant."""
+OTHER_ROWS: Final = (*range(4, 34), 64, 257)
+"""Numbers of rows at which values computed from shapes are evaluated too: a value that changes there is no constant.
+
+Every batch of up to 32 rows, the default for generated models, is among them.
+"""
 _MOST_ROUNDS: Final = 8
 """Depth to which decided branches are followed into each other."""
 _STANDARD: Final = {"", "ai.onnx"}

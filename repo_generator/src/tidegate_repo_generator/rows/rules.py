@@ -49,6 +49,7 @@ def _unknown(reason: str) -> Rule:
 
 def _elementwise(view: NodeView, slots: Iterable[int] | None = None) -> States:
     slots = view.slots() if slots is None else list(slots)
+    view.fixed_but(*slots)
     rank = max((view.rank(slot) for slot in slots), default=0)
     return [view.together((slot, view.rows(slot), rank - view.rank(slot)) for slot in slots)]
 
@@ -118,7 +119,8 @@ def _einsum(view: NodeView) -> States:
         letter = term[rows.axis]
         if term.count(letter) > 1 or letter not in result:
             raise MixesError("it sums over the rows")
-        marks[letter] = rows
+        if marks.setdefault(letter, rows) != rows:
+            raise MixesError("it multiplies rows with rows")
     if len(marks) > 1:
         raise MixesError("it multiplies rows with rows")
     return [rows.moved(result.index(letter)) for letter, rows in marks.items()] or [None]

@@ -5,6 +5,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,8 @@ from tidegate_repo_generator.onnx_sessions import Arrays, RunError, run
 # Sizes for the dynamic dimensions beyond the first: the first that the model accepts. Vision models mostly want
 # multiples of 32, and the windows of convolutions a minimum; the small ones are for everything else.
 DYNAMIC_SIZES: Final = (64, 32, 224, 16, 4, 1)
+_UNEVEN_SIZE: Final = 21
+"""Smallest size of dynamic dimensions that are no multiples of what models divide them by."""
 SAMPLE_FILLS: Final = ("drawn", "unit", "ones", "zeros")
 """Contents of arrays: normal floats and integers in range; floats from 0 to 1; all ones; all zeros."""
 _MOST_ELEMENTS: Final = 2**24
@@ -48,6 +51,8 @@ class Sampler:
     fill: str = "drawn"
     limits: Mapping[str, int] = field(default_factory=dict)
     """Exclusive upper bounds of integer inputs. Without one values are 0 and 1, valid nearly everywhere."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Sizes of dynamic dimensions by name, where these differ."""
     given: Arrays = field(default_factory=dict)
     """Given rows by input; empty: rows are random."""
 
@@ -60,7 +65,7 @@ class Sampler:
         return {tensor.name: self._array(generator, tensor, count) for tensor in self.inputs}
 
     def _array(self, generator: Any, tensor: Tensor, count: int) -> NDArray[Any]:  # noqa: ANN401
-        shape = [count, *(size_of(entry, self.size) for entry in tensor.shape[1:])] if tensor.shape else []
+        shape = [count, *(size_of(entry, self.size, self.sizes) for entry in tensor.shape[1:])] if tensor.shape else []
         data_type = _NUMPY_TYPES.get(tensor.data_type, tensor.data_type.lower())
         if self.fill in ("ones", "zeros"):
             values: NDArray[Any] = np.full(shape, int(self.fill == "ones"))
@@ -71,26 +76,26 @@ class Sampler:
         return values.astype(data_type).astype(object) if data_type == "str" else values.astype(data_type)
 
 
-def size_of(entry: int | str, size: int) -> int:
-    """Return the size of a dimension in which every name stands for `size`: `past + 1`, say, is one more."""
+def size_of(entry: int | str, size: int, sizes: Mapping[str, int] = MappingProxyType({})) -> int:
+    """Return the size of a dimension in which a name stands for its size, or `size`: `past + 1`, say, is one more."""
     if isinstance(entry, int):
         return entry
     try:
         tree = ast.parse(entry, mode="eval").body
     except (SyntaxError, ValueError):
-        return size
-    value = _evaluate(tree, size) if isinstance(tree, ast.BinOp) else None
-    return size if value is None or value < 0 else value
+        return sizes.get(entry, size)
+    value = _evaluate(tree, size, sizes) if isinstance(tree, ast.BinOp) else None
+    return sizes.get(entry, size) if value is None or value < 0 else value
 
 
-def _evaluate(tree: ast.expr, size: int) -> int | None:
+def _evaluate(tree: ast.expr, size: int, sizes: Mapping[str, int]) -> int | None:
     if isinstance(tree, ast.Constant) and isinstance(tree.value, int):
         return tree.value
     if isinstance(tree, ast.Name):
-        return size
+        return sizes.get(tree.id, size)
     if not isinstance(tree, ast.BinOp) or type(tree.op) not in _OPERATORS:
         return None
-    left, right = _evaluate(tree.left, size), _evaluate(tree.right, size)
+    left, right = _evaluate(tree.left, size, sizes), _evaluate(tree.right, size, sizes)
     if left is None or right is None or (right == 0 and isinstance(tree.op, ast.Div | ast.FloorDiv)):
         return None
     return _OPERATORS[type(tree.op)](left, right)
@@ -135,6 +140,35 @@ def find_samplers(
             return found
     remedy = ": say sizes that it accepts for its dynamic dimensions, --shape NAME:SIZE,SIZE..." if dynamic else ""
     raise RunError(f"onnxruntime cannot run it here on inputs that were made up ({refusal}){remedy}")
+
+
+def find_other_sampler(
+    session: ort.InferenceSession, inputs: tuple[Tensor, ...], limits: Mapping[str, int], known: Sampler
+) -> Sampler | None:
+    """Find a sampler with other sizes of the dynamic dimensions than `known`; None if the model accepts none.
+
+    The sizes are uneven, and those of different names differ, where the model accepts that: what holds for sizes that
+    are all the same power of 2 need not hold for others. `limits`: exclusive upper bounds of integer inputs.
+    """
+    dynamic = [size for tensor in inputs for size in tensor.shape[1:] if isinstance(size, str)]
+    if not dynamic:
+        return None
+    unlike = {name: _UNEVEN_SIZE + number for number, name in enumerate(sorted(set(dynamic) - {""}))}
+    known_shapes = {name: array.shape for name, array in known.rows(1).items()}
+    for size, sizes in ((_UNEVEN_SIZE, unlike), *((size, {}) for size in (_UNEVEN_SIZE, *DYNAMIC_SIZES))):
+        for fill in SAMPLE_FILLS if known.given else (known.fill,):
+            sampler = Sampler(inputs, size, fill, limits, sizes)
+            feed = sampler.rows(1)
+            if sum(array.size for array in feed.values()) > _MOST_ELEMENTS or known_shapes == {
+                name: array.shape for name, array in feed.items()
+            }:
+                break
+            try:
+                run(session, feed)
+            except RunError:
+                continue
+            return sampler
+    return None
 
 
 def index_limits(flow: Dataflow) -> dict[str, int]:

@@ -10,6 +10,7 @@ import onnx
 
 from tidegate.schemas import write_document
 from tidegate_repo_generator.dataflow import SplitError, errors_of
+from tidegate_repo_generator.onnx_file import read_onnx
 from tidegate_repo_generator.onnx_sessions import Arrays
 from tidegate_repo_generator.rows.judgment import judge_rows
 from tidegate_repo_generator.source import Source
@@ -68,7 +69,7 @@ def split_model(
         step("analysing")
         cutter, inputs, source = open_model(path, shapes or {}, batch_dim=batch_dim, real=real)
         sampler = cutter.probe.sampler
-        verdict = judge_rows(source.proto, source.folder, inputs, sampler.given)
+        verdict = judge_rows(source.proto, source.folder, inputs, sampler.given, read_onnx(path).inputs)
         if verdict.batches is False or (verdict.batches is None and not independent_rows):
             remedy = "" if verdict.batches is False else "; if they are, say --independent-rows"
             raise SplitError(
