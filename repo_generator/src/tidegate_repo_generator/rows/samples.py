@@ -77,7 +77,10 @@ class Sampler:
 
 
 def size_of(entry: int | str, size: int, sizes: Mapping[str, int] = MappingProxyType({})) -> int:
-    """Return the size of a dimension in which a name stands for its size, or `size`: `past + 1`, say, is one more."""
+    """Return the size of a dimension, `entry`: a number, a name or, such as `past + 1`, a sum of these.
+
+    `size`: of the names without one in `sizes`.
+    """
     if isinstance(entry, int):
         return entry
     try:
