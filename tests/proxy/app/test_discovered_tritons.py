@@ -166,3 +166,30 @@ def test_without_any_triton_it_does_not_start_and_says_why(listed: Make) -> None
         listed("127.0.0.1:1", startup_timeout_s=0.1)
     with pytest.raises(BackendError, match=r"file .*: it lists no Triton; is one ready\?"):
         listed(startup_timeout_s=0.1)
+
+
+def test_the_own_address_in_a_list_never_joins(
+    listed: Make, start_fake: Make, call: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It answers every probe; requests would come back, and no model would ever be gone."""
+    triton = start_fake(echo)
+    proxy, write = listed(triton)
+    write(triton, proxy.address)
+    words = f"Triton at {proxy.address} is listed and does not join: {proxy.address} leads back to Tidegate itself"
+    eventually(lambda: words in caplog.text, "a word on the own address")
+    nobody = "127.0.0.1:1"
+    write(proxy.address, nobody)  # instead of the Triton, which stays
+    eventually(lambda: f"Triton at {nobody} is listed" in caplog.text, "the list to be read")
+    assert call(proxy, "ModelInfer", request_of("echo", {"X": ROW}))[0] is grpc.StatusCode.OK
+    assert _in_use(proxy) == _addresses(triton)
+
+
+def test_two_tidegates_that_list_each_other_part_again(
+    listed: Make, start_proxy_here: Make, start_fake: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    triton = start_fake(echo)
+    proxy, write = listed(triton)
+    other = start_proxy_here(read_config(flags={"tritons": [proxy.address], "policy": "fifs", "listen": "127.0.0.1:0"}))
+    write(triton, other.address)
+    eventually(lambda: f"{other.address} leads back to Tidegate itself" in caplog.text, "a word on the loop")
+    eventually(lambda: _in_use(proxy) == _addresses(triton), "the loop to be opened")

@@ -14,6 +14,7 @@ from tidegate_proxy.configuration.triton_sources import SourceError, TritonSourc
 from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.transport.tls import TlsError
 from tidegate_proxy.tritons.backend import BackendError
+from tidegate_proxy.tritons.loop_detector import LoopDetector
 from tidegate_proxy.tritons.sources import TritonList, list_tritons, watch_tritons
 
 log = logging.getLogger(__name__)
@@ -240,7 +241,7 @@ async def lists_of(sources: Sequence[TritonSource]) -> tuple[list[TritonAddress]
     return found, failures
 
 
-async def with_first_tritons(config: ServeConfig, in_force: SettingsHolder) -> ServeConfig:
+async def with_first_tritons(config: ServeConfig, in_force: SettingsHolder, loops: LoopDetector) -> ServeConfig:
     """Return a configuration with the Tritons that its sources list and that are ready.
 
     Waits until all are, or until `startup_timeout_s` is over and one is. Raises BackendError if there is none.
@@ -252,7 +253,7 @@ async def with_first_tritons(config: ServeConfig, in_force: SettingsHolder) -> S
     while True:
         found, failures = await lists_of(config.discovery)
         listed = [triton for triton in unique([*config.tritons, *found]) if triton not in config.tritons]
-        ready = [triton for triton in listed if await is_ready(triton, config, in_force)]
+        ready = [triton for triton in listed if await is_ready(triton, config, in_force, loops)]
         is_complete = not failures and len(ready) == len(listed)
         if is_complete or loop.time() > give_up:
             if not ready and not config.tritons:

@@ -64,6 +64,7 @@ from tidegate_proxy.tritons.batching_mode import drop_delays
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog, discover
 from tidegate_proxy.tritons.gpus import gpus_here
 from tidegate_proxy.tritons.initial_profiles import hosted, said_of_others, starting_profiles, unmatched_shapes
+from tidegate_proxy.tritons.loop_detector import LoopDetector
 from tidegate_proxy.tritons.shared_memory import SharedRegions
 
 log = logging.getLogger(__name__)
@@ -92,12 +93,12 @@ async def serving(  # noqa: PLR0915 - the list of all parts
     async with AsyncExitStack() as stack:
         observers = _observers(config, plugins, stack)
         in_force = SettingsHolder(settings_of(config))
-        bounds = ClientBounds(in_force)
+        bounds, loops = ClientBounds(in_force), LoopDetector()
 
         # The Tritons, and what they serve.
         read = config
-        config = await with_first_tritons(config, in_force)
-        backends = [backend_of(triton, config, in_force) for triton in config.tritons]
+        config = await with_first_tritons(config, in_force, loops)
+        backends = [backend_of(triton, config, in_force, loops) for triton in config.tritons]
         stack.push_async_callback(_close_all, backends)
         directory = CurrentCatalog(await _first_catalog(backends, config, measured, shard.number if shard else None))
 
@@ -161,7 +162,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
         driver.watch(liveness)
         routing = Routing(discovery.backends, directory, driver, observability, gate, in_force, discovery.sequences)
         passages = BypassedInferences(routing, observability)
-        control = ControlPlaneCalls(discovery.backends, directory, discovery, routing, observability, liveness)
+        control = ControlPlaneCalls(discovery.backends, directory, discovery, routing, observability, liveness, loops)
         inference = Inference(
             directory,
             driver,
@@ -177,7 +178,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
         stack.push_async_callback(rollout.close)
 
         # What changes while it serves: the configuration, the layout, the plan of several shards.
-        tritons = Tritons(config, in_force, directory, driver, discovery)
+        tritons = Tritons(config, in_force, loops, directory, driver, discovery)
         reconfiguring = asyncio.Lock()
         discovered = DiscoveredTritons(read, tritons, reconfiguring)
         stack.push_async_callback(discovered.close)

@@ -17,6 +17,7 @@ from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.discovery import Discovery, watch
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.tritons.catalog import CurrentCatalog
+from tidegate_proxy.tritons.loop_detector import LoopDetector
 from tidegate_proxy.tritons.workers import gpu_ordinals_of
 
 Joining = Mapping[str, tuple[TritonAddress, Backend, list[LoadedModel]]]
@@ -30,6 +31,7 @@ class Tritons:
         self,
         config: ServeConfig,
         in_force: SettingsHolder,
+        loops: LoopDetector,
         directory: CurrentCatalog,
         driver: Driver,
         discovery: Discovery,
@@ -37,6 +39,7 @@ class Tritons:
         self.config = config
         """Current configuration; an actuator changes its Tritons."""
         self._in_force = in_force
+        self._loops = loops
         self._directory = directory
         self._driver = driver
         self._discovery = discovery
@@ -54,7 +57,7 @@ class Tritons:
 
     async def reach(self, triton: TritonAddress, config: ServeConfig) -> Backend:
         """Connect to a Triton that may join later. Raises BackendError if it is not ready."""
-        backend = backend_of(triton, config, self._in_force)
+        backend = backend_of(triton, config, self._in_force, self._loops)
         try:
             if not await backend.serves():
                 raise BackendError(f"no Triton is ready at {backend.address}: does it run, and is this its gRPC port?")
@@ -76,7 +79,7 @@ class Tritons:
 
     async def is_ready(self, triton: TritonAddress) -> bool:
         """Query whether a Triton that may join is ready, and has loaded its models. Raises as `change` does."""
-        return await is_ready(triton, self.config, self._in_force)
+        return await is_ready(triton, self.config, self._in_force, self._loops)
 
     def any_alive(self, tritons: Collection[TritonAddress]) -> bool:
         """Return whether any of these Tritons, which take part, is live."""
@@ -225,16 +228,16 @@ class Tritons:
         task.add_done_callback(self._retiring.discard)
 
 
-async def is_ready(triton: TritonAddress, config: ServeConfig, in_force: SettingsHolder) -> bool:
-    """Query whether a Triton is ready, and has loaded its models. Raises TlsError, RestrictionError."""
-    backend = backend_of(triton, config, in_force)
+async def is_ready(triton: TritonAddress, config: ServeConfig, in_force: SettingsHolder, loops: LoopDetector) -> bool:
+    """Query whether a Triton is ready, and has loaded its models. Raises TlsError, RestrictionError, BackendError."""
+    backend = backend_of(triton, config, in_force, loops)
     try:
         return await backend.serves(settled=True)
     finally:
         await backend.close()
 
 
-def backend_of(triton: TritonAddress, config: ServeConfig, in_force: SettingsHolder) -> Backend:
+def backend_of(triton: TritonAddress, config: ServeConfig, in_force: SettingsHolder, loops: LoopDetector) -> Backend:
     """Create the backend of a Triton. Raises TlsError, RestrictionError."""
     return Backend(
         triton.grpc,
@@ -252,4 +255,5 @@ def backend_of(triton: TritonAddress, config: ServeConfig, in_force: SettingsHol
         http_forward_pattern=triton.http_header_forward_pattern,
         grpc_forward_pattern=triton.grpc_header_forward_pattern,
         in_force=in_force,
+        loops=loops,
     )

@@ -36,6 +36,7 @@ from tidegate_proxy.service.passthrough import Routing
 from tidegate_proxy.transport.liveness import Liveness
 from tidegate_proxy.tritons.backend import SERVICE_PREFIX, Backend
 from tidegate_proxy.tritons.catalog import CurrentCatalog
+from tidegate_proxy.tritons.loop_detector import LoopDetector
 from tidegate_proxy.tritons.split_models import SplitModel
 
 _STATUS: Final = SERVICE_PREFIX + "SystemSharedMemoryStatus"
@@ -153,6 +154,7 @@ class ControlPlaneCalls:
         routing: Routing,
         observability: Observability,
         liveness: Liveness,
+        loops: LoopDetector,
     ) -> None:
         self._backends = backends
         self._directory = directory
@@ -160,6 +162,7 @@ class ControlPlaneCalls:
         self._routing = routing
         self._observability = observability
         self.liveness = liveness
+        self._loops = loops
         self._draining = False
         """Not ready for more: the proxy is about to stop."""
         self._fan_out = FanOut(
@@ -188,6 +191,7 @@ class ControlPlaneCalls:
 
     async def unary(self, call: ControlCall) -> bytes:
         """Return the response to a call. Raises RequestFailed."""
+        self._loops.receive(call.metadata)
         model = ""
         if of_split := self._of_split.get(call.method):
             model = first_string(call.message)

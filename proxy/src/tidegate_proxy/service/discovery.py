@@ -472,6 +472,8 @@ class TritonSilence:
 async def _look(backend: Backend, driver: Driver, discovery: Discovery, silence: TritonSilence) -> None:
     """Probe it, unless it has just answered something else."""
     driver.membership.give_up_overdue(backend)
+    if backend.alive and backend.leads_back:
+        driver.membership.give_up(backend, "its address leads back to Tidegate itself")
     began_ns = time.monotonic_ns()
     if not backend.alive:
         silence.probes = 0

@@ -1,6 +1,7 @@
 """Triton servers behind Tidegate.
 
 backend             one Triton: its addresses, channel and health
+loop_detector       finds Tritons that are Tidegate itself, or lead back to it
 sources             lists of Tritons that come and go: DNS names, files, services of Kubernetes
 endpoint_slices     the EndpointSlices of a service of Kubernetes
 kubernetes_api      requests to the API server of Kubernetes

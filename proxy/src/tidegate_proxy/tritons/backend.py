@@ -17,6 +17,7 @@ from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.configuration.tritons import TritonTls
 from tidegate_proxy.messages.model_signature import ModelSignature, signature_of
 from tidegate_proxy.transport import AsyncStream, CallFailed, Channel, Metadata, ask
+from tidegate_proxy.tritons.loop_detector import LoopDetector
 from tidegate_proxy.tritons.serialization import SerializationController
 
 SERVICE_PREFIX: Final = "/inference.GRPCInferenceService/"
@@ -103,6 +104,7 @@ class Backend:
         http_forward_pattern: str | None = None,
         grpc_forward_pattern: str | None = None,
         in_force: SettingsHolder | None = None,
+        loops: LoopDetector | None = None,
     ) -> None:
         """Create the backend. `address`: HOST:PORT of its gRPC service; `keepalive_s`: as in the configuration.
 
@@ -110,7 +112,8 @@ class Backend:
         `worker`: its name in a layout. `model_memory`: memory for models that are loaded on demand, in bytes.
         `serialize_models`: whether its models run one batch at a time. `is_local`: whether it is on this machine.
         `headers` open its restricted APIs, named as over HTTP. `http_forward_pattern`, `grpc_forward_pattern`: headers
-        of clients that it forwards to models. `in_force`: None for the defaults. Raises TlsError.
+        of clients that it forwards to models. `in_force`: None for the defaults. `loops`: None: it is no loop. Raises
+        TlsError.
         """
         self.address = address
         self.headers = tuple(headers)
@@ -123,6 +126,8 @@ class Backend:
         self.apis = PassthroughApis()
         """APIs that it restricts and that Tidegate leaves to it."""
         self._in_force = in_force or SettingsHolder()
+        self._loops = loops or LoopDetector()
+        self._token = self._loops.new_token()
         self._health: dict[str, asyncio.Task[bytes]] = {}
         """Probes in flight, by method."""
         self.worker = worker
@@ -162,6 +167,11 @@ class Backend:
     def health_timeout_s(self) -> float:
         """Time in seconds after which a health probe counts as unanswered."""
         return self._in_force.settings.health_timeout_s
+
+    @property
+    def leads_back(self) -> bool:
+        """Whether its address is that of Tidegate itself, or of another one that calls this one."""
+        return self._loops.leads_back(self._token)
 
     def opened(self, metadata: Metadata) -> Metadata:
         """Return the metadata of a call with the headers that unlock APIs, which take precedence."""
@@ -266,7 +276,7 @@ class Backend:
             await self._probe("ServerLive")
         except CallFailed as error:
             return is_restricted(error.details)
-        return True
+        return not self.leads_back
 
     async def is_ready(self) -> bool:
         """Query whether it is ready in time, as far as it reports: one that restricts health may be."""
@@ -280,11 +290,13 @@ class Backend:
         """Query whether the Triton serves: it is ready, or lists its models, as one with a broken model is never ready.
 
         A Triton that restricts both APIs serves once it refuses a call. `settled`: return False while it loads a model,
-        or, if it restricts only the list, until it is ready.
+        or, if it restricts only the list, until it is ready. Raises BackendError if it leads back to Tidegate.
         """
         tells_health = True
         try:
             answer = await self._probe("ServerReady")
+            if self.leads_back:
+                raise BackendError(f"{self.address} leads back to Tidegate itself: list the gRPC ports of Tritons")
             if service_pb2.ServerReadyResponse.FromString(answer).ready:
                 return True
         except CallFailed as error:
@@ -300,7 +312,8 @@ class Backend:
         """Probe the health, one at a time for all callers: a slow Triton needs no more of them."""
         under_way = self._health.get(method)
         if under_way is None or under_way.done():
-            call = self.ask(SERVICE_PREFIX + method, b"", timeout_s=self.health_timeout_s)
+            metadata = self._loops.metadata(self._token)
+            call = self.ask(SERVICE_PREFIX + method, b"", metadata, self.health_timeout_s)
             under_way = self._health[method] = asyncio.ensure_future(call)
             under_way.add_done_callback(_take_note)
         return await asyncio.shield(under_way)
@@ -416,7 +429,8 @@ class Backend:
     async def _ask(self, method: str, request: Any) -> bytes:  # noqa: ANN401 - protobuf messages share no type
         """Call the Triton and return its response. Raises BackendError."""
         try:
-            return await self.ask(SERVICE_PREFIX + method, request.SerializeToString(), timeout_s=ANSWER_TIMEOUT_S)
+            metadata = self._loops.metadata(self._token)
+            return await self.ask(SERVICE_PREFIX + method, request.SerializeToString(), metadata, ANSWER_TIMEOUT_S)
         except CallFailed as error:
             kind = BackendSilent if error.code in _SILENT else BackendError
             details = error.details or error.code.name
