@@ -198,7 +198,7 @@ class OccupiedSlots:
     def fail(self, run: StageRun, code: grpc.StatusCode, details: str) -> None:
         """Free the slot of a request whose call failed, once it is known whether its Triton is lost.
 
-        A request with a response is told at once, since it gets no other slot: the look at a silent Triton takes
+        A request with a response fails at once, since it gets no other slot: the look at a silent Triton takes
         seconds.
         """
         if run.clients[0].ended_ns:

@@ -618,7 +618,7 @@ class FairQueueGroup:
         return True
 
     def _is_share(self, model: str, flow: ClientFlow, rows: int) -> bool:
-        """Whether so many rows are a flow's share of the largest batch, or more.
+        """Whether this many rows are a flow's share of the largest batch, or more.
 
         At least two flows contend, though one may not wait now.
         """
