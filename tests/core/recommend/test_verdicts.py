@@ -176,7 +176,7 @@ def test_changes_that_change_nothing_are_named_together() -> None:
     said = said_of(assessment(best=(1, 1), unmodified=(1, 1), changes=changes))
     assert said[-1] == (
         "What would change it: with SLOs 10 % shorter, 90.0 %, 90.0 % of the worst model, below 99 % "
-        "(symphony 100.0 %, so that the answer would be another)."
+        "(symphony 100.0 %: the answer would change)."
     )
     said = said_of(assessment(best=(1, 1), unmodified=(1, 1), changes=changes[:1]))
     assert said[-1] == "10 % more load would not change it."

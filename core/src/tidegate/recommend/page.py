@@ -54,7 +54,7 @@ def recommend_page(found: Recommendation, sentences: Sequence[str], document: Do
         origin,
         {
             "Goal": f"{limit(found.question.goal)} of every model",
-            "Simulations": f"{found.runs:,}, of which {len(chosen.ours.scores)} are reported: those that chose nothing",
+            "Simulations": f"{found.runs:,}, {len(chosen.ours.scores)} of them on held-out seeds, which are reported",
         },
         document["scenario"],
         [part for part in parts if part],

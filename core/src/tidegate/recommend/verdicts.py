@@ -270,5 +270,5 @@ def _change(change: ChangedAssessment, found: Recommendation) -> str:
     if kept and not mine.keeps(goal):
         text += f", below {limit(goal)}"
     if other is not None and is_other_better:
-        text += f" ({name} {share(other.attainment.mean)}, so that the answer would be another)"
+        text += f" ({name} {share(other.attainment.mean)}: the answer would change)"
     return text

@@ -81,10 +81,8 @@ def waiting_and_executing(results: Sequence[RunResult], slos_ms: dict[str, float
 
     if not any(bar("", [row]) for result in results for row in result.rows[1:]):
         return None
-    axis = PlotAxis.over([], "mean time of the answered, of the SLO", least=0.0, most=125.0, unit=" %")
-    shares = PlotAxis(
-        axis.label, 0.0, 1.25, tuple(tick / 100 for tick in axis.ticks), lambda value: f"{100 * value:.0f} %"
-    )
+    label = "mean time of answered requests, of the SLO"
+    shares = PlotAxis(label, 0.0, 1.25, (0.0, 0.5, 1.0), lambda value: f"{100 * value:.0f} %")
     legend = [LegendEntry("waiting (queue and network)", WAITING), LegendEntry("executing", EXECUTING)]
     return _bars(results, "Where does the time go: waiting or executing?", shares, legend, bar)
 
@@ -153,7 +151,7 @@ def attainment_over_time(results: Sequence[RunResult], colors: Colors) -> Chart 
     if not spans:
         return None
     lines, legend = [], []
-    note = "Of the requests that arrived in each fortieth of the window, those that were answered on time."
+    note = "Fraction answered on time, of the requests that arrived in each 1/40 of the window."
     if len(of_policy) == 1 and not _single(results):
         (details,) = of_policy.values()
         missed = _missed(results)

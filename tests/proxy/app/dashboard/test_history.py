@@ -7,9 +7,9 @@ import pytest
 
 from tests.proxy.app.dashboard.event_buffers import MS
 from tidegate.api import Model, Setup, Worker
-from tidegate.observation import Reducer
+from tidegate.observation import ClockAdvanced, LogEntry, Reducer
 from tidegate_proxy.app.dashboard import history
-from tidegate_proxy.app.dashboard.history import SHOWN_MODELS, HistoryRing, quantile_ms
+from tidegate_proxy.app.dashboard.history import SHOWN_MODELS, HistoryReader, HistoryRing, quantile_ms
 from tidegate_proxy.observability.observability import LATENCY_BOUNDS_NS, Metrics
 
 SETUP = Setup(
@@ -141,3 +141,11 @@ def test_p99_is_on_the_right_side_of_the_slo(latencies_ms: list[float], on_time:
 def test_p99_of_nothing_and_beyond_all_bounds() -> None:
     assert math.isnan(quantile_ms(buckets()))
     assert quantile_ms(buckets(20_000.0), (30_000 * MS, 1)) <= 30_000
+
+
+def test_the_intervals_of_a_log_divide_it_evenly() -> None:
+    """A shorter last interval would end the curves with less load than there was."""
+    first_ns, length_ns = 5, 2_400_000_000
+    reader = HistoryReader(first_ns, first_ns + length_ns, {})
+    reader.take(LogEntry(ClockAdvanced(first_ns + length_ns)))
+    assert reader.history().at_s == pytest.approx([1.2, 2.4])

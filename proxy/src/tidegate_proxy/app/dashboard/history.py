@@ -267,8 +267,9 @@ class HistoryReader(OutcomeListener):
     def __init__(self, first_ns: int, last_ns: int, slos_ns: Mapping[str, int | None]) -> None:
         """Create an empty history. `first_ns`, `last_ns`: instants of the first and the last entry of the log."""
         self._first_ns = first_ns
-        self._span_ns = max(MIN_INTERVAL_NS, (last_ns - first_ns) // MAX_INTERVALS + 1)
-        self._size = (last_ns - first_ns) // self._span_ns + 1
+        # The intervals divide the log evenly: a shorter last one would show less load than there was.
+        self._size = max(1, min(MAX_INTERVALS, (last_ns - first_ns) // MIN_INTERVAL_NS))
+        self._span_ns = max(MIN_INTERVAL_NS, (last_ns - first_ns) // self._size + 1)
         self._slos_ns = slos_ns
         self._models: dict[str, list[_Counts]] = {}
         self._busy_ns: list[Counter[int]] = [Counter() for _ in range(self._size)]
