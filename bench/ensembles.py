@@ -21,10 +21,10 @@ from tritonclient.grpc import service_pb2
 
 from bench.common import parser_of, print_table, write_json
 from bench.proxy_process import proxy_before
+from demo.emulated import write_models as write_emulated
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.open_loop import run_open_loop
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
-from tidegate_triton_models import model_source
 
 STEPS: Final = {
     "detection": {"alpha_ms": 3.0, "beta_ms": 30.0},
@@ -40,35 +40,17 @@ SECONDS, WARMUP_S = 10.0, 4.0
 TENSOR: Final = '{ name: "%s" data_type: TYPE_FP32 dims: [ 8 ] }'
 TUNINGS: Final[dict[str, dict[str, float]]] = {
     "no delay": {},
-    "delay 5 %": {"max_queue_delay_microseconds": round(SLO_MS * 50)},
-    "timeout 50 %": {"timeout_ms": SLO_MS / 2},
-    "delay 5 %, timeout 50 %": {"max_queue_delay_microseconds": round(SLO_MS * 50), "timeout_ms": SLO_MS / 2},
+    "delay 5 %": {"max_queue_delay_ms": SLO_MS / 20},
+    "timeout 50 %": {"default_timeout_ms": SLO_MS / 2},
+    "delay 5 %, timeout 50 %": {"max_queue_delay_ms": SLO_MS / 20, "default_timeout_ms": SLO_MS / 2},
 }
 """Queue policies of Triton's dynamic batcher, the same for each step."""
 
 
 def write_models(repository: Path, tuning: dict[str, float]) -> None:
-    """Write the steps and the ensemble `ocr` into a repository. `tuning`: queue policy of the steps."""
-    queue = ""
-    if "timeout_ms" in tuning:
-        timeout_us = round(tuning["timeout_ms"] * 1000)
-        queue = f"default_queue_policy {{ timeout_action: REJECT default_timeout_microseconds: {timeout_us} }}"
-    delay = tuning.get("max_queue_delay_microseconds", 0)
-    for name, latency in STEPS.items():
-        version = repository / name / "1"
-        version.mkdir(parents=True)
-        (version / "model.py").write_text(model_source("emulated_gpu").read_text())
-        parameters = {**latency, "tidegate_scheduling": "batched"}
-        (version.parent / "config.pbtxt").write_text(
-            f'backend: "python" max_batch_size: {MAX_ROWS}\n'
-            f"input {TENSOR % 'INPUT0'}\noutput {TENSOR % 'OUTPUT0'}\n"
-            "instance_group { count: 1 kind: KIND_CPU }\n"
-            f"dynamic_batching {{ max_queue_delay_microseconds: {delay:.0f} {queue} }}\n"
-            + "".join(
-                f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}\n'
-                for key, value in parameters.items()
-            )
-        )
+    """Write the steps and the ensemble `ocr` into a repository. `tuning`: options of Triton's batcher for each step."""
+    models = [{"name": name, "profile": {**latency, "max_batch": MAX_ROWS}} for name, latency in STEPS.items()]
+    write_emulated(repository, models, tuning)
     tensors = ["IMAGE", *(f"after_{name}" for name in list(STEPS)[:-1]), "TEXT"]
     steps = ",\n".join(
         f'{{ model_name: "{name}" model_version: -1 input_map {{ key: "INPUT0" value: "{tensors[number]}" }} '

@@ -14,9 +14,10 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +81,19 @@ class Findings:
     """Violations, each as a message."""
 
 
+def echo_models(repository: Path, models: Mapping[str, tuple[str, str]]) -> None:
+    """Write models that return X as Y, with the type and dimensions of both."""
+    for name, kind_and_dims in models.items():
+        version = repository / name / "1"
+        version.mkdir(parents=True)
+        (version.parent / "config.pbtxt").write_text(CONFIG.format(*kind_and_dims))
+        (version / "model.py").write_text(ECHO)
+
+
 @contextmanager
 def victim(folder: Path) -> Iterator[tuple[EmbeddedTriton, ProxyProcess]]:
     """Start a Triton with the models under attack, and a proxy before it; yield both until the block ends."""
-    for name, kind, dims in ((MODEL, "FP32", "-1"), (WORDS, "STRING", "1")):
-        version = folder / "models" / name / "1"
-        version.mkdir(parents=True)
-        (version.parent / "config.pbtxt").write_text(CONFIG.format(kind, dims))
-        (version / "model.py").write_text(ECHO)
+    echo_models(folder / "models", {MODEL: ("FP32", "-1"), WORDS: ("STRING", "1")})
     config = folder / "tidegate.yaml"
     config.write_text(LIMITS)
     with (
@@ -97,7 +103,9 @@ def victim(folder: Path) -> Iterator[tuple[EmbeddedTriton, ProxyProcess]]:
         yield triton, proxy
 
 
-async def attack(proxy: ProxyProcess, seed: int, numbers: Iterator[int], findings: Findings, done: "Done") -> None:
+async def attack(
+    proxy: ProxyProcess, seed: int, numbers: Iterator[int], findings: Findings, done: Callable[[], None]
+) -> None:
     """Send the inputs with these numbers, many concurrently.
 
     `proxy`: the target; `seed`: of the inputs; `numbers`: of the inputs; `findings`: where results are added; `done`:
@@ -185,18 +193,6 @@ async def _check_good(channel: grpc.aio.Channel, number: int, findings: Findings
         findings.wrong.append(f"after input {number} a good request got a wrong answer")
 
 
-class Done:
-    """Counter behind the progress bar."""
-
-    def __init__(self, progress: Progress, total: int) -> None:
-        self._progress = progress
-        self._task = progress.add_task("malformed input", total=total)
-
-    def __call__(self) -> None:
-        """One more."""
-        self._progress.advance(self._task)
-
-
 def fuzz(inputs: int, seed: int, console: Console, only: int | None = None) -> Findings:
     """Send inputs to a proxy and judge the results.
 
@@ -205,7 +201,7 @@ def fuzz(inputs: int, seed: int, console: Console, only: int | None = None) -> F
     findings = Findings()
     with tempfile.TemporaryDirectory(prefix="tidegate-fuzz-") as work, victim(Path(work)) as (triton, proxy):
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-            done = Done(progress, inputs)
+            done = partial(progress.advance, progress.add_task("malformed input", total=inputs))
             numbers = iter(range(inputs)) if only is None else iter([only])
             asyncio.run(attack(proxy, seed, itertools.islice(numbers, WARM_UP), findings, done))
             before = proxy.usage()

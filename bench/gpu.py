@@ -10,39 +10,26 @@ ends. It also shows the device class that Tidegate reads from NVML. The network 
 import argparse
 import re
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from bench.common import parser_of, write_json
+from bench.dynamic_models.baselines import Batcher, Contender, compared, running
 from tidegate.workload import Scenario
 from tidegate_loadtest.comparison.document import comparison_document
-from tidegate_loadtest.comparison.runs import compare
-from tidegate_loadtest.comparison.table import print_comparison
-from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.live import SendingOptions
-from tidegate_loadtest.open_loop import Progress
-from tidegate_loadtest.processes import serving_command
-from tidegate_loadtest.progress_bar import progress_bar
-from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_proxy.tritons.gpus import gpus_here
 
 MODEL, MAX_BATCH, SLO_MS = "resnet50", 32, 30.0
 RATES = (20.0, 400.0, 1500.0, 3000.0)
-BATCHERS = {
-    "Triton": "dynamic_batching {}",
-    "Triton, delay 3 ms": "dynamic_batching { max_queue_delay_microseconds: 3000 }",
-    "Tidegate": "",
-}
 CONFIG = """
 backend: "python"
 max_batch_size: %d
 input { name: "x" data_type: TYPE_FP32 dims: [3, 64, 64] }
 output { name: "y" data_type: TYPE_FP32 dims: [1000] }
 instance_group { kind: KIND_GPU count: 1 gpus: [0] }
-%s
 """
 RUNNER = """
 import numpy as np
@@ -102,42 +89,25 @@ def _missing() -> str | None:
 
 def _run(console: Console, options: argparse.Namespace) -> None:
     documents = []
-    with ExitStack() as stack:
-        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-bench-gpu-")))
-        targets = []
-        for number, (name, batcher) in enumerate(BATCHERS.items()):
-            console.print(f"starting {name}")
-            folder = work / str(number)
-            model = folder / "models" / MODEL
-            (model / "1").mkdir(parents=True)
-            (model / "config.pbtxt").write_text(CONFIG % (MAX_BATCH, batcher))
-            (model / "1" / "model.py").write_text(RUNNER)
-            triton = stack.enter_context(EmbeddedTriton([folder / "models"], log=folder / "triton.log"))
-            address = triton.grpc_address
-            if not batcher:
-                (folder / "tidegate.yaml").write_text(
-                    f"models: {{{MODEL}: {{slo_ms: {SLO_MS:g}, scheduling: batched}}}}\n"
-                )
-                command = ["serve", "--triton", address, "--listen", "127.0.0.1:0"]
-                command += ["--config", str(folder / "tidegate.yaml")]
-                address = stack.enter_context(serving_command(*command, log=folder / "tidegate.log"))
-                kinds = re.findall(r"device_class=([^,)]+)", (folder / "tidegate.log").read_text())
-                console.print(f"GPUs here: {gpus_here()}\nkind of the workers: {', '.join(sorted(set(kinds)))}")
-            targets.append(Target(name, address))
-        for rate_rps in options.rates:
-            scenario = _scenario(rate_rps, options.seconds)
-            each_s = scenario.warmup_s + scenario.duration_s
-            with progress_bar(console, each_s * options.rounds * len(targets)) as show:
-                compared = compare(
-                    scenario,
-                    targets,
-                    SendingOptions({}),
-                    rounds=options.rounds,
-                    seed=1,
-                    shown=_teller(show, each_s),
-                )
-            print_comparison(console, compared, f"{rate_rps:g} requests/s")
-            documents.append(comparison_document(compared))
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-gpu-") as folder:
+        work = Path(folder)
+        model, config = work / "models" / MODEL, work / "tidegate.yaml"
+        (model / "1").mkdir(parents=True)
+        (model / "config.pbtxt").write_text(CONFIG % MAX_BATCH)
+        (model / "1" / "model.py").write_text(RUNNER)
+        config.write_text(f"models: {{{MODEL}: {{slo_ms: {SLO_MS:g}, scheduling: batched}}}}\n")
+        chosen = [
+            Contender("Triton", Batcher(MAX_BATCH)),
+            Contender("Triton, delay 3 ms", Batcher(MAX_BATCH, 3.0)),
+            Contender("Tidegate", config=config),
+        ]
+        with running(work, work / "models", MODEL, chosen, lambda name: console.print(f"starting {name}")) as targets:
+            kinds = re.findall(r"device_class=([^,)]+)", (work / "2" / "tidegate.log").read_text())
+            console.print(f"GPUs here: {gpus_here()}\nkind of the workers: {', '.join(sorted(set(kinds)))}")
+            for rate_rps in options.rates:
+                scenario, title = _scenario(rate_rps, options.seconds), f"{rate_rps:g} requests/s"
+                found = compared(console, scenario, targets, SendingOptions({}), options.rounds, title)
+                documents.append(comparison_document(found))
     write_json(options.json, documents)
 
 
@@ -159,11 +129,6 @@ def _scenario(rate_rps: float, seconds: float) -> Scenario:
             "arrivals": {"process": "poisson", "rate_rps": rate_rps},
         }
     )
-
-
-def _teller(show: Callable[[float, str], None], each_s: float) -> Callable[[int, str, Progress], None]:
-    """Progress messages of a comparison."""
-    return lambda done, name, progress: show(done * each_s + progress.elapsed_ns / 1e9, f"{name}: {progress}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 from rich.console import Console
 
-from bench.fuzz import CONFIG, ECHO
+from bench.fuzz import echo_models
 from bench.fuzz_inputs import MODEL, good_request
 from bench.proxy_process import ProxyProcess, proxy_before
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -139,10 +139,7 @@ def replace_under_load(
     age = f"limits: {{max_connection_age_s: {max_connection_age_s}}}\n" if max_connection_age_s else ""
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as running:
         work = Path(folder)
-        version = work / "models" / MODEL / "1"
-        version.mkdir(parents=True)
-        (version.parent / "config.pbtxt").write_text(CONFIG.format("FP32", "-1"))
-        (version / "model.py").write_text(ECHO)
+        echo_models(work / "models", {MODEL: ("FP32", "-1")})
         config = work / "tidegate.yaml"
         config.write_text(SERVE + age + "tritons: [localhost:8001]\n")
         triton = running.enter_context(EmbeddedTriton([work / "models"]))

@@ -5,7 +5,6 @@ rows. A further model, which Triton does not batch, has eight callers. The load 
 perf_analyzer (`--perf-analyzer PATH`), which takes less of a small machine.
 """
 
-import shutil
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,21 +20,21 @@ from bench.added_latency import DIRECT, ROUNDS, Figures, medians_of
 from bench.closed_loop import closed_loop, perf_analyzer
 from bench.common import print_table
 from bench.proxy_process import proxy_process
+from demo.emulated import write_models
 from demo.processes import TIDEGATE
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
-from tidegate_triton_models import model_source
 
 DURATION_S, WARMUP_S = 3.0, 2.0
 LOOK_AFTER_S, LOOK_FOR_S = 2.5, 2.0
 """Seconds until a run is steady, and its minimum length after that."""
 MAX_BATCH = 4
 CASES = {
-    "gpu_2ms": ("2 ms", {"alpha_ms": 0.0, "beta_ms": 2.0}, True, 4 * MAX_BATCH),
-    "gpu_3to5ms": ("3 to 5 ms", {"alpha_ms": 2 / 3, "beta_ms": 7 / 3}, True, 4 * MAX_BATCH),
-    "gpu_10to18ms": ("10 to 18 ms", {"alpha_ms": 8 / 3, "beta_ms": 22 / 3}, True, 4 * MAX_BATCH),
-    "gpu_alone": ("2 ms, run alone", {"alpha_ms": 0.0, "beta_ms": 2.0}, False, 8),
+    "gpu_2ms": ("2 ms", {"alpha_ms": 0.0, "beta_ms": 2.0}, "batched", 4 * MAX_BATCH),
+    "gpu_3to5ms": ("3 to 5 ms", {"alpha_ms": 2 / 3, "beta_ms": 7 / 3}, "batched", 4 * MAX_BATCH),
+    "gpu_10to18ms": ("10 to 18 ms", {"alpha_ms": 8 / 3, "beta_ms": 22 / 3}, "batched", 4 * MAX_BATCH),
+    "gpu_alone": ("2 ms, run alone", {"alpha_ms": 0.0, "beta_ms": 2.0}, "unbatched", 8),
 }
-"""By model: name in the table, parameters, whether it batches, and number of callers."""
+"""By model: name in the table, latency of a batch, how it is scheduled, and number of callers."""
 AIM = 0.99
 TARGETS = {"Tidegate fifs": "fifs", "Tidegate symphony": "symphony"}
 
@@ -59,8 +58,11 @@ def bench_saturation(
         commands["other fifs"] = (str(against), ("--policy", "fifs"))
     with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder, ExitStack() as stack:
         work = Path(folder)
-        for model, (_, parameters, merges, _) in CASES.items():
-            _write_model(work / "models" / model, parameters, merges=merges)
+        models = [
+            {"name": model, "profile": {**latency, "max_batch": MAX_BATCH}, "scheduling": scheduling}
+            for model, (_, latency, scheduling, _) in CASES.items()
+        ]
+        write_models(work / "models", models, {})
         triton = stack.enter_context(EmbeddedTriton([work / "models"]))
         addresses = {DIRECT: triton.grpc_address}
         for name, (command, own) in commands.items():
@@ -83,25 +85,6 @@ def bench_saturation(
                 _show(console, title, of_model)  # at once: all of them take a quarter of an hour
                 rows += of_model
     return rows
-
-
-def _write_model(folder: Path, parameters: dict[str, float], *, merges: bool) -> None:
-    (folder / "1").mkdir(parents=True)
-    shutil.copyfile(model_source("emulated_gpu"), folder / "1" / "model.py")
-    lines = [
-        'backend: "python"',
-        f"max_batch_size: {MAX_BATCH}",
-        'input { name: "INPUT" data_type: TYPE_FP32 dims: [ 16 ] }',
-        'output { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 16 ] }',
-        "instance_group { count: 1 kind: KIND_CPU }",
-        *(f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in parameters.items()),
-    ]
-    if merges:
-        lines += [
-            "dynamic_batching { }",
-            'parameters { key: "tidegate_scheduling" value: { string_value: "batched" } }',
-        ]
-    (folder / "config.pbtxt").write_text("\n".join(lines) + "\n")
 
 
 def _run(program: Path | None, triton: EmbeddedTriton, address: str, model: str, callers: int) -> Figures:

@@ -27,7 +27,7 @@ from rich.progress import Progress, TaskID
 from tritonclient.grpc import service_pb2
 
 from bench.common import console_of, parser_of, print_table, write_json
-from bench.fuzz import CONFIG, ECHO, send
+from bench.fuzz import echo_models, send
 from bench.fuzz_inputs import MODEL, WORDS, good_request, make_input
 from bench.proxy_process import ProxyProcess, proxy_before
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -218,11 +218,7 @@ def soak(minutes: float, console: Console) -> Ledger:
     ledger = Ledger()
     with tempfile.TemporaryDirectory(prefix="tidegate-soak-") as work:
         folder = Path(work)
-        for name, kind, dims in ((MODEL, "FP32", "-1"), (WORDS, "STRING", "1"), (SPARE, "FP32", "-1")):
-            version = folder / "models" / name / "1"
-            version.mkdir(parents=True)
-            (version.parent / "config.pbtxt").write_text(CONFIG.format(kind, dims))
-            (version / "model.py").write_text(ECHO)
+        echo_models(folder / "models", {MODEL: ("FP32", "-1"), WORDS: ("STRING", "1"), SPARE: ("FP32", "-1")})
         explicit = ["--model-control-mode=explicit", "--load-model=*"]
         with (
             EmbeddedTriton([folder / "models"], options=explicit) as triton,

@@ -1,7 +1,9 @@
 """Equal emulated GPUs with one latency profile, as a scenario and as a model repository."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tidegate.workload import Scenario
 from tidegate_loadtest.emulated import write_emulated_model
@@ -39,5 +41,12 @@ class Fleet:
 
     def write_gpu(self, repository: Path, model: str) -> None:
         """Write the repository of a Triton with one of the GPUs, which does not batch."""
-        one = replace(self, gpus=1).scenario(model)
-        write_emulated_model(repository, one, one.models[0], one.workers, seed=0, batching=None)
+        write_models(repository, [self.scenario(model).models[0].model_dump(exclude_defaults=True)], None)
+
+
+def write_models(repository: Path, models: Sequence[Mapping[str, Any]], batching: dict[str, Any] | None) -> None:
+    """Write models of a scenario, on one emulated GPU each. `batching`: options of Triton's batcher; None: none."""
+    given = {"duration_s": 1, "workers": [{"count": 1}], "models": models, "arrivals": {"rate_rps": 1}}
+    scenario = Scenario.model_validate(given)
+    for model in scenario.models:
+        write_emulated_model(repository, scenario, model, scenario.workers, seed=0, batching=batching)

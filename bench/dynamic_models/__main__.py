@@ -20,7 +20,7 @@ from rich.console import Console
 
 from bench.common import console_of, parser_of, write_json
 from bench.dynamic_models import MODULES, ON_REQUEST, NotInstalledError, find_case
-from bench.dynamic_models.baselines import Contender, contenders, running
+from bench.dynamic_models.baselines import Contender, compared, contenders, running
 from bench.dynamic_models.case import Case
 from tidegate.workload import Scenario
 from tidegate_loadtest.comparison.document import comparison_document
@@ -31,13 +31,11 @@ from tidegate_loadtest.comparison.findings import (
     contrast_of,
     interval_of,
 )
-from tidegate_loadtest.comparison.runs import Comparison, compare
-from tidegate_loadtest.comparison.table import print_comparison
+from tidegate_loadtest.comparison.runs import Comparison
 from tidegate_loadtest.comparison.targets import Target
 from tidegate_loadtest.connection import Connection
 from tidegate_loadtest.input_files import FileRequests
 from tidegate_loadtest.live import SendingOptions
-from tidegate_loadtest.progress_bar import progress_bar
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_repo_generator.generate import generate_model
 
@@ -69,7 +67,9 @@ def bench_model(console: Console, case: Case, arguments: argparse.Namespace) -> 
         chosen = contenders(case, dict(arguments.tidegate))
         with console.status(f"{case.model}: starting servers") as status:
             targets = servers.enter_context(
-                running(work, generated, case, chosen, lambda name: status.update(f"{case.model}: starting {name}"))
+                running(
+                    work, generated, case.model, chosen, lambda name: status.update(f"{case.model}: starting {name}")
+                )
             )
         loads = [_load(console, case, chosen, targets, inputs, alone_ms, share, arguments) for share in arguments.loads]
     return {"inputs": case.inputs, "slo_ms": case.slo_ms, "rows": case.rows, "alone_ms": alone_ms, "loads": loads}
@@ -102,7 +102,7 @@ def _load(
     arguments: argparse.Namespace,
 ) -> dict[str, Any]:
     """Run one load, all contenders alternating, and print it; return it as a JSON object."""
-    rate_rps, rounds = share * 1e3 / alone_ms, arguments.rounds
+    rate_rps = share * 1e3 / alone_ms
     model = {"name": case.model, "slo_ms": case.slo_ms, "max_batch": case.max_batch, "rows": case.rows}
     scenario = Scenario.model_validate(
         {
@@ -116,20 +116,10 @@ def _load(
     )
     late_ms = LATE_FRACTION * case.slo_ms
     sending = SendingOptions({}, timeout_s=TIMEOUT_S, lateness_limit_ms=late_ms, inputs={case.model: inputs})
-    each_s = arguments.warmup + arguments.seconds
-    with progress_bar(console, each_s * rounds * len(targets)) as show:
-        found = compare(
-            scenario,
-            targets,
-            sending,
-            rounds=rounds,
-            seed=1,
-            shown=lambda done, name, progress: show(done * each_s + progress.elapsed_ns / 1e9, f"{name}: {progress}"),
-        )
+    title = f"{case.model}, {share:.0%} of one instance one by one: {rate_rps:.1f} requests/s, SLO {case.slo_ms:g} ms"
+    found = compared(console, scenario, targets, sending, arguments.rounds, title)
     tritons = [target for target, contender in zip(targets, chosen, strict=True) if contender.batcher]
     best = max(tritons, key=lambda target: _merit(found, target))
-    title = f"{case.model}, {share:.0%} of one instance one by one: {rate_rps:.1f} requests/s, SLO {case.slo_ms:g} ms"
-    print_comparison(console, found, title)
     contrasts: list[TargetContrast] = []
     for target in targets:
         if target in tritons:

@@ -7,11 +7,17 @@ from pathlib import Path
 from shutil import copytree
 
 from google.protobuf import text_format
+from rich.console import Console
 from tritonclient.grpc import model_config_pb2
 
 from bench.dynamic_models.case import Case
+from tidegate.workload import Scenario
+from tidegate_loadtest.comparison.runs import Comparison, compare
+from tidegate_loadtest.comparison.table import print_comparison
 from tidegate_loadtest.comparison.targets import Target
+from tidegate_loadtest.live import SendingOptions
 from tidegate_loadtest.processes import serving_command
+from tidegate_loadtest.progress_bar import progress_bar
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 DELAYS = (0.02, 0.1)
@@ -61,10 +67,10 @@ def contenders(case: Case, configurations: Mapping[str, Path]) -> list[Contender
     ]
 
 
-def copy_with_batcher(generated: Path, repository: Path, case: Case, batcher: Batcher) -> None:
+def copy_with_batcher(generated: Path, repository: Path, model: str, batcher: Batcher) -> None:
     """Copy a generated repository and enable Triton's batcher in it."""
     copytree(generated, repository)
-    file = repository / case.model / "config.pbtxt"
+    file = repository / model / "config.pbtxt"
     config = text_format.Parse(file.read_text(), model_config_pb2.ModelConfig())
     config.max_batch_size = batcher.rows
     config.dynamic_batching.max_queue_delay_microseconds = round(batcher.delay_ms * 1000)
@@ -76,7 +82,7 @@ def copy_with_batcher(generated: Path, repository: Path, case: Case, batcher: Ba
 
 @contextmanager
 def running(
-    work: Path, generated: Path, case: Case, chosen: Sequence[Contender], starting: Callable[[str], None]
+    work: Path, generated: Path, model: str, chosen: Sequence[Contender], starting: Callable[[str], object]
 ) -> Iterator[list[Target]]:
     """Start every contender with a Triton of its own until the block ends; yield their addresses.
 
@@ -92,7 +98,7 @@ def running(
             repository = generated
             if contender.batcher is not None:
                 repository = own / "models"
-                copy_with_batcher(generated, repository, case, contender.batcher)
+                copy_with_batcher(generated, repository, model, contender.batcher)
             triton = stack.enter_context(EmbeddedTriton([repository], log=own / "triton.log"))
             address = triton.grpc_address
             if contender.batcher is None:
@@ -101,3 +107,21 @@ def running(
                 address = stack.enter_context(serving_command(*command, log=own / "tidegate.log"))
             targets.append(Target(contender.name, address))
         yield targets
+
+
+def compared(
+    console: Console, scenario: Scenario, targets: Sequence[Target], sending: SendingOptions, rounds: int, title: str
+) -> Comparison:
+    """Send a scenario to the contenders in interleaved rounds, with a progress bar; print and return the comparison."""
+    each_s = scenario.warmup_s + scenario.duration_s
+    with progress_bar(console, each_s * rounds * len(targets)) as show:
+        found = compare(
+            scenario,
+            targets,
+            sending,
+            rounds=rounds,
+            seed=1,
+            shown=lambda done, name, progress: show(done * each_s + progress.elapsed_ns / 1e9, f"{name}: {progress}"),
+        )
+    print_comparison(console, found, title)
+    return found

@@ -166,7 +166,7 @@ def test_contenders_are_tritons_in_several_settings_and_tidegates(
         repository = generated
         if contender.batcher is not None:
             repository = tmp_path / str(number)
-            copy_with_batcher(generated, repository, CASE, contender.batcher)
+            copy_with_batcher(generated, repository, CASE.model, contender.batcher)
         config = text_format.Parse(
             (repository / "file_types" / "config.pbtxt").read_text(), model_config_pb2.ModelConfig()
         )
