@@ -16,9 +16,7 @@ takes figures from a file of `--json`, and runs only the default policy and cont
 runs adversarial traffic (`bench/no_regret/adversarial_workloads.py`).
 """
 
-import argparse
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -27,8 +25,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
+from bench.common import console_of, parser_of, print_table, run_all, write_json
 from bench.no_regret.adversarial_workloads import AttackTask, attacks, measure_attack
 from bench.no_regret.baselines import AUTO, AWAY, DEFAULT, TRITON, Task, measure, verdict
 from bench.no_regret.workloads import REQUESTS
@@ -55,14 +53,10 @@ FACTS = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the scenarios; print the aims, and every scenario that misses one."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.no_regret", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = parser_of("bench.no_regret", __doc__, jobs=True)
     parser.add_argument("--count", type=int, help="scenarios; default 300. With --attacks: seeds; default 3")
     parser.add_argument("--seed", type=int, default=11, help="of the sample; default 11; 1 to 9 are for tuning")
     parser.add_argument("--requests", type=int, default=REQUESTS, help=f"in each, at least; default {REQUESTS}")
-    parser.add_argument("--jobs", type=int, default=-1, help="at once; default: as many as there are cores")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument(
         "--again", type=Path, help="a file that --json wrote: measure only the default and what is not there"
     )
@@ -73,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--attacks", action="store_true", help="traffic that means harm, instead of random scenarios")
     options = parser.parse_args(arguments)
     before = _read(options.again) if options.again else {}
-    console = Console(width=None if os.isatty(1) else 160)
+    console = console_of(160)
     if options.attacks:
         _attack(console, options.count or 3, options.jobs, options.json)
         return
@@ -94,8 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if known := before.get(row["number"]):
             row["figures"] = known["figures"] | row["figures"]
         rows.append({**row, "verdict": verdict(row)})
-        if options.json:
-            options.json.write_text(json.dumps({"seed": options.seed, "scenarios": rows}, indent=1) + "\n")
+        write_json(options.json, {"seed": options.seed, "scenarios": rows})
     show(console, rows)
     if options.learn:
         console.print(f"{AUTO}:")
@@ -187,52 +180,52 @@ def regrets(rows: Sequence[dict[str, Any]]) -> list[tuple[str, float, int]]:
 
 def show(console: Console, rows: Sequence[dict[str, Any]], policy: str = DEFAULT) -> None:
     """Print the aims, the regret of each policy and the scenarios that miss an aim, as verdicts on `policy` say."""
-    table = Table("aim", "seen", "met", title=f"{len(rows)} scenarios")
-    for aim, seen, met in summary(rows):
-        table.add_row(aim, seen, "yes" if met else "no")
-    console.print(table)
-    policies = Table(
-        "policy", "mean points below the best", f"more than {WORSE_THAN_BEST:g}", title="In the same place"
-    )
-    for name, mean, above in regrets(rows):
-        policies.add_row(name, f"{mean:.2f}", str(above))
-    console.print(policies)
-    misses = Table("number", "over Triton", "over best", "best", "median", "attainment", *FACTS, title="Misses")
+    aims = ((aim, seen, "yes" if met else "no") for aim, seen, met in summary(rows))
+    print_table(console, f"{len(rows)} scenarios", ("aim", "seen", "met"), aims)
+    columns = ["policy", "mean points below the best", f"more than {WORSE_THAN_BEST:g}"]
+    policies = ((name, f"{mean:.2f}", above) for name, mean, above in regrets(rows))
+    print_table(console, "In the same place", columns, policies)
+    misses = []
     for row in missed(rows):
         said = row["verdict"]
-        misses.add_row(
-            str(row["number"]),
-            f"{said['over_triton']:+.1f}",
-            f"{said['over_best']:+.1f}",
-            said["best"],
-            f"{said['median_ratio']:.2f}" if said["median_ratio"] else "",
-            f"{row['figures'][policy]['attainment']:.1%}",
-            *(str(row[fact]) for fact in FACTS),
+        misses.append(
+            (
+                row["number"],
+                f"{said['over_triton']:+.1f}",
+                f"{said['over_best']:+.1f}",
+                said["best"],
+                f"{said['median_ratio']:.2f}" if said["median_ratio"] else "",
+                f"{row['figures'][policy]['attainment']:.1%}",
+                *(row[fact] for fact in FACTS),
+            )
         )
-    console.print(misses)
+    columns = ["number", "over Triton", "over best", "best", "median", "attainment", *FACTS]
+    print_table(console, "Misses", columns, misses)
 
 
 def _attack(console: Console, seeds: int, jobs: int, file: Path | None) -> None:
     """Carry out all attacks, and mark those under which a client is worse off than behind Triton's batcher."""
     tasks = [AttackTask(attack, seeds) for attack in attacks()]
-    rows = list(_with_progress(console, run_parallel(measure_attack, tasks, jobs=jobs), len(tasks)))
-    if file:
-        file.write_text(json.dumps({"seeds": seeds, "attacks": rows}, indent=1) + "\n")
-    table = Table("attack", "honest", "over Triton", "all", "over Triton", "median", "longest ms", "", title="Attacks")
+    rows = run_all(console, "attacks", measure_attack, tasks, jobs)
+    write_json(file, {"seeds": seeds, "attacks": rows})
+    lines = []
     for row in rows:
         ours, points = row["figures"][DEFAULT], [row["over_triton_honest"], row["over_triton_all"]]
         worse = min(points) < -WORSE_THAN_TRITON or (row["light"] and row["median_ratio"] > MEDIAN_RATIO)
-        table.add_row(
-            row["attack"],
-            f"{ours['honest']:.1%}",
-            f"{points[0]:+.1f}",
-            f"{ours['all']:.1%}",
-            f"{points[1]:+.1f}",
-            f"{row['median_ratio']:.2f}",
-            f"{ours['longest_ms']:.0f}",
-            "worse" if worse else "",
+        lines.append(
+            (
+                row["attack"],
+                f"{ours['honest']:.1%}",
+                f"{points[0]:+.1f}",
+                f"{ours['all']:.1%}",
+                f"{points[1]:+.1f}",
+                f"{row['median_ratio']:.2f}",
+                f"{ours['longest_ms']:.0f}",
+                "worse" if worse else "",
+            )
         )
-    console.print(table)
+    columns = ("attack", "honest", "over Triton", "all", "over Triton", "median", "longest ms", "")
+    print_table(console, "Attacks", columns, lines)
 
 
 def _read(file: Path) -> dict[int, dict[str, Any]]:

@@ -4,8 +4,7 @@ The last two are experiments of PPipe, sections 7.2 and 7.6.
 
     python -m bench.papers.ppipe_planner --data FOLDER --json FILE
 
-`--data`: the folder with the paper's published profiles and plans. Without it the models are synthetic, and nothing is
-compared. Keep the machine otherwise idle.
+`--data`: the folder with the paper's published profiles and plans. Keep the machine otherwise idle.
 """
 
 import os
@@ -23,7 +22,7 @@ from rich.progress import track
 
 from bench.common import console_of, parser_of, print_table, write_json
 from tidegate.host import Plugins
-from tidegate.schemas import BlockLatencies, BlockProfile
+from tidegate.schemas import DocumentError
 from tidegate_ppipe.problem import GpuClass, PlannedModel, PpipeProblem
 from tidegate_ppipe.published_plans import PUBLISHED_MARGIN, PublishedProblem, read_published
 
@@ -43,8 +42,6 @@ LIMITS_S: dict[int, tuple[float, ...]] = {2: (1.0, 10.0), 3: (1.0, 10.0, 35.0), 
 """Time limits in seconds, by number of classes; the last is the time of the paper's solver."""
 REGROUPED = 48
 """Number of unpublished problems: other groups of the published models, on other clusters."""
-SPEED = {"L4": 1.0, "V100": 0.95, "T4": 2.4, "P4": 3.5}
-"""Execution time of synthetic models by GPU class, relative to an L4."""
 
 
 @dataclass(frozen=True)
@@ -61,16 +58,20 @@ class Outcome:
 def main() -> None:
     """Run the planners, print the tables and write the figures."""
     parser = parser_of("bench.papers.ppipe_planner", __doc__)
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="the paper's published data")
+    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="the paper's published data")
     arguments = parser.parse_args()
     console = console_of(120)
     console.print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
-    published = list(read_published(arguments.data)) if arguments.data else []
+    try:
+        published = list(read_published(arguments.data))
+    except DocumentError as error:
+        parser.error(str(error))
+    models = published[0].problem.models  # efficientnet-b8, encnet and rtmdet
     figures = {
         "published": bench_published(console, published),
         "regrouped": bench_regrouped(console, published),
-        "classes": bench_classes(console, _models(published)),
-        "gpus": bench_gpus(console, _models(published)),
+        "classes": bench_classes(console, models),
+        "gpus": bench_gpus(console, models),
     }
     write_json(arguments.json, figures)
 
@@ -90,8 +91,6 @@ def bench_published(console: Console, published: list[PublishedProblem]) -> list
                 "cpu_s": found.cpu_s,
             }
         rows.append(row)
-    if not rows:
-        return rows
     title = "The published problems: requests/s of a weight of 1, then as shares of the published plans"
     lines = (
         (
@@ -118,16 +117,15 @@ def bench_published(console: Console, published: list[PublishedProblem]) -> list
 def bench_regrouped(console: Console, published: list[PublishedProblem]) -> list[dict[str, Any]]:
     """Plan three models of different published groups on 30 to 150 GPUs, with random weights and SLOs."""
     rows: list[dict[str, Any]] = []
-    for number in track(range(REGROUPED if published else 0), "other groups", console=console, transient=True):
+    for number in track(range(REGROUPED), "other groups", console=console, transient=True):
         problem = _regrouped(random.Random(number), published)
         gpus = " + ".join(f"{gpu.count} {gpu.name}" for gpu in problem.classes)
         rows.append({"gpus": gpus, "models": [model.name for model in problem.models], **vars(_run("ppipe", problem))})
-    if rows:
-        gaps, seconds = [inf if row["gap"] is None else row["gap"] for row in rows], [row["cpu_s"] for row in rows]
-        columns = ("problems", "gap at most 0.5%", "largest gap", "mean CPU s", "most CPU s")
-        proven = sum(gap <= 0.005 for gap in gaps)
-        line = (len(rows), proven, f"{max(gaps):.2%}", f"{fmean(seconds):.2f}", f"{max(seconds):.2f}")
-        print_table(console, "Other groups, ppipe", columns, [line])
+    gaps, seconds = [inf if row["gap"] is None else row["gap"] for row in rows], [row["cpu_s"] for row in rows]
+    columns = ("problems", "gap at most 0.5%", "largest gap", "mean CPU s", "most CPU s")
+    proven = sum(gap <= 0.005 for gap in gaps)
+    line = (len(rows), proven, f"{max(gaps):.2%}", f"{fmean(seconds):.2f}", f"{max(seconds):.2f}")
+    print_table(console, "Other groups, ppipe", columns, [line])
     return rows
 
 
@@ -198,43 +196,6 @@ def _problem(classes: dict[str, int], models: tuple[PlannedModel, ...], gbps: fl
         margin=PUBLISHED_MARGIN,
         whole_margin=PUBLISHED_MARGIN,
     )
-
-
-def _models(published: list[PublishedProblem]) -> tuple[PlannedModel, ...]:
-    """The first group of the data, of efficientnet-b8, encnet and rtmdet; else synthetic ones."""
-    return published[0].problem.models if published else tuple(_synthetic(number) for number in range(3))
-
-
-def _synthetic(number: int) -> PlannedModel:
-    """Ten blocks; later ones send less; low classes are worse at some blocks than at others.
-
-    Its SLO is five times an L4's latency, as in the paper.
-    """
-    draw = random.Random(number)
-    blocks = [draw.uniform(1000, 3000) for _ in range(10)]
-    times = {
-        name: [block * (1 + (slower - 1) * draw.uniform(0.5, 1.5)) for block in blocks]
-        for name, slower in SPEED.items()
-    }
-    profile = BlockProfile(
-        model=f"synthetic{number}",
-        blocks=[f"block {block}" for block in range(10)],
-        cut_bytes=[round(3_000_000 * 0.7**block) for block in range(9)],
-        latencies=[
-            BlockLatencies(
-                device_class=name,
-                share=share,
-                rows=list(range(1, rows + 1)),
-                latency_us=[
-                    [block * (0.4 + 0.6 * b) * (0.15 + 0.85 * share) for b in range(1, rows + 1)] for block in each
-                ],
-            )
-            for name, each in times.items()
-            for share, rows in ((1, 8), (2, 4), (3, 2), (4, 2))
-            if share <= MAX_SHARE.get(name, 4)
-        ],
-    )
-    return PlannedModel(name=profile.model, slo_ms=5 * sum(times["L4"]) / 1000, profile=profile)
 
 
 def _texts(row: dict[str, Any]) -> tuple[str, str, str]:
