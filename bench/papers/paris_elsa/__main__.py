@@ -27,7 +27,7 @@ from bench.papers.paris_elsa.design_points import (
     paris,
 )
 from bench.papers.paris_elsa.measured import read_cases
-from bench.papers.paris_elsa.throughput import Cell, Setting, measure
+from bench.papers.paris_elsa.throughput import Cell, measure
 
 KNEES = {"segments": "knees"}
 """Options of PARIS with the paper's knees; by default it simulates several plans and takes the best."""
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.whole_gpcs:
         cases = [replace(case, whole_gpcs=options.whole_gpcs) for case in cases]
     chosen = [case for case in cases if not options.models or case.title in options.models]
-    points = [Cell(case, point, Setting(), options.requests) for case in chosen for point in DESIGNS]
+    points = [Cell(case, point, options.requests) for case in chosen for point in DESIGNS]
     found = tables.show_throughput(console, run_all(console, "cells", measure, points, options.jobs))
     write_json(options.json, {"requests": options.requests, "throughput": found})
 

@@ -63,20 +63,12 @@ def paris(policy: PolicyChoice, **options: Any) -> Point:  # noqa: ANN401 - a pr
     return Point("paris", policy, tuple(options.items()))
 
 
-def slo_of(case: Case, largest: int, factor: float) -> float:
-    """Return the SLA in ms: `factor` times the latency of the batch of `largest` rows on GPU(7)."""
-    return factor * case.curves[7].latency_ms[largest]
-
-
-def layout_of(
-    case: Case, point: Point, sizes: Mapping[int, float], slo_ms: float, *, gpcs: int | None = None
-) -> Layout:
+def layout_of(case: Case, point: Point, sizes: Mapping[int, float], slo_ms: float) -> Layout:
     """Return the layout of a design point. Raises PlanningError, for example for lack of memory.
 
-    `case`: the model; `point`: the design point; `sizes`: share of the requests by rows; `slo_ms`: SLA; `gpcs`: GPCs to
-    use; None: as many as in the paper.
+    `case`: the model; `point`: the design point; `sizes`: share of the requests by rows; `slo_ms`: SLA.
     """
-    gpcs, gpus = _spent(case, point.size) if gpcs is None else (gpcs, ceil(gpcs / 7))
+    gpcs, gpus = _spent(case, point.size)
     measured = [
         {
             "slice_type": PROFILES[size],

@@ -86,13 +86,12 @@ def read_cases(folder: Path) -> list[Case]:
     return cases
 
 
-def sizes_of_requests(largest: int, spread: float = 1.0) -> dict[int, float]:
+def sizes_of_requests(largest: int) -> dict[int, float]:
     """Return the share of requests by rows: log-normal, truncated to 1 and `largest`.
 
-    `spread`: with 1 the limits are two standard deviations from the median, the root of `largest`; the paper gives
-    neither.
+    The limits are two standard deviations from the median, the root of `largest`; the paper gives neither.
     """
-    bell = NormalDist(log(largest) / 2, spread * log(largest) / 4)
+    bell = NormalDist(log(largest) / 2, log(largest) / 4)
     weights = {rows: bell.cdf(log(rows + 0.5)) - bell.cdf(log(rows - 0.5)) for rows in range(1, largest + 1)}
     total = sum(weights.values())
     return {rows: weight / total for rows, weight in weights.items()}

@@ -28,7 +28,7 @@ def show_throughput(console: Console, results: Sequence[Found]) -> list[dict[str
     rates = _table("queries/s, p95 within the SLA", "equal +S", "equal +M", *map(" ".join, _PLANNED))
     for column in ("knees P / GPU(7)", "/ equal", "PARIS E / GPU(7)", "/ equal", "/ equal +S"):
         rates.add_column(column, justify="right")
-    slices = Table("model", "knees", "PARIS", title="Slices, and what no scheduler without merging can pass on them")
+    slices = Table("model", "knees", "PARIS", title="Slices")
     gains: list[list[float]] = []
     for title, of_model in _by_model(results):
         equal, smart, merging = (_equal(of_model, policy.title) for policy in (FIFS, SYMPHONY, EAGER))
@@ -43,7 +43,7 @@ def show_throughput(console: Console, results: Sequence[Found]) -> list[dict[str
         shown = [f"[bold]{cell:.0f}[/]" if cell == max(cells) else f"{cell:.0f}" for cell in cells]
         rates.add_row(title, *shown, *(f"{gain:.2f}" for gain in gains[-1]))
         layouts = [_of(of_model, "paris", ELSA.title, by_knees=by_knees)[0] for by_knees in (True, False)]
-        slices.add_row(title, *(f"{_slices(each)} {each.ceiling_rps:.0f}" for each in layouts))
+        slices.add_row(title, *map(_slices, layouts))
     means = [fmean(column) for column in zip(*gains, strict=True)]
     rates.add_row("mean", *[""] * (6 + len(_PLANNED)), *(f"{mean:.2f}" for mean in means))
     console.print(rates)
