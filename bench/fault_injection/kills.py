@@ -165,8 +165,7 @@ class Bench:
         before = run.issued_ns < (half_s - 0.05) * NS_PER_S
         in_vain = ~np.isin(run.status, [OK_STATUS, *DROP_STATUSES.values()])
         code = self._proxy.wait(30)
-        tally = re.search(r"Tally\((.*)\)", self._proxy.output)
-        counts = re.findall(r"'?(\w+)'?[=:] ?(\d+)", tally[1]) if tally else []
+        counts = re.findall(r"(accepted|answered|failed|cancelled|dropped) (\d+)", self._proxy.output)
         return {
             "issued_before": int(before.sum()),
             "lost": int((before & in_vain).sum()),
@@ -237,7 +236,7 @@ def run_kills(rig: Rig) -> tuple[str, bool, dict[str, Any]]:
 
 def _complaints(figures: dict[str, Any]) -> list[str]:
     drain, tally = figures["drain"], figures["drain"]["tally"]
-    ended = sum(count for name, count in tally.items() if name not in ("accepted", "late"))
+    ended = sum(count for name, count in tally.items() if name != "accepted")
     checks = {
         "requests were lost at SIGTERM": drain["lost"] == 0,
         "Tidegate did not exit well": drain["exit_code"] == 0,
