@@ -134,6 +134,26 @@ def test_streams_beyond_the_slots_wait_in_tidegate(
     assert not any(host.in_flight for host in proxy.serving._directory.catalog.hosts["tokens"])
 
 
+def test_a_model_that_is_named_twice_has_slots_as_well(
+    tokens: EmbeddedTriton, gate_file: Path, serve_here: Make, open_stream: Make, start_call: Make
+) -> None:
+    """The last name counts, at Triton and in Tidegate, wherever it stands."""
+    gate_file.unlink(missing_ok=True)
+    models = {name: {"max_concurrency": SLOTS} for name in ("tokens", "flat")}
+    proxy = serve_here([tokens], models=models)
+    other = service_pb2.ModelInferRequest(model_name="other").SerializeToString()
+    message = request_of("tokens", {"X": np.ones((1, 1), np.float32)}).SerializeToString()
+    under_way = [open_stream(proxy, [other + message]) for _ in range(STREAMS)]
+    message = request_of("flat", {"X": np.ones((1,), np.float32)}).SerializeToString()
+    version_first = b"\x12\x011" + message
+    calls = [start_call(proxy, "ModelInfer", twice) for twice in (other + message, version_first, message)]
+    eventually(lambda: proxy.engine.queued == STREAMS + len(calls) - 2 * SLOTS, "the others to wait in Tidegate")
+    gate_file.touch()
+    assert [rest_of(stream)[1] for stream in under_way] == [grpc.StatusCode.OK] * STREAMS
+    assert [call.code() for call in calls] == [grpc.StatusCode.OK] * len(calls)
+    assert proxy.engine.tally.answered == STREAMS + len(calls)
+
+
 def test_streams_are_counted_by_the_time_between_their_responses(
     tokens: EmbeddedTriton,
     gate_file: Path,

@@ -623,6 +623,15 @@ class PassedThrough:
         """Whether the message cannot be parsed."""
         return self.header is None and not self.refusal
 
+    def with_name_first(self, message: bytes) -> bytes | None:
+        """Return the message with its model's name in front, if it begins otherwise; None if it does not.
+
+        The beginning decides about slots, loads and streams, and a parser takes the last name.
+        """
+        if self.header is None or wire.first_string(message) == self.model:
+            return None
+        return wire.with_model_name_first(message, self.model)
+
     @classmethod
     def of(cls, message: bytes) -> "PassedThrough":
         """Read a serialized ModelInferRequest; an invalid one belongs to no model."""

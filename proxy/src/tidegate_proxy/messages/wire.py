@@ -174,6 +174,12 @@ def first_string(message: bytes) -> str:
         return ""
 
 
+def with_model_name_first(message: bytes, model: str) -> bytes:
+    """Return a request that begins with its model's name. `model`: the name that counts, which is the last one."""
+    name = model.encode()
+    return b"".join((bytes((1 << 3 | _LENGTH_DELIMITED,)), encode_varint(len(name)), name, message))
+
+
 def lacks_model_version(message: bytes) -> bool:
     """Return whether a ModelInferRequest begins with its model's name and no version, as clients write it."""
     return _after_model_name(message) > 0

@@ -14,7 +14,7 @@ from tidegate_proxy.base import refusal
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.config import ServeConfig, ServerTls
-from tidegate_proxy.messages.request import InferenceRequest, PendingRequest
+from tidegate_proxy.messages.request import InferenceRequest, PassedThrough, PendingRequest
 from tidegate_proxy.rollout.versions import VersionRollouts
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.servers.streams import InferStream
@@ -200,15 +200,19 @@ class GrpcService:
         def answered(outcome: Outcome) -> None:
             _answer(call, outcome)
 
+        request = PassedThrough.of(message)
+        if (named_first := request.with_name_first(message)) is not None:
+            self._infer(call, named_first, time.monotonic_ns())
+            return None
         remaining_s = call.remaining_s()
         if self._inference.has_slots(message):
-            waiting = SlotInference(self._driver, message, answered)
+            waiting = SlotInference(self._driver, message, request, answered)
             if waiting.begin(self._inference, self._routing, call.metadata, remaining_s, call.owner):
                 return waiting
         if rejected := self._gate.why_over_limit(call.owner):
             answered(rejected)
             return None
-        return self._passages.begin(message, call.metadata, remaining_s, call.owner, answered)
+        return self._passages.begin(message, call.metadata, remaining_s, call.owner, answered, request)
 
     async def _answer(self, call: RpcCall, message: bytes) -> None:
         try:

@@ -235,6 +235,9 @@ class InferStream:
             # Triton takes it for the end of the requests, and may die of it while it answers others (seen with 2.51).
             self._end_of_requests()
             return
+        if client is None and (named_first := request.with_name_first(message)) is not None:
+            self._take(named_first)
+            return
         try:
             has_slots = client is None and self._inference.has_slots(message)
             if has_slots and (envelope := self._inference.open_for_slot(message, request, self._call.metadata)):

@@ -341,12 +341,14 @@ class BypassedInference:
         remaining_s: float | None,
         owner: str,
         then: Callable[[Outcome], None],
+        request: PassedThrough,
     ) -> None:
         """Create the bypassed inference.
 
         `metadata`: forwarded to the Triton; `remaining_s`: seconds until the client's deadline, if any.
 
-        `owner`: client of the request. `then` is called once with the outcome, unless it is cancelled.
+        `owner`: client of the request; `request`: facts about it. `then` is called once with the outcome, unless it is
+        cancelled.
         """
         self._passages = passages
         self._routing = routing
@@ -356,7 +358,7 @@ class BypassedInference:
         self._until_ns = None if remaining_s is None else self._sent_ns + round(remaining_s * 1e9)
         self._owner = owner
         self._then = then
-        self._request = PassedThrough.of(message)
+        self._request = request
         self._backend: Backend | None = None
         self._call: PendingCall | None = None
         self._tries = 0
@@ -452,14 +454,20 @@ class BypassedInferences:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(
-        self, message: bytes, metadata: Metadata, remaining_s: float | None, owner: str, then: Callable[[Outcome], None]
+        self,
+        message: bytes,
+        metadata: Metadata,
+        remaining_s: float | None,
+        owner: str,
+        then: Callable[[Outcome], None],
+        request: PassedThrough | None = None,
     ) -> BypassedInference:
         """Let a Triton answer a client's unschedulable inference; `then` is called with the outcome.
 
-        `owner`: client of the request.
+        `owner`: client of the request; `request`: facts about it, if they are known.
         """
-        forwarded = self._routing.forwarded(metadata)
-        passage = BypassedInference(self, self._routing, message, forwarded, remaining_s, owner, then)
+        forwarded, request = self._routing.forwarded(metadata), request or PassedThrough.of(message)
+        passage = BypassedInference(self, self._routing, message, forwarded, remaining_s, owner, then, request)
         self._under_way.add(passage)
         passage.begin()
         return passage

@@ -18,15 +18,18 @@ from tidegate_proxy.tritons.backend import INFER_METHOD
 class SlotInference:
     """One ModelInfer of a model with slots. Call only from the event loop."""
 
-    __slots__ = ("_driver", "_message", "_metadata", "_model", "_then", "_waiter")
+    __slots__ = ("_driver", "_message", "_metadata", "_request", "_then", "_waiter")
 
-    def __init__(self, driver: Driver, message: bytes, then: Callable[[Outcome], None]) -> None:
-        """Create the inference. `then`: called once with the outcome, unless it is cancelled."""
+    def __init__(self, driver: Driver, message: bytes, request: PassedThrough, then: Callable[[Outcome], None]) -> None:
+        """Create the inference.
+
+        `request`: facts about the message. `then`: called once with the outcome, unless it is cancelled.
+        """
         self._driver = driver
         self._message = message
+        self._request = request
         self._then = then
         self._metadata: Metadata = ()
-        self._model = ""
         self._waiter: SlotWaiter | None = None
 
     def begin(
@@ -41,7 +44,7 @@ class SlotInference:
             remaining_s: seconds until the client's deadline, or None.
             owner: the client.
         """
-        request = PassedThrough.of(self._message)
+        request = self._request
         envelope = inference.open_for_slot(self._message, request, metadata)
         if envelope is None:
             return False
@@ -50,7 +53,7 @@ class SlotInference:
         except RequestFailed as failure:
             self._then(failure)
             return True
-        self._metadata, self._model = routing.forwarded(metadata), request.model
+        self._metadata = routing.forwarded(metadata)
         self._waiter = SlotWaiter(envelope, metadata, owner, self._send, self._then)
         inference.wait_for_slot(self._waiter, request, time.monotonic_ns(), remaining_s)
         return True
@@ -63,7 +66,7 @@ class SlotInference:
     def _send(self, slot: Slot) -> None:
         def over(answer: bytes | None, code: grpc.StatusCode, details: str) -> None:
             backend.open_calls.discard(call)
-            backend.passed(self._model)
+            backend.passed(self._request.model)
             if answer is None:
                 slot.failed(code, details)
             elif slot.is_held:
@@ -71,7 +74,7 @@ class SlotInference:
                 self._then(answer)
 
         backend = slot.backend
-        backend.passes(self._model)
+        backend.passes(self._request.model)
         metadata = backend.opened_for_client(INFER_METHOD, self._metadata)
         call = backend.channel.unary(INFER_METHOD, self._message, over, metadata)
         backend.open_calls.add(call)
