@@ -10,25 +10,26 @@ model's load factor is the highest, on a grid of 0.05, with 99 % of its requests
 and its links.
 """
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from bench.common import console_of, parser_of, print_table, run_all, write_json
 from tidegate.schemas import DocumentError, Layout, read_document, write_document
-from tidegate.sim.result import RunResult
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import Scenario
 from tidegate_ppipe.layout import layout_of
 from tidegate_ppipe.planners import plan_dart, plan_np, plan_ppipe
 from tidegate_ppipe.published_plans import PublishedProblem, read_published
+
+if TYPE_CHECKING:
+    from tidegate.sim.result import RunResult
 
 FRAMEWORKS = {
     "NP": (plan_np, "ppipe"),
@@ -68,7 +69,6 @@ class Task:
     jitter: float
     margin: float
     whole_margin: float
-    options: dict[str, Any]
 
 
 def scenario_of(task: Task, factor: float) -> Scenario:
@@ -92,14 +92,14 @@ def scenario_of(task: Task, factor: float) -> Scenario:
             "warmup_s": 1,
             "duration_s": task.duration_s,
             "arrivals": {**ARRIVALS[task.arrivals][1], "rate_rps": sum(rates_rps) * factor},
-            "policies": [{"name": policy, "options": task.options}],
+            "policies": [{"name": policy}],
             "simulation": {"learn": task.jitter > 0, "jitter": {"cv": task.jitter} if task.jitter else None},
         }
     )
 
 
 def load_factors(task: Task) -> dict[str, Any]:
-    """Return for each model the highest load factor with an attainment of 99 %, and the GPUs' utilization at it.
+    """Return for each model the highest load factor with an attainment of 99 %.
 
     Models share runs, as they bisect the same grid; attainment is assumed to fall with load.
     """
@@ -120,26 +120,14 @@ def load_factors(task: Task) -> dict[str, Any]:
             step = (good + bad) // 2
             good, bad = (step, bad) if attains(step, model) else (good, step)
         factors[model] = round(good * STEP, 2)
-    least = round(min(factors.values()) / STEP)
     return {
         "problem": task.published.name,
         "cluster": task.published.cluster,
         "framework": task.framework,
         "arrivals": task.arrivals,
         "load_factors": factors,
-        "busy": _busy(task, results[least]) if least in results else {},
         "runs": len(results),
     }
-
-
-def _busy(task: Task, result: RunResult) -> dict[str, float]:
-    """The share of the time for which the GPUs of a class run something; those of no worker are idle."""
-    total = next(row for row in result.rows if row.model == "*")
-    busy: dict[str, float] = defaultdict(float)
-    for worker, share in total.busy_shares.items():
-        kind, _, parts = worker.split("/", 1)[1].rsplit("-", 1)[0].partition("/")
-        busy[kind] += share / int(parts or 1)
-    return {gpu.name: round(busy[gpu.name] / gpu.count, 4) for gpu in task.published.problem.classes}
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -189,7 +177,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--margin", type=float, default=0.4, help="of the SLO, that plans keep free; default 0.4")
     parser.add_argument("--whole-margin", type=float, default=0.4, help="the same for whole models; default 0.4")
-    parser.add_argument("--options", type=json.loads, default={}, help="of the policies, as JSON")
     options = parser.parse_args(arguments)
     console = console_of(140)
     try:
@@ -207,7 +194,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.jitter,
             options.margin,
             options.whole_margin,
-            options.options,
         )
         for problem in published
         if not options.clusters or problem.cluster in options.clusters
@@ -221,8 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = run_all(console, "simulating", load_factors, tasks, options.jobs)
     lines = summarise(rows)
     _print_factors(console, lines)
-    _print_busy(console, rows)
-    settings = {name: getattr(options, name) for name in ("duration_s", "jitter", "margin", "whole_margin", "options")}
+    settings = {name: getattr(options, name) for name in ("duration_s", "jitter", "margin", "whole_margin")}
     write_json(options.json, {**settings, "rows": rows, "summary": lines})
 
 
@@ -238,17 +223,6 @@ def _print_factors(console: Console, lines: Sequence[dict[str, Any]]) -> None:
         rows.append([line["arrivals"], line["cluster"], *cells])
     columns = ["arrivals", "cluster", *frameworks, "over NP", "paper", "over DART-r", "paper"]
     print_table(console, "load factors", columns, rows)
-
-
-def _print_busy(console: Console, rows: Sequence[dict[str, Any]]) -> None:
-    table = []
-    for framework in FRAMEWORKS:
-        own = [row for row in rows if (row["framework"], row["arrivals"]) == (framework, "Poisson") and row["busy"]]
-        if own:
-            columns = zip(*(row["busy"].values() for row in own), strict=True)
-            table.append([framework, *(f"{fmean(column):.1%}" for column in columns)])
-    title = "busy share at the least of its models' load factors, Poisson"
-    print_table(console, title, ["framework", "fast GPUs", "slow GPUs"], table)
 
 
 if __name__ == "__main__":

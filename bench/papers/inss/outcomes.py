@@ -58,8 +58,6 @@ class Outcome:
     goodput_rps: float
     most_rps: float
     """Throughput as in the paper: predicted requests/s with full batches, summed over models."""
-    bears: float
-    """Predicted multiple of the rates that the plan sustains."""
     gpus_used: float
     missing: int
     """Number of models without enough shares, as the planner reports."""
@@ -67,7 +65,7 @@ class Outcome:
     """CPU time of the decision in seconds."""
 
 
-NOTHING = Outcome(1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0, 0.0)
+NOTHING = Outcome(1.0, 1.0, 0.0, 0.0, 0.0, 0, 0.0)
 
 
 def problem_for(load: Load, rate_factor: float = 1.0) -> ShareProblem:
@@ -122,13 +120,11 @@ def outcome(load: Load, way: Way, seconds: float) -> Outcome:
     bad = dict.fromkeys(rates, 1.0) | {row.model: row.bad_rate for row in result.rows[1:]}
     total = sum(rates.values())
     late = sum(bad[name] * rates[name] for name in rates) / total
-    bears = min(model.bears_rps / rates[model.name] for model in found.models)
     return Outcome(
         late=late,
         worst=max(bad.values()),
         goodput_rps=result.rows[0].goodput_rps,
         most_rps=found.throughput_rps,
-        bears=bears,
         gpus_used=found.gpus_used,
         missing=sum(1 for model in found.models if model.missing),
         decided_s=decided_s,

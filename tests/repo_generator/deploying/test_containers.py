@@ -18,7 +18,7 @@ from tests.repo_generator.deploying.compose_schema import COMPOSE
 from tests.repo_generator.deploying.sliced_layout import LAYOUT
 from tidegate.schemas import Layout, read_document
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_repo_generator.deploying.nodes import can_name_kubernetes_node
+from tidegate_repo_generator.deploying.places import can_name_kubernetes_node
 
 Run = Callable[..., Result]
 

@@ -28,8 +28,7 @@ from tidegate_repo_generator.deploying.matching import (
     match_tensors,
 )
 from tidegate_repo_generator.deploying.node_files import write_node_files
-from tidegate_repo_generator.deploying.nodes import with_nodes
-from tidegate_repo_generator.deploying.places import DEFAULT_PORT, WorkerPlacement, places_of
+from tidegate_repo_generator.deploying.places import DEFAULT_PORT, WorkerPlacement, places_of, with_nodes
 from tidegate_repo_generator.deploying.repositories import WEIGHTS_FOLDER, Repositories
 from tidegate_repo_generator.deploying.sources import ModelSource, Save, paths_of, source_of
 from tidegate_repo_generator.model import DeployTarget, GenerateError, Precision

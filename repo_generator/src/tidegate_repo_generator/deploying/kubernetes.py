@@ -14,8 +14,7 @@ from tidegate.schemas import LAYOUT_FILE, PROXY_FILE, LayoutWorker, Mig, mig_ins
 from tidegate_repo_generator.deploying.compose import DEPLOYMENT_MOUNT, TENSORRT_IMAGE, TRITON_IMAGE
 from tidegate_repo_generator.deploying.launch import proxy_config
 from tidegate_repo_generator.deploying.mps import MpsDomain, domain_of
-from tidegate_repo_generator.deploying.nodes import can_name_kubernetes_node
-from tidegate_repo_generator.deploying.places import WorkerPlacement, folder_name
+from tidegate_repo_generator.deploying.places import WorkerPlacement, can_name_kubernetes_node, folder_name
 from tidegate_repo_generator.deploying.slices import VISIBLE_DEVICE
 from tidegate_repo_generator.model import DeployTarget
 

@@ -12,8 +12,7 @@ from tidegate.schemas import Device, Layout, LayoutWorker, Mig, mig_instance
 from tidegate_repo_generator.deploying.compose import compose
 from tidegate_repo_generator.deploying.kubernetes import pods_of, proxy_objects, worker_objects
 from tidegate_repo_generator.deploying.mps import MpsDomain, daemon_file, domain_of
-from tidegate_repo_generator.deploying.nodes import can_name_kubernetes_node
-from tidegate_repo_generator.deploying.places import WorkerPlacement, folder_name
+from tidegate_repo_generator.deploying.places import WorkerPlacement, can_name_kubernetes_node, folder_name
 from tidegate_repo_generator.deploying.slices import share_of
 from tidegate_repo_generator.model import DeployTarget
 

@@ -1,4 +1,4 @@
-"""Placement of each worker: its folder and its ports."""
+"""Placement of each worker: its folder and its ports; names of real machines for the nodes of a planner."""
 
 import re
 from collections import Counter
@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.schemas import LayoutWorker, device_variable
+from msgspec.structs import replace
+
+from tidegate.schemas import Layout, LayoutWorker, device_variable
 from tidegate_repo_generator.model import GenerateError
 
 DEFAULT_HOST: Final = "127.0.0.1"
@@ -15,6 +17,9 @@ PORTS_APART: Final = 10
 """Distance between the first ports of two workers, as between Triton's own 8000 and that of a second Triton."""
 
 _LAST_PORT: Final = 65535
+_PART: Final = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+_KUBERNETES_NAME: Final = re.compile(rf"{_PART}(\.{_PART})*")
+_LONGEST_LABEL: Final = 63
 
 
 @dataclass(frozen=True)
@@ -82,3 +87,40 @@ def folder_name(name: str, taken: Collection[str], beside: Callable[[str], Colle
         number += 1
         found = f"{plain}-{number}"
     return found
+
+
+def with_nodes(layout: Layout, names: Mapping[str, str]) -> Layout:
+    """Return the layout with nodes renamed by `names` (new by old name); "" names the only node.
+
+    Raises GenerateError for an unknown node, and if two nodes would get one name.
+    """
+    nodes = list(dict.fromkeys(worker.device.node for worker in layout.workers))
+    renamed = dict(names)
+    if "" in renamed:
+        if len(nodes) > 1:
+            raise GenerateError(f"--node {renamed['']}: say of which it is the name; the layout has {', '.join(nodes)}")
+        renamed[nodes[0]] = renamed.pop("")
+    if unknown := sorted(set(renamed) - set(nodes)):
+        raise GenerateError(
+            f"--node {unknown[0]}={renamed[unknown[0]]}: the layout has no such node; it has {', '.join(nodes)}"
+        )
+    called: dict[str, str] = {}
+    for node in nodes:
+        name = renamed.get(node, node)
+        if name in called:
+            raise GenerateError(f"--node: {called[name]!r} and {node!r} would both be {name!r}: give each its own name")
+        called[name] = node
+    if not renamed:
+        return layout
+    workers = tuple(
+        worker.model_copy(
+            update={"device": replace(worker.device, node=renamed.get(worker.device.node, worker.device.node))}
+        )
+        for worker in layout.workers
+    )
+    return layout.model_copy(update={"workers": workers})
+
+
+def can_name_kubernetes_node(name: str) -> bool:
+    """Return whether Kubernetes accepts a node of that name: lowercase letters, digits, '-' and '.'."""
+    return len(name) <= _LONGEST_LABEL and _KUBERNETES_NAME.fullmatch(name) is not None

@@ -1,14 +1,13 @@
 """Splitting of an ONNX file into a folder of blocks: cut, verify, then write atomically."""
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import onnx
 
 from tidegate.schemas import write_document
+from tidegate_repo_generator.atomic_folder import replace_folder
 from tidegate_repo_generator.dataflow import SplitError, errors_of
 from tidegate_repo_generator.onnx_file import read_onnx
 from tidegate_repo_generator.onnx_sessions import Arrays
@@ -183,20 +182,13 @@ def _check_target(target: Path, *, force: bool) -> None:
 
 
 def _write(target: Path, cut: Blocks, manifest: Manifest, step: Step) -> None:
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".tidegate-") as workshop:
-            new = Path(workshop, "new")
-            new.mkdir()
-            for number, block in enumerate(manifest.blocks):
-                cut.save(number, number + 1, new / block.file)
-                step("writing")
-            whole = onnx.ModelProto()
-            whole.CopyFrom(cut.cutter.flow.proto)
-            cut.source.save(whole, new / WHOLE_NAME)
-            write_document(new / FILE_NAME, manifest)
-            if os.path.lexists(target):
-                shutil.move(target, Path(workshop, "old"))
-            new.rename(target)
-    except OSError as error:
-        raise SplitError(f"{target} cannot be written: {error}") from error
+    def fill(new: Path) -> None:
+        for number, block in enumerate(manifest.blocks):
+            cut.save(number, number + 1, new / block.file)
+            step("writing")
+        whole = onnx.ModelProto()
+        whole.CopyFrom(cut.cutter.flow.proto)
+        cut.source.save(whole, new / WHOLE_NAME)
+        write_document(new / FILE_NAME, manifest)
+
+    replace_folder(target, fill, in_repository=False)
