@@ -61,7 +61,7 @@ def cost(task: SubclusterProblem, assignment: Sequence[int]) -> float:
 
 
 def run(task: SubclusterProblem, time_limit_s: float = 5) -> SubclusterPlan:
-    return plan_subclusters(task, time_limit_s=time_limit_s, progress=Ticks())
+    return plan_subclusters(task, time_limit_s=time_limit_s, progress=Ticks(tick_s=0.001))
 
 
 amounts = st.integers(0, 60).map(float)
@@ -195,7 +195,7 @@ def test_without_the_solver_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 def test_bounds_are_told_once_there_are_any() -> None:
     """HiGHS has minus infinity for one before it solved a relaxation."""
-    ticks = Ticks()
+    ticks = Ticks(tick_s=0.001)
     task = problem([(7 * i % 31 + 1.5, 11 * i % 53 + 2.5, 5.0) for i in range(30)], subclusters=4)
     plan = plan_subclusters(task, time_limit_s=1, progress=ticks)
     assert ticks.bounds
@@ -206,9 +206,9 @@ def test_bounds_are_told_once_there_are_any() -> None:
 def test_progress_hears_of_plans_and_a_large_problem_ends_on_time_far_more_even_than_random(solver: str) -> None:
     models = [(7.0 * (i % 13) + i % 5, 11.0 * (i % 17), 5.0 * (i % 3)) for i in range(120)]
     task = problem(models, subclusters=6, max_rate_rps=5000, max_memory_mib=5000, solver=solver)
-    ticks = Ticks()
+    ticks = Ticks(tick_s=0.001)
     even = plan_subclusters(task, time_limit_s=1, progress=ticks)
-    rough = plan_randomly(task, time_limit_s=1, progress=Ticks())
+    rough = plan_randomly(task, time_limit_s=1, progress=Ticks(tick_s=0.001))
     assert ticks.objectives
     assert even.objective <= min(ticks.objectives) * (1 + 1e-6)
     assert even.objective < rough.objective / 5
