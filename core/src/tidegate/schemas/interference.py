@@ -178,7 +178,7 @@ class InterferenceModel(VersionedDocument):
         return Profile(model, device_class, tuple(taken_ns))
 
     def lacks(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return those of these models that the file does not contain."""
+        """Return the given models that the file lacks."""
         return tuple(sorted(set(names) - self.models.keys()))
 
 

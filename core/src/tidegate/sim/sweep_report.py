@@ -55,7 +55,7 @@ SWEEP_FIGURES = (
     ),
     SweepFigure("How does goodput change with", lambda row: row.goodput_rps, "requests/s on time"),
     SweepFigure("How does the 99th percentile of latency change with", lambda row: row.p99_ms, "ms", better=-1.0),
-    SweepFigure("How does the workers' busy share change with", lambda row: row.busy_share, "%", better=-1.0),
+    SweepFigure("How does the workers' busy fraction change with", lambda row: row.busy_share, "%", better=-1.0),
     SweepFigure(
         "How does the number of workers that are used change with",
         lambda row: row.touched_workers,

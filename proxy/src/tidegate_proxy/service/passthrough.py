@@ -485,7 +485,7 @@ class BypassedInferences:
         self.begin(client.envelope.message, client.forwarded_metadata, None, client.owner, answered)
 
     def over(self, passage: BypassedInference) -> None:
-        """Remove one that has ended."""
+        """Remove a bypassed inference that has ended."""
         self._under_way.discard(passage)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
