@@ -103,13 +103,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the simulations, write the chart, and print the figures that it shows."""
     parser = parser_of("bench.attainment_over_load", __doc__)
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="the SVG")
-    parser.add_argument("--rates", type=float, nargs="+", default=RATES_RPS, metavar="RPS", help="requests/s")
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="of the arrivals")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of the measured window; default 3")
     options = parser.parse_args(arguments)
-    scenario = read_scenario(SCENARIO, {"duration_s": options.seconds, "warmup_s": 1})
+    scenario = read_scenario(SCENARIO, {"duration_s": SECONDS, "warmup_s": 1})
     console = Console(highlight=False)
-    found = curves(scenario, options.rates, options.seeds, console)
+    found = curves(scenario, RATES_RPS, SEEDS, console)
     options.output.write_text(drawn(found, scenario), encoding="utf-8")
     write_json(options.json, [asdict(curve) for curve in found])
     for curve in found:

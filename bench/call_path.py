@@ -1,4 +1,4 @@
-"""Source files, threads and function calls that one request crosses: live, by `tidegate serve`, and simulated.
+"""Source files, threads and function calls that one request crosses in `tidegate serve`.
 
 `python -m bench.call_path` prints them. They are recorded by Python's profiler while exactly one request is in flight;
 only functions called in each of several repetitions count.
@@ -13,16 +13,11 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import tritonclient.grpc
 
 from bench.proxy_process import instrumented_process, no_op_models, report_figures
-from tidegate.sim import Simulation
-from tidegate.sim.run import RunSpec, simulate
-from tidegate.workload import PolicyChoice, Scenario
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 ROUNDS, WARM_UP = 30, 30
@@ -41,11 +36,6 @@ class Profiler:
         """Start to profile this thread, and threads started from now on."""
         threading.setprofile(self._called)
         sys.setprofile(self._called)
-
-    def remove(self) -> None:
-        """Stop profiling this thread and threads started from now on."""
-        sys.setprofile(None)
-        threading.setprofile(None)
 
     def _called(self, frame: FrameType, event: str, _argument: object) -> None:
         crossed = self.crossed  # a signal that comes now may end the spell, and what raises here is called no more
@@ -72,36 +62,6 @@ def live() -> Crossed:
                     ask()
                     proxy.send(signal.SIGUSR2)
                     spells.append(json.loads(reported()))
-    return _in_each(spells)
-
-
-def simulated() -> Crossed:
-    """Return what a request crosses in a simulation."""
-    profiler, run = Profiler(), Simulation.run
-    spells = []
-
-    def profiled(simulation: Simulation, *arguments: Any) -> None:  # noqa: ANN401
-        profiler.crossed = {}
-        run(simulation, *arguments)
-        spells.append({thread: dict(calls) for thread, calls in profiler.crossed.items()})
-        profiler.crossed = None
-
-    line = {"alpha_ms": 1, "beta_ms": 1, "max_batch": 4}
-    scenario = Scenario.model_validate(
-        {
-            "warmup_s": 0,
-            "duration_s": 1,
-            "workers": [{"count": 1}],
-            "models": [{"name": "m", "profile": line}],
-            "arrivals": {"process": "uniform", "rate_rps": 1},
-        }
-    )
-    profiler.install()
-    try:
-        with patch.object(Simulation, "run", profiled):
-            simulate(RunSpec(scenario, PolicyChoice(name="fifs"), seed=0))
-    finally:
-        profiler.remove()
     return _in_each(spells)
 
 
@@ -142,9 +102,9 @@ def _in_each(spells: list[Crossed]) -> Crossed:
 
 
 if __name__ == "__main__":
-    for name, crossed in {"live": live(), "simulated": simulated()}.items():
-        files = {file for of in crossed.values() for file in of}
-        calls = sum(sum(of.values()) for of in crossed.values())
-        print(f"{name}: {len(files)} files, {calls} calls, {len(crossed)} threads")
-        for thread, of in crossed.items():
-            print(f"  {thread}: {' '.join(f'{file} {calls}' for file, calls in of.items())}")
+    threads = live()
+    files = {file for of in threads.values() for file in of}
+    calls = sum(sum(of.values()) for of in threads.values())
+    print(f"{len(files)} files, {calls} calls, {len(threads)} threads")
+    for thread, of in threads.items():
+        print(f"  {thread}: {' '.join(f'{file} {count}' for file, count in of.items())}")

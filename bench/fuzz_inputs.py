@@ -33,18 +33,9 @@ REGIONS = [
 ]  # fmt: skip
 """Names of shared-memory regions that clients must not use, and imitations."""
 IMITATIONS = [
-    "a=0a0178;b",
-    "a;b",
-    "a=b",
-    "('a', 1)",
-    "a\0b",
-    "a\nb",
-    "timeout ",
-    "Timeout",
-    "triton_x",
-    "tidegate_scheduling",
-    "ü" * 99,
-]
+    "a=0a0178;b", "a;b", "a=b", "('a', 1)", "a\0b", "a\nb",
+    "timeout ", "Timeout", "triton_x", "tidegate_scheduling", "ü" * 99,
+]  # fmt: skip
 """Names of parameters that imitate other parameters."""
 METADATA: list[tuple[str, str | bytes]] = [
     ("te", "trailers"), ("tenant-id", "a"), ("team", "x" * 5000), ("temperature", ""), ("triton-grpc-protocol-a", "b"),
