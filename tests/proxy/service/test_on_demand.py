@@ -162,6 +162,33 @@ def test_streams_load_too_and_what_has_requests_in_flight_is_not_evicted(
     assert [outcome(each)[0] for each in calls] == [UNAVAILABLE] * 2
 
 
+def test_a_stream_without_end_does_not_keep_requests_from_its_model(
+    gate: Any,
+    start_triton: Make,
+    serve_here: Make,
+    start_call: Make,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another model waits for its memory: the time for which its requests wait for the eviction is limited."""
+    monkeypatch.setattr(on_demand_models, "MIN_TURN_S", 0.1)
+    monkeypatch.setattr(on_demand_models, "MAX_DRAIN_S", 0.1)
+    for name, gated in (("busy", {"gate": gate.file}), ("other", {})):
+        add_model(tmp_path, name, "max_batch_size: 4", **gated)
+    triton = start_triton([tmp_path], options=EXPLICIT)
+    models = {name: {"load": "on-demand", "memory": "10MiB"} for name in ("busy", "other")}
+    proxy = serve_here([], tritons=[{"grpc": triton.grpc_address, "model_memory": "15MiB"}], models=models)
+    calls = [start_call(proxy, "ModelInfer", request_of("busy", {"X": ROW}), timeout=60)]
+    eventually(gate.somebody_waits, "it to run")
+    on_demand = proxy.serving._on_demand
+    calls.append(start_call(proxy, "ModelInfer", request_of("other", {"X": ROW}), timeout=60))
+    eventually(lambda: "busy" in on_demand._evicting, "requests to wait for the eviction")
+    calls.append(start_call(proxy, "ModelInfer", request_of("busy", {"X": ROW}), timeout=60))
+    eventually(lambda: proxy.engine.tally.accepted == 2, "the second one to go on")
+    gate.open()
+    assert [outcome(each)[0] for each in calls] == [OK] * 3
+
+
 def test_models_that_are_always_busy_take_turns(
     heavy: EmbeddedTriton, serve_here: Make, ask: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

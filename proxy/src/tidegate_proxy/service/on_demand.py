@@ -63,6 +63,14 @@ class _Failure:
     cooldown_s: float
 
 
+@dataclass
+class _Undrained:
+    """Last eviction of a model that was given up, because its requests did not end in time."""
+
+    pause_s: float
+    until_s: float
+
+
 class OnDemandModels(Collector):
     """Models with `load: on-demand`; as a Prometheus collector, counts of loads and evictions.
 
@@ -105,6 +113,8 @@ class OnDemandModels(Collector):
         self._waiting: Counter[str] = Counter()
         """Requests that wait for a load, by model."""
         self._evicting: Counter[str] = Counter()
+        self._undrained: dict[str, _Undrained] = {}
+        """Models whose requests did not end for an eviction."""
         self._failures: dict[str, _Failure] = {}
         self._process_memory = ProcessMemory()
         self.loads = Counter[str]()
@@ -283,7 +293,9 @@ class OnDemandModels(Collector):
         """On-demand models, idle or after their turn, without open sequences, that no ensemble needs."""
         now_s = time.monotonic()
         recent = {name for name, asked_s in self._asked_s.items() if now_s - asked_s < self._min_idle_s(name)}
-        kept = {name for name in self._busy() | recent if now_s < self._turn_ends_s(name)}
+        busy = self._busy()
+        kept = {name for name in busy | recent if now_s < self._turn_ends_s(name)}
+        kept |= {name for name, tried in self._undrained.items() if name in busy and now_s < tried.until_s}
         kept |= {*self._loads} | {*self._evicting} | {name for name in recent if self._min_idle_s(name) > MIN_IDLE_S}
         for steps in self._directory.whole.ensembles.values():
             kept.update(name for name, _ in steps)
@@ -315,17 +327,15 @@ class OnDemandModels(Collector):
         """
         if (backend := self._cheapest(model, candidates)) is None:
             return False
-        async with self._locks[backend]:
+        async with self._locks[backend]:  # until there is room, others may be first
             try:
-                while not await self._load_instead(backend, model):
-                    await asyncio.sleep(POLL_S)
+                return await self._load_instead(backend, model)
             except BackendError:
                 if not backend.alive:
                     self._cut_off.setdefault(backend, set()).add(model)
                 if backend.alive or not any(each.alive for each in candidates):
                     raise
                 return False
-        return True
 
     async def _has_finished(self, backend: Backend) -> bool:
         """Return whether a Triton has ended the loads that were in progress when it was given up."""
@@ -342,6 +352,8 @@ class OnDemandModels(Collector):
             raise BackendError(f"Triton at {backend.address} is lost")
         if not await self._has_finished(backend):
             return False
+        if model not in self._evicting and backend in self._directory.catalog.hosts.get(model, ()):
+            return True  # its eviction was given up
         residency = self._residency(backend)
         evictions = residency.evictions_for(model, self._evictable().__contains__)
         if evictions is None:
@@ -380,13 +392,22 @@ class OnDemandModels(Collector):
         return True
 
     async def _drained(self, models: Collection[str]) -> bool:
-        """Wait until models whose new requests wait have none in flight; return False if that takes too long."""
+        """Wait until models whose new requests wait have none in flight; return False if that takes too long.
+
+        Then the models with requests are not evicted for a while, which doubles each time.
+        """
         began_s = time.monotonic()
         asked_s = max((self._asked_s.get(model, -math.inf) for model in models), default=-math.inf)
         while not self._busy().isdisjoint(models) or time.monotonic() < asked_s + MIN_IDLE_S:
             if time.monotonic() > began_s + MAX_DRAIN_S:
+                for model in self._busy().intersection(models):
+                    before = self._undrained.get(model)
+                    pause_s = min(LOAD_TIMEOUT_S, 2 * before.pause_s) if before else MAX_DRAIN_S
+                    self._undrained[model] = _Undrained(pause_s, time.monotonic() + pause_s)
                 return False
             await asyncio.sleep(POLL_S)
+        for model in models:
+            self._undrained.pop(model, None)
         return True
 
     async def _settled_memory(self, backend: Backend) -> Mapping[int, int] | None:
