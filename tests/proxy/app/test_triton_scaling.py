@@ -254,7 +254,7 @@ def test_busy_workers_count_and_slots_do_not(
     proxy = serve_here([triton], models={slots: {"scheduling": "bypass", "max_concurrency": 32}})
     release = jam(proxy)
     tritons, metrics = proxy.serving._tritons, proxy.serving.driver.observability.metrics
-    assert len(metrics.workers) > 32
+    assert len(metrics.counts.workers) > 32
     utilization = proxy.in_loop(lambda: TritonUtilization(tritons, metrics, time.monotonic_ns()))
     assert proxy.in_loop(lambda: utilization.look(time.monotonic_ns())) == seen
     release()
@@ -291,7 +291,7 @@ def test_the_busy_fraction_is_the_mean_of_the_tritons(busy_s: list[list[float]],
             return {}
 
     tritons: Any = Simulated()
-    metrics: Any = SimpleNamespace(workers=workers)
+    metrics: Any = SimpleNamespace(counts=SimpleNamespace(workers=workers))
     utilization = TritonUtilization(tritons, metrics, 0)
     for number, spent_s in numbered.items():
         workers[number].busy_ns += int(spent_s * 1e9)

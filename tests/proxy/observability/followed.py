@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tidegate.api import Setup
 from tidegate.observation import AnyEffect, AnyStimulus, Reducer
-from tidegate_proxy.observability.observability import Metrics
+from tidegate_proxy.observability.metrics import Metrics
 
 
 class Followed(Metrics):

@@ -24,7 +24,7 @@ from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.observability.metrics_registry import registry_of
-from tidegate_proxy.observability.observability import ModelStatistics
+from tidegate_proxy.observability.model_statistics import ModelStatistics
 from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics
 from tidegate_proxy.rollout import canary, comparison, shadow
 from tidegate_proxy.rollout.versions import VersionRollouts
@@ -55,7 +55,7 @@ def _exported() -> dict[str, set[str]]:
     metrics.handled(StageFinished(1, 0, 0, 0, 0, 1), [], 1)
     metrics.handled(ChangeProgressed(1, 1, "starting", gpus=1), [], 1)
     metrics.handled(ChangeProgressed(1, 1, "undone", gpus=1), [], 1)
-    metrics.verified["m", "same"] = 1
+    metrics.counts.verified["m", "same"] = 1
     metrics.account({"default": 1.0}, lambda: {"tenant": 1})
     metrics.passed_through("m", ok=True)
     metrics.responded("m", 1)

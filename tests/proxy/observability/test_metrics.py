@@ -29,7 +29,7 @@ from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, Fail,
 from tidegate.host import Plugins, make_policy
 from tidegate.observation import Recorder, read_log
 from tidegate.testing import random_world, run_world
-from tidegate_proxy.observability.observability import MAX_REASONS, MAX_SHAPES, OTHER_REASONS, OTHER_SHAPES, Metrics
+from tidegate_proxy.observability.metrics import MAX_REASONS, MAX_SHAPES, OTHER_REASONS, OTHER_SHAPES, Metrics
 
 MS = 1_000_000
 SETUP = Setup((Model("m", 4),), (Worker(0, "a:1/0", ("m",)), Worker(1, "a:1/1", ("m",))), ())
@@ -65,7 +65,7 @@ def test_what_was_planned_and_what_came_of_it() -> None:
     batch = Batch(0, "m", (0, 1), (Stage(0, "m", 6 * MS, 10 * MS),))
     _tell(metrics, _arrived(0), _arrived(1, 4), ClockAdvanced(6 * MS), StartStage(batch, 0, 2, "x:3"))
     _tell(metrics, _finished(0, 6, 21))
-    model = metrics.snapshot().models["m"]
+    model = metrics.snapshot().counts.models["m"]
     assert (model.slack.sum_ns, sum(model.slack.counts)) == (4 * MS, 1)  # its end at 16, the first deadline at 20
     assert {shape: (stages.count, stages.upper_ns, stages.taken_ns) for shape, stages in model.stages.items()} == {
         "x:3": (1, 10 * MS, 15 * MS)
@@ -84,12 +84,12 @@ def test_a_batch_is_counted_from_arrival_to_answer() -> None:
     assert metrics.snapshot().waiting == {"m": 1}
     _tell(metrics, _finished(0, 6, 21))
     now = metrics.snapshot()
-    model = now.models["m"]
+    model = now.counts.models["m"]
     assert (model.late, model.on_time) == (1, 1)
     assert (model.queued.sum_ns, sum(model.queued.counts)) == ((6 + 2) * MS, 2)
     assert (model.answered.sum_ns, sum(model.answered.counts)) == ((21 + 17) * MS, 2)
     assert (model.batch_rows, model.batch_requests) == ({2: 1}, {2: 1})
-    assert [(worker.name, worker.busy_ns, worker.up) for worker in now.workers] == [
+    assert [(worker.name, worker.busy_ns, worker.up) for worker in now.counts.workers.values()] == [
         ("a:1/0", 15 * MS, True),
         ("a:1/1", 0, True),
     ]
@@ -99,31 +99,31 @@ def test_only_the_last_partition_answers() -> None:
     metrics = Followed(SETUP)
     _tell(metrics, _arrived(0), _start(0, 0, workers=(0, 1)), _finished(0, 0, 2))
     between = metrics.snapshot()
-    assert between.models["m"].on_time == 0
+    assert between.counts.models["m"].on_time == 0
     assert between.waiting == {"m": 1}, "for its second worker"
     _tell(metrics, ClockAdvanced(3 * MS), _start(0, 0, workers=(0, 1), stage=1), _finished(0, 3, 5, worker=1, stage=1))
     now = metrics.snapshot()
-    assert (now.models["m"].on_time, now.models["m"].batch_rows) == (1, {1: 1})
-    assert [worker.busy_ns for worker in now.workers] == [2 * MS, 2 * MS]
+    assert (now.counts.models["m"].on_time, now.counts.models["m"].batch_rows) == (1, {1: 1})
+    assert [worker.busy_ns for worker in now.counts.workers.values()] == [2 * MS, 2 * MS]
 
 
 def test_a_straggler_of_a_lost_worker_answers_nobody() -> None:
     metrics = Followed(SETUP)
     _tell(metrics, _arrived(0), _start(0, 0), WorkerLost(MS, 0), _finished(0, 0, 2))
     now = metrics.snapshot()
-    assert (now.models["m"].on_time, now.waiting) == (0, {"m": 1})
-    assert [worker.up for worker in now.workers] == [False, True]
+    assert (now.counts.models["m"].on_time, now.waiting) == (0, {"m": 1})
+    assert [worker.up for worker in now.counts.workers.values()] == [False, True]
     _tell(metrics, _start(1, 0, workers=(1,)), _finished(1, 2, 3, worker=1), WorkerJoined(4 * MS, SETUP.workers[0]))
     now = metrics.snapshot()
-    assert now.models["m"].on_time == 1
-    assert [worker.up for worker in now.workers] == [True, True]
+    assert now.counts.models["m"].on_time == 1
+    assert [worker.up for worker in now.counts.workers.values()] == [True, True]
 
 
 def test_every_way_to_end() -> None:
     metrics = Followed(SETUP)
     _tell(metrics, *(_arrived(number) for number in range(4)), RequestCancelled(1, 0), Drop(1, "deadline_unreachable"))
     _tell(metrics, BatchFailed(2, 0, 0, 0, "refused"), Fail(2, "refused"), RequestCancelled(3, 2))
-    model = metrics.snapshot().models["m"]
+    model = metrics.snapshot().counts.models["m"]
     assert (model.cancelled, model.dropped, model.failed) == (1, {"deadline_unreachable": 1}, 1)
     assert metrics.snapshot().waiting == {"m": 1}
 
@@ -132,14 +132,14 @@ def test_advice_and_a_broken_policy_are_remembered() -> None:
     metrics = Followed(SETUP)
     _tell(metrics, ClockAdvanced(7), Advise(-2, "idle"), PolicyReplaced("p", "broke"))
     now = metrics.snapshot()
-    assert (now.advised, now.advised_at_ns, now.policies_replaced) == (-2, 7, 1)
+    assert (now.counts.advised, now.counts.advised_at_ns, now.counts.failures) == (-2, 7, {"PolicyReplaced": 1})
 
 
 def test_reasons_without_end_are_cut() -> None:
     metrics = Followed(SETUP)
     for number in range(50):
         _tell(metrics, _arrived(number), Drop(number, f"request {number} is late"))
-    dropped = metrics.snapshot().models["m"].dropped
+    dropped = metrics.snapshot().counts.models["m"].dropped
     assert len(dropped) == MAX_REASONS + 1
     assert dropped[OTHER_REASONS] == 50 - MAX_REASONS
 
@@ -150,7 +150,7 @@ def test_shapes_are_counted_apart_until_there_are_too_many() -> None:
         request = Request(number, "m", 1, 0, shape=f"x:{number}")
         _tell(metrics, RequestArrived(0, request), _start(number, number), _finished(number, 0, 2))
     _tell(metrics, _arrived(99), _start(99, 99), _finished(99, 0, 2))
-    shapes = metrics.snapshot().models["m"].shapes
+    shapes = metrics.snapshot().counts.models["m"].shapes
     assert len(shapes) == MAX_SHAPES + 1
     assert shapes["x:3"] == (1, 2 * MS)
     assert shapes[OTHER_SHAPES] == (10, 20 * MS)
@@ -159,12 +159,20 @@ def test_shapes_are_counted_apart_until_there_are_too_many() -> None:
 
 def test_a_snapshot_stays_as_it_is() -> None:
     metrics = Followed(SETUP)
-    before = metrics.snapshot()
+    before = metrics.snapshot().counts
     _tell(metrics, _arrived(0), _start(0, 0), _finished(0, 0, 2), _arrived(1), Drop(1, "x"), Advise(1))
-    now = metrics.snapshot()
+    now = metrics.snapshot().counts
     assert before.models["m"] != now.models["m"]
-    assert (before.models["m"].on_time, before.models["m"].queued.sum_ns, before.workers[0].busy_ns) == (0, 0, 0)
-    assert (before.models["m"].dropped, before.models["m"].batch_rows, before.advised) == ({}, {}, 0)
+    assert (
+        before.models["m"].on_time,
+        before.models["m"].queued.sum_ns,
+        before.workers[0].busy_ns,
+    ) == (0, 0, 0)
+    assert (before.models["m"].dropped, before.models["m"].batch_rows, before.advised) == (
+        {},
+        {},
+        0,
+    )
 
 
 @pytest.mark.parametrize("policy", ["fifs", "symphony", "nexus", "shepherd"])
@@ -185,7 +193,7 @@ def test_they_agree_with_the_engine(policy: str, seed: int) -> None:
     for entry in entries:
         metrics.handled(entry.event, engine.handle(entry.event), 1000)
     now, tally = metrics.snapshot(), engine.tally
-    models = now.models.values()
+    models = now.counts.models.values()
     assert sum(model.on_time + model.late for model in models) == tally.answered
     assert sum(model.late for model in models) == tally.late
     assert sum(model.failed for model in models) == tally.failed
@@ -194,4 +202,4 @@ def test_they_agree_with_the_engine(policy: str, seed: int) -> None:
     assert now.waiting.total() == tally.accepted - tally.ended
     assert sum(sum(model.answered.counts) for model in models) == tally.answered
     assert sum(sum(model.queued.counts) for model in models) >= tally.answered
-    assert sum(now.decisions.counts) == len(entries)
+    assert sum(now.counts.decisions.counts) == len(entries)

@@ -7,8 +7,8 @@ from tests.proxy.observability.followed import Followed
 from tidegate.api import Advise, Batch, Drop, Model, Request, RequestArrived, Setup, Stage, StageFinished, Worker
 from tidegate.engine import ClockAdvanced, EngineRestarted, StartStage
 from tidegate.observation import ChangeProgressed
+from tidegate_proxy.observability.metrics import Metrics
 from tidegate_proxy.observability.metrics_registry import ADVICE_HOLDS_S, CHANGE_STATES, registry_of
-from tidegate_proxy.observability.observability import Metrics
 from tidegate_proxy.transport.client_bounds import ClientBounds
 
 MS, S = 1_000_000, 1_000_000_000
@@ -81,7 +81,7 @@ def test_what_is_written_out_is_what_was_when_it_was_copied() -> None:
 def test_changes_of_the_layout_are_counted_and_timed() -> None:
     metrics = Followed(SETUP)
     assert "tidegate_layout" not in _page(metrics)  # nothing changes it
-    metrics.layout_gpus = 2.0
+    metrics.counts.layout_gpus = 2.0
     assert _value(_page(metrics), "tidegate_layout_gpus") == 2
     for event in (
         ChangeProgressed(1 * S, 1, "starting", gpus=2.0),

@@ -1,6 +1,6 @@
 """The counts that clients see."""
 
-from tidegate_proxy.observability.observability import FAILURE_REASONS, ModelStatistics, RequestCounts
+from tidegate_proxy.observability.model_statistics import FAILURE_REASONS, ModelStatistics, RequestCounts
 
 
 def _declared() -> ModelStatistics:

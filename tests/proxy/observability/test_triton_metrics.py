@@ -15,8 +15,12 @@ from tritonclient.grpc import service_pb2
 from tests.conftest import eventually
 from tests.proxy.fixtures.clients import tensors
 from tests.proxy.fixtures.models import add_model
-from tidegate_proxy.observability.merged_statistics import merge_statistics, statistics_json
-from tidegate_proxy.observability.observability import FAILURE_REASONS, ModelStatistics
+from tidegate_proxy.observability.model_statistics import (
+    FAILURE_REASONS,
+    ModelStatistics,
+    merge_statistics,
+    statistics_json,
+)
 from tidegate_proxy.observability.triton_metrics import REQUEST_METRICS, merge, request_metrics
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 from tidegate_proxy.tritons.workers import scrape

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tidegate.api import Commands, Drop, Model, PolicyOptions, Profile, Request, RequestArrived, Setup, Worker
 from tidegate.engine import AnyEffect, Engine, EngineRestarted, PolicyOverran, PolicyReplaced
 from tidegate.toolkit import FirstComeFirstServed
-from tidegate_proxy.observability.observability import Metrics
+from tidegate_proxy.observability.metrics import Metrics
 from tidegate_proxy.scheduling.clock import WATCHED_EVENTS, DecisionBudget, LiveEngine
 
 SETUP = Setup((Model("m", 1),), (Worker(0, "w", ("m",)),), (Profile("m", "default", (1,)),))

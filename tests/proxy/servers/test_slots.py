@@ -128,7 +128,7 @@ def test_streams_beyond_the_slots_wait_in_tidegate(
         assert answers[1:] == theirs
     tally = proxy.engine.tally
     assert (tally.answered, tally.failed, tally.dropped.total()) == (STREAMS, 0, 0)
-    counts = proxy.serving.driver.observability.metrics.models["tokens"]
+    counts = proxy.serving.driver.observability.metrics.counts.models["tokens"]
     assert sum(counts.gaps.counts) == sum(len(answers) - 1 for answers, *_ in ended)
     assert not proxy.serving.driver.running
     assert not any(host.in_flight for host in proxy.serving._directory.catalog.hosts["tokens"])
@@ -213,7 +213,7 @@ def test_slots_follow_a_limit_that_is_found(
     running = [
         open_stream(proxy, [request_of("many", {"X": np.ones((1, 1), np.float32)})]) for _ in range(INITIAL_LIMIT + 2)
     ]
-    counts = proxy.serving.driver.observability.metrics.models["many"]
+    counts = proxy.serving.driver.observability.metrics.counts.models["many"]
     first = INITIAL_LIMIT * (RESPONSES // 2 - 1)
     eventually(lambda: sum(counts.gaps.counts) == first, "all slots to be busy")
     assert (proxy.engine.in_flight, proxy.engine.queued) == (INITIAL_LIMIT, 2)
@@ -307,7 +307,7 @@ def test_calls_and_http_wait_for_the_slots_of_a_model_without_batches(
     assert streamed[0] == streamed[1]
     assert streamed[0].count(b"data:") == 2
     eventually(lambda: proxy.engine.tally.answered == 6, "all to be counted")
-    assert sum(proxy.serving.driver.observability.metrics.models["tokens"].gaps.counts) <= 1, "its end is none"
+    assert sum(proxy.serving.driver.observability.metrics.counts.models["tokens"].gaps.counts) <= 1, "its end is none"
     with socket.create_connection(proxy.serving.http_address.split(":")) as slow:
         slow.sendall(
             b"POST /v2/models/flat/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\n\r\n" + bytes(2_000_000)
@@ -353,8 +353,8 @@ def test_a_response_that_breaks_off_is_no_answer(
         eventually(lambda: proxy.engine.tally.failed == 1, "the request to fail")
         assert proxy.engine.tally.answered == 1
     else:
-        eventually(lambda: metrics.bypassed["flat", "failed"] == 1, "it to be counted as failed")
-        assert metrics.bypassed["flat", "answered"] == 1
+        eventually(lambda: metrics.counts.bypassed["flat", "failed"] == 1, "it to be counted as failed")
+        assert metrics.counts.bypassed["flat", "answered"] == 1
 
 
 def test_a_client_that_reads_slowly_does_not_fill_the_memory(

@@ -71,7 +71,7 @@ def proxy(models: EmbeddedTriton, serve_here: Make, monkeypatch: pytest.MonkeyPa
 
 
 def _verified(proxy: ProxyHere, model: str) -> dict[str, int]:
-    counts = proxy.in_loop(proxy.serving.driver.observability.metrics.verified.copy)
+    counts = proxy.in_loop(proxy.serving.driver.observability.metrics.counts.verified.copy)
     return {result: count for (name, result), count in counts.items() if name == model}
 
 

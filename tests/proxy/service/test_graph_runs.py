@@ -158,7 +158,9 @@ def test_a_client_that_leaves_takes_all_stages_along(
     gate.open()
     eventually(lambda: not expanded.engine.in_flight, "the stage to end")
     assert expanded.engine.tally.accepted == 1
-    counts = expanded.in_loop(lambda: expanded.serving.driver.observability.metrics.models["behind_gate"].cancelled)
+    counts = expanded.in_loop(
+        lambda: expanded.serving.driver.observability.metrics.counts.models["behind_gate"].cancelled
+    )
     assert counts == 1
 
 

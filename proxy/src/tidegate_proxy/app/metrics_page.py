@@ -23,8 +23,10 @@ from tidegate_proxy.app.tuning.policy_tuning import PolicyTuning
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.configuration.apis import Api
 from tidegate_proxy.deployed.tritons import RunningTritons
+from tidegate_proxy.observability.metrics import MetricsSnapshot
 from tidegate_proxy.observability.metrics_registry import registry_of
-from tidegate_proxy.observability.observability import MetricsSnapshot, Observability, RequestCounts
+from tidegate_proxy.observability.model_statistics import RequestCounts
+from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.triton_metrics import merge, request_metrics
 from tidegate_proxy.rollout.mode import RolloutMode
 from tidegate_proxy.scheduling.driver import Driver
@@ -221,7 +223,7 @@ class MetricsPage:
         return _json_answer(self._rollout.versions.document())
 
     async def _models(self) -> HttpAnswer:
-        catalog, counts = self._directory.catalog, self._observability.metrics.snapshot().models
+        catalog, counts = self._directory.catalog, self._observability.metrics.counts.models
         models = [
             {
                 "name": name,

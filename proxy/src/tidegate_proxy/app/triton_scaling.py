@@ -18,7 +18,7 @@ from tidegate_proxy.app.tritons import Tritons
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.triton_sources import KubernetesService, ScalingConfig, SourceError, TritonSource
-from tidegate_proxy.observability.observability import Metrics
+from tidegate_proxy.observability.metrics import Metrics
 from tidegate_proxy.tritons.endpoint_slices import EndpointSlices
 from tidegate_proxy.tritons.kubernetes_api import KubernetesApi
 
@@ -102,7 +102,7 @@ class TritonUtilization:
 
     def _busy(self, now_ns: int) -> dict[int, int]:
         """Total busy time of all workers until now, in ns by id: also of the batches that run."""
-        busy_ns = {number: worker.busy_ns for number, worker in self._metrics.workers.items()}
+        busy_ns = {number: worker.busy_ns for number, worker in self._metrics.counts.workers.items()}
         for number, ran_ns in self._tritons.running_ns(now_ns).items():
             if number in busy_ns:
                 busy_ns[number] += ran_ns
@@ -234,12 +234,12 @@ class TritonScaling:
 
     def _advised(self, tritons: int) -> int:
         """Replicas that the policy wants added: it counts workers, of which a Triton may have several."""
-        snapshot = self._metrics.snapshot()
-        advised_ns = snapshot.advised_at_ns
-        if advised_ns is None or time.monotonic_ns() - advised_ns > ADVICE_HOLDS_NS or snapshot.advised <= 0:
+        counts = self._metrics.counts
+        advised_ns = counts.advised_at_ns
+        if advised_ns is None or time.monotonic_ns() - advised_ns > ADVICE_HOLDS_NS or counts.advised <= 0:
             return 0
-        workers = sum(worker.up for worker in snapshot.workers)
-        return math.ceil(snapshot.advised * tritons / max(1, workers))
+        workers = sum(worker.up for worker in counts.workers.values())
+        return math.ceil(counts.advised * tritons / max(1, workers))
 
 
 class StatefulSetScale:

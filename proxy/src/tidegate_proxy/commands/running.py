@@ -26,7 +26,7 @@ def tell_tally(proxy: "Proxy") -> None:
 
     from tidegate_proxy.service.passthrough import bypassed_in_words
 
-    bypassed = bypassed_in_words(proxy.driver.observability.metrics.bypassed)
+    bypassed = bypassed_in_words(proxy.driver.observability.metrics.counts.bypassed)
     summary = f"{proxy.engine.tally}; bypassed the scheduler: {bypassed or '0'}"
     for model, fraction in sorted(proxy.driver.observability.metrics.gaps_on_time().items()):
         summary += f"; {model}: {100 * fraction:.1f} % of streams within slo_gap_ms"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from tidegate_proxy.observability.exposition import MetricFamily, families_of, merged, sample
-from tidegate_proxy.observability.observability import FAILURE_REASONS, RequestCounts
+from tidegate_proxy.observability.model_statistics import FAILURE_REASONS, RequestCounts
 
 REQUEST_METRICS = {
     "nv_inference_request_success": "Number of successful inference requests, all batch sizes",

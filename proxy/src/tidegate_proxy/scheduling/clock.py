@@ -14,7 +14,7 @@ from typing import Final
 from tidegate.api import WorkerJoined
 from tidegate.engine import AnyEffect, AnyStimulus, ClockAdvanced, Engine, PolicyChanged, PolicyOverran, TopologyChanged
 from tidegate_proxy.base.internal_errors import faults
-from tidegate_proxy.observability.observability import Metrics
+from tidegate_proxy.observability.metrics import Metrics
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _CLOCK_MONOTONIC: Final = 1

@@ -579,7 +579,7 @@ class PendingRequests:
         of_owner = self._load_of_owner.get(client.owner) or QueueLoad()
         of_model = self._load_of_model.get(model) or QueueLoad()
         if refusal := queue_refusal(limits, self._load, of_owner, of_model):
-            self._observability.metrics.refused[model, refusal] += 1
+            self._observability.metrics.counts.refused[model, refusal] += 1
             return False
         self._by_request[client.request_id] = client
         self._load_of_owner[client.owner], self._load_of_model[model] = of_owner, of_model

@@ -13,7 +13,7 @@ import grpc
 from tidegate.engine import FirstResponse
 from tidegate_proxy.base.outcome import Outcome, RequestFailed
 from tidegate_proxy.messages.request import InferenceRequest, PendingRequest
-from tidegate_proxy.observability.observability import Metrics
+from tidegate_proxy.observability.metrics import Metrics
 from tidegate_proxy.scheduling.clock import LiveEngine
 from tidegate_proxy.scheduling.in_flight import PendingRequests, RunningStages, StageRun
 from tidegate_proxy.transport import Metadata

@@ -25,7 +25,7 @@ from tidegate_proxy.messages.forwarded_metadata import forwarded
 from tidegate_proxy.messages.merging import ScatterError, read_answer
 from tidegate_proxy.messages.model_signature import split_elements
 from tidegate_proxy.messages.request import InferenceRequest
-from tidegate_proxy.observability.observability import Metrics
+from tidegate_proxy.observability.metrics import Metrics
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.scheduling.in_flight import BatchPayload, OutputSizes, StageRun, StageTarget
 from tidegate_proxy.service.discovery import Discovery
@@ -148,7 +148,7 @@ class BatchVerifier:
                 result = "different" if found else "inconclusive"
         if self._directory.catalog.loaded.get(sample.target.backend) != catalog.loaded.get(sample.target.backend):
             result = "inconclusive"
-        self._metrics.verified[model, result] += 1
+        self._metrics.counts.verified[model, result] += 1
         history = self._histories[model]
         if result == "nondeterministic":
             history.is_nondeterministic = True

@@ -14,7 +14,7 @@ from tidegate.schemas import Layout, ProfileFile
 from tidegate_proxy.access.gate import RestrictionError
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.configuration.config import ServeConfig
-from tidegate_proxy.observability.observability import ModelStatistics
+from tidegate_proxy.observability.model_statistics import ModelStatistics
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.fan_out import ControlVerb
 from tidegate_proxy.service.open_sequences import OpenSequences

@@ -11,8 +11,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.base.outcome import Outcome, RequestFailed, answer_in
-from tidegate_proxy.observability.merged_statistics import merge_statistics
-from tidegate_proxy.observability.observability import RequestCounts
+from tidegate_proxy.observability.model_statistics import RequestCounts, merge_statistics
 from tidegate_proxy.service.passthrough import Routing
 from tidegate_proxy.transport import Metadata
 from tidegate_proxy.tritons.backend import Backend

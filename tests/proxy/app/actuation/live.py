@@ -65,7 +65,7 @@ class Live:
     def outcomes(self) -> dict[str, int]:
         """How many changes reached which state."""
         metrics = self.proxy.serving.driver.observability.metrics
-        return dict(self.proxy.in_loop(lambda: metrics.snapshot().changes))
+        return dict(self.proxy.in_loop(lambda: metrics.counts.changes))
 
     def wait_for(self, state: str, times: int = 1) -> None:
         """Until so many changes have reached a state, and nothing is left to do."""

@@ -215,7 +215,7 @@ def test_who_is_asked_to_stop_undoes_what_is_under_way(start_live: Start) -> Non
     eventually(lambda: "gpu1" in live.running, "the shadow")
     started = [worker.pid for worker in live.tritons.workers]
     live.proxy.stop()
-    assert live.proxy.serving.driver.observability.metrics.snapshot().changes == {"starting": 1, "undone": 1}
+    assert live.proxy.serving.driver.observability.metrics.counts.changes == {"starting": 1, "undone": 1}
     live.tritons.stop_all()
     assert not any(Path(f"/proc/{pid}").exists() for pid in started)
 

@@ -10,7 +10,7 @@ from tidegate.api import Model, Setup, Worker
 from tidegate.observation import ClockAdvanced, LogEntry, Reducer
 from tidegate_proxy.app.dashboard import history
 from tidegate_proxy.app.dashboard.history import SHOWN_MODELS, HistoryReader, HistoryRing, quantile_ms
-from tidegate_proxy.observability.observability import LATENCY_BOUNDS_NS, Metrics
+from tidegate_proxy.observability.metrics import LATENCY_BOUNDS_NS, Metrics
 
 SETUP = Setup(
     (Model("m", 8, slo_ns=60 * MS), Model("idle", 8, slo_ns=60 * MS)),
@@ -52,10 +52,10 @@ def test_points_are_differences_of_counters(monkeypatch: pytest.MonkeyPatch) -> 
     clock.s += 5
     end(metrics, *[10.0] * 9, 80.0, late=1)
     metrics._of("m").dropped["deadline_unreachable"] += 5
-    metrics._workers[1].busy_ns += 4_000 * MS
+    metrics.counts.workers[1].busy_ns += 4_000 * MS
     ring.sample()
     clock.s += 10  # the event loop was held up
-    metrics._workers[0].busy_ns += 20_000 * MS  # a stage that began before
+    metrics.counts.workers[0].busy_ns += 20_000 * MS  # a stage that began before
     ring.sample()
     told = ring.history(0)
     assert told.at_s == [1_000.0, 1_005.0, 1_015.0]
@@ -75,8 +75,8 @@ def test_what_bypasses_the_scheduler_has_a_rate_of_its_own(monkeypatch: pytest.M
     clock, metrics = Clock(monkeypatch), Metrics(SETUP, Reducer())
     ring = HistoryRing(metrics)
     clock.s += 2
-    metrics.bypassed["only Triton's", "answered"] += 6
-    metrics.bypassed["only Triton's", "failed"] += 2
+    metrics.counts.bypassed["only Triton's", "answered"] += 6
+    metrics.counts.bypassed["only Triton's", "failed"] += 2
     ring.sample()
     told = ring.history(0)
     assert told.models["only Triton's"].bypassed == told.total.bypassed == [4.0]

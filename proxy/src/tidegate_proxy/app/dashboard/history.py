@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tidegate.api import NS_PER_MS, Batch, Request, Worker
 from tidegate.observation import LogEntry, OutcomeListener, Reducer, StartStage
 from tidegate_proxy.app.dashboard.snapshot import cut
-from tidegate_proxy.observability.observability import LATENCY_BOUNDS_NS, Metrics, ModelCounts
+from tidegate_proxy.observability.metrics import LATENCY_BOUNDS_NS, Metrics, ModelCounts
 
 STEP_S: Final = 5.0
 """Seconds between two points of a running Tidegate."""
@@ -205,10 +205,10 @@ class HistoryRing:
         for columns in self._models.values():
             columns[place, :-1], columns[place, -1] = 0.0, np.nan
         bypassed = Counter[str]()
-        for (name, _), count in self._metrics.bypassed.items():
+        for (name, _), count in self._metrics.counts.bypassed.items():
             bypassed[name] += count
-        for name in {*self._metrics.models, *bypassed}:
-            counts = self._metrics.models.get(name) or ModelCounts()
+        for name in {*self._metrics.counts.models, *bypassed}:
+            counts = self._metrics.counts.models.get(name) or ModelCounts()
             now = _Counts(
                 counts.on_time,
                 counts.late,
@@ -232,7 +232,7 @@ class HistoryRing:
         self._count += 1
 
     def _busy_since(self, span_ns: int) -> _Busy:
-        workers = self._metrics.workers
+        workers = self._metrics.counts.workers
         busy_ns = {number: each.busy_ns - self._busy_before_ns.get(number, 0) for number, each in workers.items()}
         self._busy_before_ns = {number: each.busy_ns for number, each in workers.items()}
         return _busy({number: each.name for number, each in workers.items() if each.up}, busy_ns, span_ns)
@@ -248,7 +248,7 @@ class HistoryRing:
             list(self._at_s)[skipped:],
             self._total[places],
             {name: columns[places] for name, columns in self._models.items()},
-            {name: counts.slo_ns for name, counts in self._metrics.models.items()},
+            {name: counts.slo_ns for name, counts in self._metrics.counts.models.items()},
             list(self._busy)[skipped:],
             _most_requested(self._models),
         )

@@ -31,7 +31,7 @@ from tidegate_proxy.app.dashboard.timeline_builder import build_timeline, build_
 from tidegate_proxy.app.dashboard.what_if import what_if
 from tidegate_proxy.app.tuning.policy_tuning import PolicyTuning
 from tidegate_proxy.observability.accounts import costs_of
-from tidegate_proxy.observability.observability import Metrics
+from tidegate_proxy.observability.metrics import Metrics
 from tidegate_proxy.rollout.canary import Canary
 from tidegate_proxy.rollout.comparison import ModelComparison, TrafficGroup
 from tidegate_proxy.rollout.mode import RolloutMode
@@ -148,7 +148,7 @@ class LiveView:
         return snapshot
 
     def _bypassed(self) -> Iterator[str]:
-        if said := bypassed_in_words(self._driver.observability.metrics.bypassed):
+        if said := bypassed_in_words(self._driver.observability.metrics.counts.bypassed):
             yield f"Requests that bypassed the scheduler: {said}"
 
     def _restrictions(self) -> Iterator[str]:

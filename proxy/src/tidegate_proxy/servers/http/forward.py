@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2
 from yarl import URL
 
 from tidegate_proxy.messages.forwarded_metadata import MAX_VALUE
-from tidegate_proxy.observability.merged_statistics import statistics_json
+from tidegate_proxy.observability.model_statistics import statistics_json
 from tidegate_proxy.servers.http.infer_response import error
 from tidegate_proxy.servers.http.interface import Handler, Headers, HttpAnswer, HttpCall, Send
 from tidegate_proxy.service.fan_out import (

@@ -6,8 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from tidegate_proxy.observability.merged_statistics import merge_statistics, statistics_json
-from tidegate_proxy.observability.observability import ModelStatistics, RequestCounts
+from tidegate_proxy.observability.model_statistics import (
+    ModelStatistics,
+    RequestCounts,
+    merge_statistics,
+    statistics_json,
+)
 
 
 def _declared() -> ModelStatistics:
