@@ -5,9 +5,9 @@ import json
 import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -83,6 +83,7 @@ class ServedDocument(NamedTuple):
     """Whether a credential is required, if any are configured, even where the API is open."""
 
 
+@dataclass(eq=False, repr=False)
 class MetricsPage:
     """HTTP application of the metrics port. Use it only in one event loop.
 
@@ -90,40 +91,25 @@ class MetricsPage:
     a policy), GET /canary (the gain measured by a canary), GET /rollouts (new versions), and the dashboard.
     """
 
-    def __init__(
-        self,
-        policy: Callable[[], str],
-        liveness: Liveness,
-        observability: Observability,
-        driver: Driver,
-        directory: CurrentCatalog,
-        discovery: Discovery,
-        gate: AccessControl,
-        bounds: ClientBounds,
-        limits: HttpLimits,
-        rollout: RolloutMode,
-        tuning: PolicyTuning,
-        on_demand: OnDemandModels,
-        actuator: Actuator | None = None,
-        processes: RunningTritons | None = None,
-    ) -> None:
-        self._policy = policy
-        self._liveness = liveness
-        self._observability = observability
-        self._driver = driver
-        self._directory = directory
-        self._discovery = discovery
-        self._gate = gate
-        self._bounds = bounds
-        self._limits = limits
-        self._rollout = rollout
-        self._tuning = tuning
-        self._on_demand = on_demand
-        self._actuator = actuator
-        self._processes = processes
-        self._history = HistoryRing(observability.metrics)
+    _policy: Callable[[], str]
+    _liveness: Liveness
+    _observability: Observability
+    _driver: Driver
+    _directory: CurrentCatalog
+    _discovery: Discovery
+    _gate: AccessControl
+    _bounds: ClientBounds
+    _limits: HttpLimits
+    _rollout: RolloutMode
+    _tuning: PolicyTuning
+    _on_demand: OnDemandModels
+    _actuator: Actuator | None = None
+    _processes: RunningTritons | None = None
+
+    def __post_init__(self) -> None:
+        self._history = HistoryRing(self._observability.metrics)
         self._sampling: asyncio.Task[None] | None = None
-        live = LiveView(driver, directory, discovery, rollout, tuning, self._history)
+        live = LiveView(self._driver, self._directory, self._discovery, self._rollout, self._tuning, self._history)
         self._live_page = LivePage(live, Viewers(live), self._looks_refused)
         self._shared = SharedPage(self._rendered)
         self._server: HttpServer | None = None
@@ -282,7 +268,7 @@ class MetricsPage:
         own = generate_latest(registry).decode()
         return merge(own, requests, pages, frozenset(self._directory.catalog.models)).encode()
 
-    ROUTES: "Final[Mapping[bytes, ServedDocument]]" = MappingProxyType(
+    ROUTES: ClassVar[Mapping[bytes, ServedDocument]] = MappingProxyType(
         {
             b"/metrics": ServedDocument(_metrics, "metrics", needs_credential=False),
             b"/models": ServedDocument(_models, "metrics", needs_credential=False),

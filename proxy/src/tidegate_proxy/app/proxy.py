@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
 
 from tidegate.engine import Engine
 from tidegate.schemas import Layout, read_document
@@ -40,59 +41,39 @@ log = logging.getLogger(__name__)
 LOOK_AT_FILES_EVERY_S = 1.0
 
 
+@dataclass(eq=False, repr=False)
 class Proxy:
     """Running proxy; created by `serving`."""
 
-    def __init__(
-        self,
-        directory: CurrentCatalog,
-        driver: Driver,
-        discovery: Discovery,
-        control: ControlPlaneCalls,
-        passages: BypassedInferences,
-        gate: AccessControl,
-        bounds: ClientBounds,
-        in_force: SettingsHolder,
-        rollout: RolloutMode,
-        inference: Inference,
-        tritons: Tritons,
-        actuator: Actuator | None,
-        claims: ModelOwnership | None,
-        tuning: PolicyTuning,
-        discovered: DiscoveredTritons,
-        scaling: TritonScaling,
-        reconfiguring: asyncio.Lock,
-        on_demand: OnDemandModels,
-    ) -> None:
-        """Assemble the parts.
+    _directory: CurrentCatalog
+    driver: Driver
+    _discovery: Discovery
+    _control: ControlPlaneCalls
+    _passages: BypassedInferences
+    _gate: AccessControl
+    bounds: ClientBounds
+    in_force: SettingsHolder
+    rollout: RolloutMode
+    _inference: Inference
+    _tritons: Tritons
+    actuator: Actuator | None
+    """Changes the layout, if any."""
+    _claims: ModelOwnership | None
+    """Follows the assignment of models to shards."""
+    tuning: PolicyTuning
+    _discovered: DiscoveredTritons
+    _scaling: TritonScaling
+    _reconfiguring: asyncio.Lock
+    """Held while the configuration or the Tritons change."""
+    _on_demand: OnDemandModels
 
-        `actuator`: changes the layout, if any; `claims`: follows the assignment of models to shards. `reconfiguring`:
-        held while the configuration or the Tritons change.
-        """
-        self._discovered = discovered
-        self._scaling = scaling
-        self._on_demand = on_demand
-        self._reconfiguring = reconfiguring
-        self.rollout = rollout
-        self.in_force = in_force
-        self.driver = driver
-        self.bounds = bounds
+    def __post_init__(self) -> None:
         self.address = ""
         """Address of the gRPC service."""
         self.http_address = ""
         """Address of the HTTP service; "" if not served."""
-        self.actuator = actuator
-        self.tuning = tuning
         self.metrics_address = ""
         """Address of the metrics; "" if not served."""
-        self._claims = claims
-        self._tritons = tritons
-        self._directory = directory
-        self._discovery = discovery
-        self._control = control
-        self._passages = passages
-        self._gate = gate
-        self._inference = inference
         self._grpc_services: list[GrpcService | HttpService] = []
         """Where clients come in."""
 

@@ -156,7 +156,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             measured,
             config,
             directory.catalog.layout,
-            on_change=served_models.tell if served_models else lambda: None,
+            served_models.tell if served_models else lambda: None,
         )
         liveness = Liveness(in_force)
         driver.watch(liveness)

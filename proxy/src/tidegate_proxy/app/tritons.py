@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -24,30 +25,24 @@ Joining = Mapping[str, tuple[TritonAddress, Backend, list[LoadedModel]]]
 """New Tritons by worker: address, backend, and models."""
 
 
+@dataclass(eq=False, repr=False)
 class Tritons:
     """Tritons that take part, with their health checks. Use it only in the event loop."""
 
-    def __init__(
-        self,
-        config: ServeConfig,
-        in_force: SettingsHolder,
-        loops: LoopDetector,
-        directory: CurrentCatalog,
-        driver: Driver,
-        discovery: Discovery,
-    ) -> None:
-        self.config = config
-        """Current configuration; an actuator changes its Tritons."""
-        self._in_force = in_force
-        self._loops = loops
-        self._directory = directory
-        self._driver = driver
-        self._discovery = discovery
+    config: ServeConfig
+    """Current configuration; an actuator changes its Tritons."""
+    _in_force: SettingsHolder
+    _loops: LoopDetector
+    _directory: CurrentCatalog
+    _driver: Driver
+    _discovery: Discovery
+
+    def __post_init__(self) -> None:
         self._watches: dict[Backend, asyncio.Task[None]] = {}
         self._retiring: set[asyncio.Task[None]] = set()
         self._leaving: set[Backend] = set()
         """Tritons that have left, until their connections are closed."""
-        for backend in discovery.backends:
+        for backend in self._discovery.backends:
             self._watch(backend)
 
     @property

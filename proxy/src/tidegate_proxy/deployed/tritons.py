@@ -25,6 +25,7 @@ from tidegate_proxy.tritons.embedded.restarter import TritonRestarter
 _AT_A_TIME = 4
 """Each is busy with all its cores while it loads its models."""
 _LOOK_EVERY_S = 0.05
+_LOOPBACK = "127.0.0.1"
 
 
 @dataclass
@@ -47,20 +48,18 @@ class _Running:
     """Starts it again when it ends by itself; None: nothing does."""
 
 
+@dataclass(eq=False, repr=False)
 class RunningTritons:
     """Running Tritons by worker. Methods that wait for processes block: call them in a thread."""
 
-    def __init__(
-        self, folder: Path, host: str = "127.0.0.1", changed: Callable[["RunningTritons"], None] = lambda _tritons: None
-    ) -> None:
-        """Create the table of running Tritons, still empty.
+    _folder: Path
+    """That of the deployment."""
+    _host: str = _LOOPBACK
+    """Numeric address to listen on for `start_all`."""
+    _changed: Callable[["RunningTritons"], None] = lambda _tritons: None
+    """Called, in any thread but one at a time, when a process was added or removed, except at the end."""
 
-        `folder`: that of the deployment. `host`: numeric address to listen on for `start_all`. `changed`: called, in
-        any thread but one at a time, when a process was added or removed, except at the end.
-        """
-        self._changed = changed
-        self._folder = folder
-        self._host = host
+    def __post_init__(self) -> None:
         self._running: dict[str, _Running] = {}
         self._lock = threading.Lock()
         self._is_closed = False
@@ -260,7 +259,7 @@ def running_tritons(
     `ready` is called for each with its name and Triton, `changed` as in `RunningTritons`. Raises DeploymentError for
     the first that fails to start. After any exception, here or in the block, all are stopped.
     """
-    tritons = RunningTritons(folder, changed=changed)
+    tritons = RunningTritons(folder, _LOOPBACK, changed)
     try:
         tritons.start_all(plans, ready)
         tritons.revive()

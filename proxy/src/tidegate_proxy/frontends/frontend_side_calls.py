@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -125,23 +126,21 @@ class ShardLost(Exception):
         """Value of `tidegate-reason`."""
 
 
+@dataclass(eq=False, repr=False)
 class RelayedExchange:
     """HTTP request and its response."""
 
-    def __init__(
-        self, shards: "Frontend", model: str, scope: Scope, receive: Receive, send: Send, *, is_page: bool = False
-    ) -> None:
-        """Create the relayed exchange.
+    _shards: "Frontend"
+    _model: str
+    """Model of the request, or ""."""
+    _scope: Scope
+    _receive: Receive
+    _send: Send
+    is_page: bool = field(kw_only=True, default=False)
+    """Whether it is for the metrics endpoint."""
 
-        `model`: model of the request, or ""; `is_page`: whether it is for the metrics endpoint.
-        """
-        self._shards = shards
-        self._model = model
+    def __post_init__(self) -> None:
         self._shard: ShardConnection | None = None
-        self._is_page = is_page
-        self._scope = scope
-        self._receive = receive
-        self._send = send
         self._number = 0
         self._body: bytes | None = None
         self._incoming: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
@@ -180,7 +179,7 @@ class RelayedExchange:
         self._shard = shard
         self._number = shard.begin(self)
         if self._number:
-            shard.send(FrameType.ASK, self._number, frames.encode((scope_of(self._scope), self._body, self._is_page)))
+            shard.send(FrameType.ASK, self._number, frames.encode((scope_of(self._scope), self._body, self.is_page)))
 
     def take(self, kind: int, payload: bytes) -> None:
         """Handle a frame from the shard."""

@@ -54,35 +54,28 @@ class ShardServices:
     """Query whether its Tritons have a model that the catalog may not know yet; for frontends of several shards."""
 
 
+@dataclass(eq=False, repr=False)
 class Shard:
     """Shard that accepts links of frontends, and passes their requests to a gRPC server and an HTTP application."""
 
-    def __init__(
-        self,
-        address: ShardAddress,
-        grpc_port: int,
-        http_port: int | None,
-        frontends: int,
-        metrics_port: int | None = None,
-        reconnect_timeout_s: float | None = None,
-        number: int | None = None,
-    ) -> None:
-        """Create the shard. `address`: where frontends connect; ports: where they listen.
+    _address: ShardAddress
+    """Where frontends connect."""
+    grpc_port: int
+    """Port of the frontends, like the others."""
+    http_port: int | None
+    """None: no HTTP."""
+    _frontends: int
+    """Number that must accept clients before it is open."""
+    metrics_port: int | None = None
+    """Where they serve its metrics; None: it serves them itself."""
+    reconnect_timeout_s: float | None = None
+    """Frontends continue when it ends, and hold requests for it for so long; None: they end with it."""
+    number: int | None = None
+    """Number of the shard, if there are several, each with a part of the models; None: it has all."""
 
-        `grpc_port`, `http_port`: ports of the frontends, `http_port` None: no HTTP. `frontends`: number that must
-        accept clients before it is open. `metrics_port`: where they serve its metrics; None: it serves them itself.
-        `reconnect_timeout_s`: frontends continue when it ends, and hold requests for it for so long; None: they end
-        with it. `number`: number of the shard, if there are several, each with a part of the models; None: it has all.
-        """
-        self.grpc_port = grpc_port
-        self.http_port = http_port
-        self.metrics_port = metrics_port
-        self.number = number
+    def __post_init__(self) -> None:
         self.services: ShardServices | None = None
         """Services for the frontends' clients; None: not open."""
-        self._address = address
-        self._frontends = frontends
-        self._hold_s = reconnect_timeout_s
         self._serves: frames.ShardModels | None = None
         self._listener: asyncio.AbstractServer | None = None
         self._closed = False
@@ -122,7 +115,7 @@ class Shard:
     def ends_all(self) -> None:
         """Have the frontends of this machine exit with the shard instead of waiting for its successor."""
         if not self.is_elsewhere:
-            self._hold_s = None
+            self.reconnect_timeout_s = None
 
     def took_up(self) -> None:
         """Notify the frontends of this machine that another configuration was applied."""
@@ -136,7 +129,7 @@ class Shard:
         if self._listener:
             self._listener.close()
         for link in list(self._links):
-            if self._hold_s is None:
+            if self.reconnect_timeout_s is None:
                 link.send(FrameType.STOP)
             link.close()
 
@@ -149,17 +142,17 @@ class Shard:
         links = list(self._links)
         for link in links:
             link.is_retired = False
-            if self._hold_s is None:
+            if self.reconnect_timeout_s is None:
                 link.send(FrameType.RETIRE, payload=frames.encode(frames.RetireFrontend(within_s, within_s)))
             else:
-                link.send(FrameType.AWAY, payload=frames.size(round((within_s + self._hold_s) * 1e3)))
+                link.send(FrameType.AWAY, payload=frames.size(round((within_s + self.reconnect_timeout_s) * 1e3)))
         give_up = loop.time() + min(within_s, _HEARD_S)
         while any(link in self._links and not link.is_retired for link in links) and loop.time() < give_up:
             await asyncio.sleep(_POLL_S)
 
     def retire_http(self, cut_s: float, serve_s: float) -> None:
         """Tell HTTP clients to reconnect, unless the frontends continue."""
-        if self._hold_s is not None:
+        if self.reconnect_timeout_s is not None:
             return
         for link in self._links:
             link.send(FrameType.RETIRE_HTTP, payload=frames.encode(frames.RetireFrontend(cut_s, serve_s)))

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import count
 from typing import Any, Final
@@ -19,7 +20,7 @@ from tidegate_proxy.on_ray.supervised_part import PartPhase, SupervisedPart
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY_S: Final = 0.1
+_CALLS_POLL_S: Final = 0.1
 _STOP_WITHIN_S: Final = 15.0
 """How long a part may take to end beyond what its own limit is."""
 _SUSPECT_S: Final = 20.0
@@ -28,33 +29,34 @@ _FRONTENDS_LAST_S: Final = 2.0
 _STARTING_OR_RUNNING: Final = (PartPhase.STARTING, PartPhase.RUNNING)
 
 
+@dataclass(eq=False, repr=False)
 class Supervisor:
     """Supervisor of the parts, in one thread that waits for the actors: each part has one pending call."""
 
-    def __init__(
-        self,
-        ray: Any,  # noqa: ANN401
-        cluster: str,
-        plan: RayPlan,
-        secret: str,
-        tell: Tell,
-        changed: Callable[["Supervisor"], None],
-    ) -> None:
-        """Create the supervisor. `cluster`: its name in messages; `secret`: of the links; `tell`: called with messages.
+    _ray: Any
+    """The module `ray`."""
+    _cluster: str
+    """Its name in messages."""
+    _plan: RayPlan
+    _secret: str
+    """Secret of the links."""
+    _tell: Tell
+    """Called with messages."""
+    _changed: Callable[["Supervisor"], None]
+    """Called after a part has moved, once clients are served."""
 
-        `ray`: the module `ray`. `changed`: called after a part has moved, once clients are served.
-        """
-        self._ray = ray
-        self._cluster = cluster
-        self._plan = plan
-        self._secret = secret
-        self._tell = tell
-        self._documents = RoleConfigs(plan)
-        self._files = StoredFiles(ray, plan.deployment.folder)
-        self._devices = [SupervisedPart(f"device {each.name}", each.takes, each.shard, each) for each in plan.devices]
-        self._shards = [SupervisedPart(f"shard {number}", ONE_CORE, number) for number in range(len(plan.layouts))]
+    def __post_init__(self) -> None:
+        self._documents = RoleConfigs(self._plan)
+        self._files = StoredFiles(self._ray, self._plan.deployment.folder)
+        self._devices = [
+            SupervisedPart(f"device {each.name}", each.takes, each.shard, each) for each in self._plan.devices
+        ]
+        self._shards = [
+            SupervisedPart(f"shard {number}", ONE_CORE, number) for number in range(len(self._plan.layouts))
+        ]
         self._frontends = [
-            SupervisedPart(f"frontend {number}", ONE_CORE, is_frontend=True) for number in range(1, plan.frontends + 1)
+            SupervisedPart(f"frontend {number}", ONE_CORE, is_frontend=True)
+            for number in range(1, self._plan.frontends + 1)
         ]
         self._calls: dict[Any, SupervisedPart] = {}
         """References to what is waited for."""
@@ -63,7 +65,6 @@ class Supervisor:
         self._suspects: dict[str, float] = {}
         """The ids of nodes that are avoided, with until when."""
         self._is_serving = False
-        self._changed = changed
 
     @property
     def parts(self) -> Sequence[SupervisedPart]:
@@ -111,9 +112,9 @@ class Supervisor:
             elif part.phase is PartPhase.PLACED and self._may_start(part):
                 self._start(part, now)
         if not self._calls:
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_CALLS_POLL_S)
             return
-        done, _ = self._ray.wait(list(self._calls), timeout=_LOOK_EVERY_S)
+        done, _ = self._ray.wait(list(self._calls), timeout=_CALLS_POLL_S)
         for call in done:
             part = self._calls.pop(call)
             try:

@@ -8,6 +8,7 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
@@ -112,23 +113,25 @@ class ChosenVersion:
             )
 
 
+@dataclass(eq=False, repr=False)
 class VersionRollout:
     """Rollout of one model: its state, and what was compared. Use it only in the event loop."""
 
-    def __init__(self, model: str, config: VersionRolloutConfig, directory: CurrentCatalog, random: Random) -> None:
-        self.model = model
-        self.config = config
-        self._directory = directory
-        self._random = random
-        self._stable, self._candidate = str(config.stable), str(config.candidate or "")
-        self.state = "waiting" if config.candidate else "pinned"
+    model: str
+    config: VersionRolloutConfig
+    _directory: CurrentCatalog
+    _random: Random
+
+    def __post_init__(self) -> None:
+        self._stable, self._candidate = str(self.config.stable), str(self.config.candidate or "")
+        self.state = "waiting" if self.config.candidate else "pinned"
         """State, one of `ROLLOUT_STATES`."""
         self.verdict = ""
         """Reason for the latest change of state, or for none yet."""
         self.since_ns = time.monotonic_ns()
         """Beginning of the state, in ns of the monotonic clock."""
-        self.requests = RequestComparison(model, config.tolerance)
-        self.responses = ResponseComparison(config.min_agreement, config.max_slowdown)
+        self.requests = RequestComparison(self.model, self.config.tolerance)
+        self.responses = ResponseComparison(self.config.min_agreement, self.config.max_slowdown)
         self._seen: Catalog | None = None
         self._ready: tuple[bool, bool] = False, False
         """Whether the stable version is ready on some Triton, and the candidate on all that have the model."""

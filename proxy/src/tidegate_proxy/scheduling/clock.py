@@ -9,6 +9,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from tidegate.api import WorkerJoined
@@ -133,24 +134,17 @@ class DecisionBudget:
         return overran
 
 
+@dataclass(eq=False, repr=False)
 class LiveEngine:
     """Engine that runs in the event loop it was created in."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        metrics: Metrics,
-        carry_out: Callable[[AnyEffect], None],
-        give_up: Callable[[AnyEffect], None],
-    ) -> None:
-        """Create the live engine.
+    engine: Engine
+    _metrics: Metrics
+    _carry_out: Callable[[AnyEffect], None]
+    """Executes one effect; if it raises, `give_up` ends what the effect concerned."""
+    _give_up: Callable[[AnyEffect], None]
 
-        `carry_out` executes one effect; if it raises, `give_up` ends what the effect concerned.
-        """
-        self.engine = engine
-        self._metrics = metrics
-        self._carry_out = carry_out
-        self._give_up = give_up
+    def __post_init__(self) -> None:
         self._effects: deque[AnyEffect] = deque()
         """The effects that are to be carried out, in their order."""
         self._performing = False

@@ -122,6 +122,7 @@ async def skip_health_check(_backend: Backend) -> None:
     """Do not refresh the models of a Triton, where nothing looks for changes."""
 
 
+@dataclass(eq=False, repr=False)
 class Recovery:
     """Detector of whether the Triton or a request was at fault. Use it only in the event loop.
 
@@ -129,23 +130,16 @@ class Recovery:
     requests, until a request is refused alone.
     """
 
-    def __init__(
-        self,
-        directory: CurrentCatalog,
-        clients: PendingRequests,
-        membership: Membership,
-        poison_requests: PoisonRequestTracker,
-        in_force: SettingsHolder,
-        look_again: LookAgain,
-    ) -> None:
-        """Create the recovery. `look_again`: refreshes the models of a Triton."""
-        self._directory = directory
-        self._clients = clients
-        self._membership = membership
-        self._poison_requests = poison_requests
-        self._in_force = in_force
+    _directory: CurrentCatalog
+    _clients: PendingRequests
+    _membership: Membership
+    _poison_requests: PoisonRequestTracker
+    _in_force: SettingsHolder
+    _look_again: LookAgain
+    """Refreshes the models of a Triton."""
+
+    def __post_init__(self) -> None:
         self._budget = RetryBudget()
-        self._look_again = look_again
 
     async def verdict(self, run: StageRun, code: grpc.StatusCode, details: str) -> FailureVerdict | None:
         """Return the verdict on a failed stage; None if its Triton is lost, which handles everything.

@@ -213,30 +213,20 @@ class _Aftermath:
     """Stages that the engine has given up, to be stopped."""
 
 
+@dataclass(eq=False, repr=False)
 class Membership:
     """Membership: which Tritons take part. Call only from the event loop."""
 
-    def __init__(
-        self,
-        engine: LiveEngine,
-        directory: CurrentCatalog,
-        clients: PendingRequests,
-        running: RunningStages,
-        regions: SharedRegions | None,
-        outliers: OutlierDetector,
-        in_force: SettingsHolder,
-        pass_on: Callable[[PendingRequest], None],
-    ) -> None:
-        """Create the membership. `pass_on`: bypasses a request whose model has changed."""
-        self._engine = engine
-        self._directory = directory
-        self._clients = clients
-        self._running = running
-        self._regions = regions
-        self.outliers = outliers
-        """Outlier detection of the Tritons."""
-        self._in_force = in_force
-        self._pass_on = pass_on
+    _engine: LiveEngine
+    _directory: CurrentCatalog
+    _clients: PendingRequests
+    _running: RunningStages
+    _regions: SharedRegions | None
+    outliers: OutlierDetector
+    """Outlier detection of the Tritons."""
+    _in_force: SettingsHolder
+    _pass_on: Callable[[PendingRequest], None]
+    """Bypasses a request whose model has changed."""
 
     async def lost(self, backend: Backend, details: str) -> bool:
         """Return whether a failed call means that the Triton is lost; if so the engine is notified, once."""

@@ -6,6 +6,7 @@ client is connected to sends the request, in a stream or over HTTP, and reports 
 
 import time
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Final
 
 import grpc
@@ -134,40 +135,22 @@ class SlotWaiter(PendingRequest):
             self._failed(outcome)
 
 
+@dataclass(eq=False, repr=False)
 class OccupiedSlots:
     """All slots that requests occupy. Use it only in one event loop."""
 
-    def __init__(
-        self,
-        engine: LiveEngine,
-        clients: PendingRequests,
-        running: RunningStages,
-        metrics: Metrics,
-        finish: Callable[[StageRun, int], None],
-        fail: Callable[[StageRun, grpc.StatusCode, str], None],
-        abandon: Callable[[StageRun, str], None],
-        limit_changed: Callable[[StageRun], None],
-    ) -> None:
-        """Create the table without slots.
-
-        Args:
-            engine: learns of first responses.
-            clients: the waiting clients.
-            running: the running stages.
-            metrics: count the gaps between responses.
-            finish: tells the engine that a stage ended well, at an instant in ns.
-            fail: deals with a stage whose call failed, and with its requests.
-            abandon: ends a stage that no client waits for, with a reason.
-            limit_changed: takes up the changed concurrency limit of a stage's model at its Triton.
-        """
-        self._engine = engine
-        self._clients = clients
-        self.running = running
-        self._metrics = metrics
-        self._finish = finish
-        self._fail = fail
-        self.abandon = abandon
-        self._limit_changed = limit_changed
+    _engine: LiveEngine
+    _clients: PendingRequests
+    running: RunningStages
+    _metrics: Metrics
+    _finish: Callable[[StageRun, int], None]
+    """Tells the engine that a stage ended well, at an instant in ns."""
+    _fail: Callable[[StageRun, grpc.StatusCode, str], None]
+    """Deals with a stage whose call failed, and with its requests."""
+    abandon: Callable[[StageRun, str], None]
+    """Ends a stage that no client waits for, with a reason."""
+    _limit_changed: Callable[[StageRun], None]
+    """Takes up the changed concurrency limit of a stage's model at its Triton."""
 
     def occupy(self, run: StageRun, client: SlotWaiter) -> None:
         """Give a slot to a request, whose holder sends it."""

@@ -186,44 +186,31 @@ async def keep_slots() -> None:
     """Change nothing, as no concurrency limit changes."""
 
 
+@dataclass(eq=False, repr=False)
 class RunningBatches:
     """All running stages. Use it only in one event loop."""
 
-    def __init__(
-        self,
-        engine: LiveEngine,
-        directory: CurrentCatalog,
-        clients: PendingRequests,
-        running: RunningStages,
-        recovery: Recovery,
-        outliers: OutlierDetector,
-        headroom: ResponseMargin,
-        observability: Observability,
-        regions: SharedRegions | None,
-        hidden: Callable[[], Container[str]],
-        on_batch: Callable[[StageRun, Sequence[Outcome]], None] | None,
-        take_up_limits: TakeUpLimits,
-    ) -> None:
-        """Create the running batches. `regions`, `hidden`, `on_batch`, `take_up_limits`: see the driver."""
-        self._take_up_limits = take_up_limits
-        self._engine = engine
-        self._directory = directory
-        self._clients = clients
-        self._running = running
-        self._recovery = recovery
-        self._outliers = outliers
-        self._headroom = headroom
-        self._observability = observability
-        self._regions = regions
-        self._hidden = hidden
-        self._on_batch = on_batch
+    _engine: LiveEngine
+    _directory: CurrentCatalog
+    _clients: PendingRequests
+    _running: RunningStages
+    _recovery: Recovery
+    _outliers: OutlierDetector
+    _headroom: ResponseMargin
+    _observability: Observability
+    _regions: SharedRegions | None
+    _hidden: Callable[[], Container[str]]
+    _on_batch: Callable[[StageRun, Sequence[Outcome]], None] | None
+    _take_up_limits: TakeUpLimits
+
+    def __post_init__(self) -> None:
         self._sizes = OutputSizes()
-        self._spacing = DispatchPacing(engine, directory, running)
+        self._spacing = DispatchPacing(self._engine, self._directory, self._running)
         self._slots = OccupiedSlots(
-            engine,
-            clients,
-            running,
-            observability.metrics,
+            self._engine,
+            self._clients,
+            self._running,
+            self._observability.metrics,
             self._tell_finished,
             self._failed,
             self._abandon,

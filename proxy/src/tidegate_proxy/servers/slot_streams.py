@@ -27,40 +27,25 @@ PassBack = Callable[[BypassedStreamRequest | None, bytes], bool]
 """Gives a Triton's response to the client; False where that ends the client's stream."""
 
 
+@dataclass(eq=False, repr=False)
 class SlotStreams:
     """Requests of one client's stream that wait for slots, or have them."""
 
-    def __init__(
-        self,
-        call: RpcCall,
-        driver: Driver,
-        routing: Routing,
-        spawn: Callable[[RpcCall, Coroutine[Any, Any, None]], object],
-        pass_back: PassBack,
-        refuse: Callable[[PassedThrough, RequestFailed], None],
-        settled: Callable[[], None],
-        has_room: Callable[[], bool],
-    ) -> None:
-        """Create it without requests.
+    _call: RpcCall
+    """The client's stream."""
+    _driver: Driver
+    _routing: Routing
+    _spawn: Callable[[RpcCall, Coroutine[Any, Any, None]], object]
+    _pass_back: PassBack
+    """Gives a response to the client."""
+    _refuse: Callable[[PassedThrough, RequestFailed], None]
+    """Tells the client of a request that failed."""
+    _settled: Callable[[], None]
+    """Called when a request has ended."""
+    _has_room: Callable[[], bool]
+    """Returns whether the client takes more responses."""
 
-        Args:
-            call: the client's stream.
-            driver: admits the requests.
-            routing: knows the Tritons.
-            spawn: runs a task for the client's call.
-            pass_back: gives a response to the client.
-            refuse: tells the client of a request that failed.
-            settled: called when a request has ended.
-            has_room: whether the client takes more responses.
-        """
-        self._call = call
-        self._driver = driver
-        self._routing = routing
-        self._spawn = spawn
-        self._pass_back = pass_back
-        self._refuse = refuse
-        self._settled = settled
-        self._has_room = has_room
+    def __post_init__(self) -> None:
         self._waiters: set[SlotWaiter] = set()
         self._streams: set[_SlotStream] = set()
         self._shared: dict[Hashable | None, _SlotStream] = {}

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import grpc
@@ -57,26 +57,19 @@ _FINAL: Final = _final()
 """Appended to a serialized response, it adds the parameter with which Triton marks the last one of a request."""
 
 
+@dataclass(eq=False, repr=False)
 class InferStream:
     """Inference stream of one client."""
 
-    def __init__(
-        self,
-        call: RpcCall,
-        owner: str,
-        inference: Inference,
-        driver: Driver,
-        routing: Routing,
-        spawn: Callable[[RpcCall, Coroutine[Any, Any, None]], object],
-        versions: VersionRollouts,
-    ) -> None:
-        self.driver = driver
-        self._versions = versions
-        self._call = call
-        self._owner = owner
-        self._inference = inference
-        self._routing = routing
-        self._spawn = spawn
+    _call: RpcCall
+    _owner: str
+    _inference: Inference
+    driver: Driver
+    _routing: Routing
+    _spawn: Callable[[RpcCall, Coroutine[Any, Any, None]], object]
+    _versions: VersionRollouts
+
+    def __post_init__(self) -> None:
         self._due: deque[_StreamClient | BypassedStreamRequest] = deque()
         """Whose answers are due, in their order."""
         self._outbox: deque[bytes] = deque()
@@ -96,16 +89,16 @@ class InferStream:
         """The relays, by Triton and model, or number of a relay for a single request."""
         self._alone = 0
         """Relays for single requests, so far."""
-        self._strict = guards.asks_for_status(call.metadata)
+        self._strict = guards.asks_for_status(self._call.metadata)
         self._slots = SlotStreams(
-            call,
-            driver,
-            routing,
-            spawn,
-            pass_back=self._pass_back_of_slot,
-            refuse=self._refuse,
-            settled=self.settled,
-            has_room=lambda: len(self._outbox) < MAX_UNDER_WAY,
+            self._call,
+            self.driver,
+            self._routing,
+            self._spawn,
+            self._pass_back_of_slot,
+            self._refuse,
+            self.settled,
+            lambda: len(self._outbox) < MAX_UNDER_WAY,
         )
         """The requests to models with slots."""
 

@@ -7,6 +7,7 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -143,32 +144,29 @@ _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"
 """Serialized grpc.health.v1.HealthCheckResponse, whose only field is the status."""
 
 
+@dataclass(eq=False, repr=False)
 class ControlPlaneCalls:
     """Control-plane calls: everything but inference. Call only from the event loop."""
 
-    def __init__(
-        self,
-        backends: Sequence[Backend],
-        directory: CurrentCatalog,
-        discovery: Discovery,
-        routing: Routing,
-        observability: Observability,
-        liveness: Liveness,
-        loops: LoopDetector,
-    ) -> None:
-        self._backends = backends
-        self._directory = directory
-        self._discovery = discovery
-        self._routing = routing
-        self._observability = observability
-        self.liveness = liveness
-        self._loops = loops
+    _backends: Sequence[Backend]
+    _directory: CurrentCatalog
+    _discovery: Discovery
+    _routing: Routing
+    _observability: Observability
+    liveness: Liveness
+    _loops: LoopDetector
+
+    def __post_init__(self) -> None:
         self._draining = False
         """Not ready for more: the proxy is about to stop."""
         self._fan_out = FanOut(
-            backends, GrpcCodec(routing), self._whole_index, self._changing, lambda: discovery.change_width
+            self._backends,
+            GrpcCodec(self._routing),
+            self._whole_index,
+            self._changing,
+            lambda: self._discovery.change_width,
         )
-        self.shared_memory = ClientRegions(routing, self._fan_out)
+        self.shared_memory = ClientRegions(self._routing, self._fan_out)
         """Regions that clients registered."""
         self._answers: dict[str, Responder] = {
             **{SERVICE_PREFIX + verb.method: partial(self._together, verb) for verb in CONTROL_VERBS},

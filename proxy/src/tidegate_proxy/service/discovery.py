@@ -39,31 +39,28 @@ CONFIGS_PER_LOOK = 50
 """Models of one Triton whose configs are queried at a time: all of them per interval, up to 250."""
 
 
+@dataclass(eq=False, repr=False)
 class Discovery:
     """Discovery: keeps the catalog current by polling the Tritons. Call only from the event loop."""
 
-    def __init__(
-        self,
-        backends: list[Backend],
-        directory: CurrentCatalog,
-        driver: Driver,
-        statistics: ModelStatistics,
-        measured: ProfileFile,
-        config: ServeConfig,
-        layout: Layout | None = None,
-        on_change: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Create the discovery. `on_change`: called after another catalog was applied."""
-        self.backends = backends
-        """All Tritons; modified in place."""
-        self.configured = config.models
+    backends: list[Backend]
+    """All Tritons; modified in place."""
+    _directory: CurrentCatalog
+    _driver: Driver
+    _statistics: ModelStatistics
+    _measured: ProfileFile
+    _config: ServeConfig
+    layout: Layout | None = None
+    """Current layout of the Tritons."""
+    _on_change: Callable[[], None] = lambda: None
+    """Called after another catalog was applied."""
+
+    def __post_init__(self) -> None:
+        self.configured = self._config.models
         """Models as configured, which take precedence over their config.pbtxt."""
-        self._config = config
-        self._over_http = config.listen.http is not None
+        self._over_http = self._config.listen.http is not None
         self._refused: dict[Backend, tuple[float, str]] = {}
         """Tritons that are not taken back, until when they are not asked again, and why."""
-        self.layout = layout
-        """Current layout of the Tritons."""
         self._turns_changed = False
         """Whether other models are serialized than the catalog says."""
         self._aside: dict[Backend, frozenset[str]] = {}
@@ -74,17 +71,12 @@ class Discovery:
         """How often a refresh was asked for, and how many of these one that began later has served."""
         self._configs_asked: WeakKeyDictionary[Backend, int] = WeakKeyDictionary()
         """Where among its models the next look asks for configs."""
-        self._directory = directory
-        self._driver = driver
-        self._statistics = statistics
-        self._measured = measured
         self.one_at_a_time = asyncio.Lock()
         """Lock to hold while changing, or querying, what the Tritons serve."""
-        self._on_change = on_change
         self.sequences = OpenSequences()
         """Sequences that have begun, each at its Triton."""
-        declare(statistics, directory.catalog)
-        tell(directory.catalog)
+        declare(self._statistics, self._directory.catalog)
+        tell(self._directory.catalog)
 
     async def refresh(self, suspects: Iterable[str] = ()) -> None:
         """Query every live Triton for its models, and for the configs of new ones and of `suspects`.

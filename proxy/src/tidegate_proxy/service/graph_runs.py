@@ -87,25 +87,20 @@ class _GraphState:
         return needed
 
 
+@dataclass(eq=False, repr=False)
 class GraphRuns:
     """All graphs that run. Use it only in the event loop, except `expands`."""
 
-    def __init__(
-        self,
-        directory: CurrentCatalog,
-        driver: Driver,
-        passages: BypassedInferences,
-        observability: Observability,
-        open_stage: OpenStage,
-    ) -> None:
-        self.directory = directory
-        self.driver = driver
-        self.passages = passages
-        self.observability = observability
-        self.open_stage = open_stage
+    directory: CurrentCatalog
+    driver: Driver
+    passages: BypassedInferences
+    observability: Observability
+    open_stage: OpenStage
+
+    def __post_init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._states: dict[str, _GraphState] = {}
-        self._groups: tuple[Catalog, dict[str, GraphGroup]] = directory.catalog, groups_of(directory.catalog)
+        self._groups: tuple[Catalog, dict[str, GraphGroup]] = self.directory.catalog, groups_of(self.directory.catalog)
 
     def expands(self, graph: ModelGraph) -> bool:
         """Return whether the next request of a graph runs in stages, or teaches the form of responses.

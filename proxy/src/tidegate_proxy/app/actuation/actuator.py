@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -71,27 +72,19 @@ AT_A_TIME: Final = 4
 """Number of workers that start at once: each uses all its cores while it loads its models."""
 
 
+@dataclass(eq=False, repr=False)
 class Actuator:
     """Actuator that drives one control loop on the monotonic clock. Use it only in the event loop."""
 
-    def __init__(
-        self,
-        loop: ControlLoop,
-        controller: ControllerProcess,
-        tritons: Tritons,
-        processes: RunningTritons | None,
-        startup_timeout_s: float,
-    ) -> None:
-        """Create the actuator.
+    loop: ControlLoop
+    _controller: ControllerProcess
+    """Answers the queries of the loop."""
+    _tritons: Tritons
+    _processes: RunningTritons | None
+    """None in a dry run, which starts nothing."""
+    _start_limit_s: float
 
-        `controller`: answers the queries of the loop. `processes`: None in a dry run, which starts nothing.
-        `startup_timeout_s`: that of the loop.
-        """
-        self.loop = loop
-        self._controller = controller
-        self._tritons = tritons
-        self._processes = processes
-        self._start_limit_s = startup_timeout_s
+    def __post_init__(self) -> None:
         self._joining: dict[str, tuple[TritonAddress, Backend, list[LoadedModel]]] = {}
         """New workers that are up, by name, until they take part."""
         self._tasks: set[asyncio.Task[None]] = set()

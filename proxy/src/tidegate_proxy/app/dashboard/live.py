@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import islice
 from typing import Any, Final
@@ -51,24 +52,18 @@ MAX_AT_A_TICK: Final = 2_000
 """Number of stimuli searched for decisions per tick, the latest."""
 
 
+@dataclass(eq=False, repr=False)
 class LiveView:
     """Observer of one engine from `open` to `close`, without cost otherwise. Use it only in the event loop."""
 
-    def __init__(
-        self,
-        driver: Driver,
-        directory: CurrentCatalog,
-        discovery: Discovery,
-        rollout: RolloutMode,
-        tuning: PolicyTuning,
-        history: HistoryRing,
-    ) -> None:
-        self._driver = driver
-        self._history = history
-        self._directory = directory
-        self._discovery = discovery
-        self._rollout = rollout
-        self._tuning = tuning
+    _driver: Driver
+    _directory: CurrentCatalog
+    _discovery: Discovery
+    _rollout: RolloutMode
+    _tuning: PolicyTuning
+    _history: HistoryRing
+
+    def __post_init__(self) -> None:
         self._recent = TickBuffer()
         self._moments = EventBuffer(most=MAX_MOMENTS, longest_ns=MAX_NS)
         self._figures = RollingFigures(0)
