@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ZYGOTE = Path(__file__).with_name("zygote.py")
-LOOK_EVERY_S = 0.005
+FORK_POLL_S = 0.005
 ForkTidegate = Callable[[Sequence[str]], "Forked"]
 
 
@@ -24,7 +24,7 @@ class Forked:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         while not (folder / "pid").exists():
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(FORK_POLL_S)
         self.pid = int((folder / "pid").read_text())
 
     def poll(self) -> int | None:
@@ -38,7 +38,7 @@ class Forked:
         while (status := self.poll()) is None:
             if time.monotonic() > give_up:
                 raise subprocess.TimeoutExpired("tidegate serve", timeout or 0)
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(FORK_POLL_S)
         return status
 
     def send_signal(self, number: int) -> None:

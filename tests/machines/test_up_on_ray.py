@@ -203,7 +203,7 @@ def test_what_does_not_start_is_told_in_a_line_and_nothing_stays(cluster: Any, t
     eventually(lambda: set(folders()) <= before, "folders to go")
 
 
-def test_nobody_at_the_address_is_one_line_with_the_remedy(folder: Path) -> None:
+def test_no_cluster_at_the_address_is_one_line_with_the_remedy(folder: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: make test-machines")
     done = tidegate("up", folder, "--ray", "127.0.0.1:9")
     assert done.returncode == 1

@@ -160,7 +160,7 @@ def test_what_never_ran_is_not_told(ends: AnyStimulus, ran: list[object]) -> Non
     assert [entry for entry in said if entry[0] == "ran"] == ran
 
 
-def test_a_straggler_of_a_lost_worker_answers_nobody() -> None:
+def test_a_straggler_of_a_lost_worker_answers_no_request() -> None:
     reducer, said = fold(arrived(0), start(0, 0), WorkerLost(5, 0), finished(0, 0, 9))
     assert ("answered", 0, [0], 9) not in said
     assert list(reducer.open) == [0]

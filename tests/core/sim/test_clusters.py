@@ -97,7 +97,7 @@ def test_a_task_that_kills_every_worker_ends_the_run_in_one_line(address: str, t
         list(run_parallel(deadly(tmp_path, lives=99), range(2), backend=Backend.ray, address=address))
 
 
-def test_nobody_at_the_address_is_one_line_with_the_remedy(scenario: Path) -> None:
+def test_no_cluster_at_the_address_is_one_line_with_the_remedy(scenario: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: make test-machines")
     done = run("sweep", scenario, "--set", "seed=1", "--backend", "ray", "--address", "127.0.0.1:9")
     assert done.returncode == 1

@@ -161,7 +161,7 @@ def test_a_worker_that_does_not_start_leaves_nothing_and_is_named(blocks: Path, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_whoever_interrupts_up_leaves_nothing_running(blocks: Path, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_user_who_interrupts_up_leaves_nothing_running(blocks: Path, tmp_path: Path, number: signal.Signals) -> None:
     folder = deploy(blocks, tmp_path)
     command = [sys.executable, "-c", "from tidegate.cli import main; main()", "up", str(folder), "--free-ports"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

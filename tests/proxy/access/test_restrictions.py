@@ -165,7 +165,7 @@ def test_health_over_http_is_refused_as_by_triton(tmp_path: Path) -> None:
         connection.close()
 
 
-def test_what_is_closed_is_closed_to_everybody() -> None:
+def test_what_is_closed_is_closed_to_every_client() -> None:
     closed = Restrictions([ApiRestriction.model_validate_json(_json(apis=["model-repository"], closed=True))])
     refusal = closed.refusal(SERVICE_PREFIX + "RepositoryModelLoad", [("x", "y")])
     assert refusal == (grpc.StatusCode.PERMISSION_DENIED, "This protocol is closed")

@@ -322,7 +322,7 @@ def test_it_is_served_to_those_who_have_the_key(
         assert over_grpc(proxy, "ModelInfer", _request(model), {}) == "OK"
 
 
-def test_it_is_served_to_everybody_where_that_is_said(
+def test_it_is_served_to_every_client_where_that_is_said(
     of_http: EmbeddedTriton, serve: Callable[..., Any], hush: Path, over_http: Ask
 ) -> None:
     opened = [{"apis": ["inference"], "protocols": ["http"], "open": True}]
@@ -484,7 +484,7 @@ def test_a_triton_that_is_slow_over_http_opens_nothing_unasked(
     async def silent(*_: object) -> None:
         return None
 
-    monkeypatch.setattr("tidegate_proxy.service.discovery.LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr("tidegate_proxy.service.discovery.DISCOVERY_INTERVAL_S", 0.1)
     with monkeypatch.context() as patched:
         patched.setattr(restrictions, "_asked", silent)
         proxy = serve(of_http)

@@ -23,7 +23,7 @@ asyncio.run(main())
 """
 
 
-def test_who_holds_the_loop_is_named_and_whoever_gives_it_back_on_time_is_not() -> None:
+def test_who_holds_the_loop_is_named_and_a_task_that_gives_it_back_on_time_is_not() -> None:
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=-1, stderr=-1, text=True) as process:
         assert process.stdout
         assert process.stderr

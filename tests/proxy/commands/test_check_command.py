@@ -222,7 +222,7 @@ def test_online_all_that_cannot_be_reached_is_named(tmp_path: Path, triton: Embe
     assert [report["answers"] for report in document["tritons"]] == [False, True]
 
 
-def test_online_an_slo_of_a_model_that_nobody_schedules(tmp_path: Path, triton: EmbeddedTriton) -> None:
+def test_online_an_slo_of_a_model_that_tidegate_does_not_schedule(tmp_path: Path, triton: EmbeddedTriton) -> None:
     path = _write(tmp_path, tritons=[triton.grpc_address], models={"flat": {"slo_ms": 5}})
     (error,) = _json(path, "--online")["errors"]
     assert error["where"] == "models.flat.slo_ms"

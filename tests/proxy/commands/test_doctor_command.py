@@ -108,7 +108,7 @@ def test_another_port_than_that_of_grpc(triton: EmbeddedTriton, service: str, sa
     assert f"tritons.0.grpc: no Triton is ready at {address}: {says}" in out
 
 
-def test_somebody_who_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_who_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate_proxy.tritons.backend.ANSWER_TIMEOUT_S", 0.1)
     monkeypatch.setattr("tidegate_proxy.app.doctor.triton_queries.REACHED_WITHIN_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -168,7 +168,7 @@ def test_tls_of_no_triton_is_refused(tmp_path: Path) -> None:
     assert "a configuration has it in tritons[].tls" in out
 
 
-def test_a_service_at_which_nobody_listens_is_left_out(triton: EmbeddedTriton, tmp_path: Path) -> None:
+def test_a_service_at_which_no_server_listens_is_left_out(triton: EmbeddedTriton, tmp_path: Path) -> None:
     path = tmp_path / "new.yaml"
     assert _run("init", "--triton", f"{triton.grpc_address},http=127.0.0.1:1", "-o", path)[0] == 0
     assert read_config(path).tritons[0].http is None

@@ -157,7 +157,7 @@ def _told(address: str, *headers: str, host: str = "") -> tuple[int, str]:
         return response.status, told
 
 
-def test_of_a_batch_nobody_is_told_what_others_said(
+def test_of_a_batch_no_client_is_told_what_others_said(
     telling: EmbeddedTriton, start_tidegate: Callable[..., Any], connect: Callable[..., Any]
 ) -> None:
     client = connect(start_tidegate([telling]))

@@ -91,7 +91,7 @@ def _contents(answer: service_pb2.ModelInferResponse) -> dict[str, tuple[str, tu
 
 
 @given(batches())
-def test_everybody_gets_their_own_rows_back(batch: tuple[ModelSignature, list[InferenceRequest]]) -> None:
+def test_every_client_gets_its_own_rows_back(batch: tuple[ModelSignature, list[InferenceRequest]]) -> None:
     signature, envelopes = batch
     answers = scatter(_identity(gather(envelopes), signature), envelopes)
     for envelope, answer_bytes in zip(envelopes, answers, strict=True):

@@ -107,7 +107,7 @@ def test_only_the_last_partition_answers() -> None:
     assert [worker.busy_ns for worker in now.counts.workers.values()] == [2 * MS, 2 * MS]
 
 
-def test_a_straggler_of_a_lost_worker_answers_nobody() -> None:
+def test_a_straggler_of_a_lost_worker_answers_no_request() -> None:
     metrics = Followed(SETUP)
     _tell(metrics, _arrived(0), _start(0, 0), WorkerLost(MS, 0), _finished(0, 0, 2))
     now = metrics.snapshot()

@@ -58,7 +58,7 @@ def test_readers_without_end_have_a_page_a_second(monkeypatch: pytest.MonkeyPatc
     asyncio.run(read())
 
 
-def test_a_reader_that_leaves_takes_the_page_from_nobody_and_a_fault_is_not_kept() -> None:
+def test_a_reader_that_leaves_takes_the_page_from_no_other_and_a_fault_is_not_kept() -> None:
     async def read() -> None:
         pages = Pages()
         shared = SharedPage(pages.render)

@@ -108,7 +108,7 @@ def test_a_merged_batch_links_to_its_requests(tracing: RequestTracer, exported: 
     assert dict(execution.metadata)["traceparent"] == f"00-{TRACE}-{batch.context.span_id:016x}-01"
 
 
-def test_nothing_is_made_of_requests_that_nobody_samples(
+def test_nothing_is_made_of_requests_that_are_not_sampled(
     tracing: RequestTracer, exported: InMemorySpanExporter
 ) -> None:
     spans = [_arrive(tracing, UNSAMPLED), tracing.request_arrived([], model="m", version="", rows=1, at_ns=0)]

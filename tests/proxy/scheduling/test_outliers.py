@@ -105,7 +105,7 @@ def test_nor_does_a_share_that_is_nearly_all_one_clients() -> None:
     assert "calls" in str([cluster.fail(0, owner="neighbor") for _ in range(20)])
 
 
-def test_where_all_fail_alike_nobody_is_ejected() -> None:
+def test_where_all_fail_alike_no_triton_is_ejected() -> None:
     cluster = Cluster(3)
     for _ in range(50):
         assert [cluster.fail(number) for number in range(3)] == [None] * 3

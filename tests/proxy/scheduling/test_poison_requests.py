@@ -53,7 +53,7 @@ def test_who_cannot_be_told_apart_is_not_blamed_and_few_are_remembered() -> None
     assert (_alone(poison_requests, ("0", "m")), _alone(poison_requests, ("1", "m"))) == (0, FIRST_ALONE)
 
 
-def test_nobody_is_blamed_while_nothing_is_answered() -> None:
+def test_no_request_is_blamed_while_nothing_is_answered() -> None:
     poison_requests = PoisonRequestTracker()
     refusal = BatchRefusal(poison_requests.poisoned)
     refusal.failed(ANN)

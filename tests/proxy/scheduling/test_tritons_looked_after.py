@@ -35,7 +35,7 @@ def test_a_task_that_fails_once_goes_on(
 ) -> None:
     """A Triton goes away and comes back, and has another version of its model; a fault only delays that."""
     monkeypatch.setattr("tidegate_proxy.service.discovery.EVERY_S", 0.02)
-    monkeypatch.setattr("tidegate_proxy.service.discovery.LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr("tidegate_proxy.service.discovery.DISCOVERY_INTERVAL_S", 0.05)
     triton = Refusing()
     fake = start_fake(triton)
     flags = {"tritons": [fake.address], "policy": {"name": "fifs"}, "listen": {"grpc": "127.0.0.1:0"}}

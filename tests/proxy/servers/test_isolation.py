@@ -119,7 +119,7 @@ def with_group(message: Any) -> bytes:
     return serialized + b"\xa3\x06\xa4\x06"
 
 
-def test_regions_have_names_that_nobody_can_guess(
+def test_regions_have_names_that_no_client_can_guess(
     proxy: object, triton: EmbeddedTriton, connect: Callable[..., Any]
 ) -> None:
     names = own(triton, connect)
@@ -224,7 +224,7 @@ def test_in_a_stream_the_next_requests_are_answered(
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_nobody_is_held_up_by_one_who_sends_millions_of_fields(
+def test_no_client_is_held_up_by_one_that_sends_millions_of_fields(
     model: str, proxy: object, call: Callable[..., Any], open_stream: Callable[..., Any]
 ) -> None:
     message = messages.ModelInferRequest(model_name=model).SerializeToString() + b"\x32\x00" * (1 << 23)
@@ -351,7 +351,7 @@ def test_regions_in_use_stay_registered_in_tritons_words(
 
 
 @pytest.mark.parametrize("region", ["a", "a%20b", REGION_PREFIX + "x"])
-def test_the_status_of_a_region_that_nobody_registered(
+def test_the_status_of_a_region_that_no_client_registered(
     region: str, triton: EmbeddedTriton, ask: Callable[..., tuple[int, bytes]], proxy: object, call: Callable[..., Any]
 ) -> None:
     path = f"/v2/systemsharedmemory/region/{region}/status"

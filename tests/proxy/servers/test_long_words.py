@@ -33,7 +33,7 @@ ASKED: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_it_breaks_nobody_elses_call(
+def test_it_breaks_no_other_clients_call(
     gate: Any, triton: EmbeddedTriton, serve_here: Make, start_call: Make, open_stream: Make, asked: str
 ) -> None:
     proxy = serve_here([triton])
@@ -71,7 +71,7 @@ def _typed(model: str, columns: int) -> service_pb2.ModelInferRequest:
 
 @pytest.mark.parametrize("columns", [700, 10_000, 1_000_000])
 @pytest.mark.parametrize("way", ["scheduled", "passed through", "in a stream"])
-def test_what_a_model_says_of_its_input_breaks_nobody_elses_call(
+def test_what_a_model_says_of_its_input_breaks_no_other_clients_call(
     gate: Any,
     loud: EmbeddedTriton,
     serve_here: Make,

@@ -52,7 +52,7 @@ CHANGES: dict[Change, Callable[[Any], object]] = {
 def test_a_config_that_changes_under_the_same_version_is_taken_up(
     change: Change, start_fake: Make, serve_here: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate_proxy.service.discovery.LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr("tidegate_proxy.service.discovery.DISCOVERY_INTERVAL_S", 0.1)
     fake = start_fake(echo)
     proxy = serve_here([fake])
     directory = proxy.serving._directory
@@ -66,7 +66,7 @@ def test_a_config_that_changes_under_the_same_version_is_taken_up(
 def test_a_refresh_asks_for_no_config_of_models_that_stay(
     start_fake: Make, serve_here: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate_proxy.service.discovery.LOOK_EVERY_S", 1000.0)
+    monkeypatch.setattr("tidegate_proxy.service.discovery.DISCOVERY_INTERVAL_S", 1000.0)
     fake = start_fake(echo)
     proxy = serve_here([fake])
     discovery = proxy.serving._discovery
@@ -87,7 +87,7 @@ def test_a_refresh_asks_for_no_config_of_models_that_stay(
 def test_callers_that_wait_share_one_refresh(
     start_fake: Make, serve_here: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate_proxy.service.discovery.LOOK_EVERY_S", 1000.0)
+    monkeypatch.setattr("tidegate_proxy.service.discovery.DISCOVERY_INTERVAL_S", 1000.0)
     fake = start_fake(echo)
     proxy = serve_here([fake])
     discovery = proxy.serving._discovery
@@ -106,7 +106,7 @@ def test_callers_that_wait_share_one_refresh(
 def test_a_look_asks_for_some_configs_and_all_are_asked_in_their_turn(
     start_fake: Make, serve_here: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate_proxy.service.discovery.LOOK_EVERY_S", 1000.0)
+    monkeypatch.setattr("tidegate_proxy.service.discovery.DISCOVERY_INTERVAL_S", 1000.0)
     monkeypatch.setattr("tidegate_proxy.service.discovery.CONFIGS_PER_LOOK", 2)
     fake = start_fake(echo)
     proxy = serve_here([fake])

@@ -89,7 +89,7 @@ def ask(call: Make) -> Make:
     return asked
 
 
-def test_two_of_three_are_in_memory_and_whoever_is_asked_for_is_loaded(
+def test_two_of_three_are_in_memory_and_the_model_asked_for_is_loaded(
     heavy: EmbeddedTriton, serve_here: Make, ask: Make, start_call: Make
 ) -> None:
     proxy = _serve(serve_here, heavy)
@@ -327,7 +327,9 @@ def test_a_load_that_goes_on_at_its_triton_after_it_was_cut_off_is_waited_for(
 
 
 @pytest.mark.slow
-def test_what_a_model_takes_is_measured_where_nobody_tells(heavy: EmbeddedTriton, serve_here: Make, ask: Make) -> None:
+def test_what_a_model_takes_is_measured_where_no_config_tells(
+    heavy: EmbeddedTriton, serve_here: Make, ask: Make
+) -> None:
     proxy = _serve(serve_here, heavy, memory=None)
     for model in MODELS:
         assert ask(proxy, model)[0] is OK
@@ -368,6 +370,6 @@ def test_the_memory_of_another_machine_is_unknown(start_fake: Make) -> None:
     assert ProcessMemory().of(Elsewhere()) is None  # type: ignore[arg-type]
 
 
-def test_memory_grows_by_what_is_new_whoever_has_ended_meanwhile() -> None:
+def test_memory_grows_by_what_is_new_whichever_process_has_ended_meanwhile() -> None:
     assert growth({1: 50, 2: 100}, {1: 60, 3: 7}) == 17
     assert growth({1: 50}, {1: 40}) == 0

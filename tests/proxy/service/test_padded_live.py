@@ -258,7 +258,7 @@ def test_shared_memory_of_clients_goes_as_it_came_and_typed_contents_are_padded(
         shm.destroy_shared_memory_region(region)
 
 
-def test_everybody_sees_the_shape_in_which_it_ran(padding: Any) -> None:
+def test_every_client_sees_the_shape_in_which_it_ran(padding: Any) -> None:
     for columns in (3, 5, 8, 12, 30_001):
         over_grpc(padding, array(columns))
     page = f"http://{padding.serving.metrics_address}"
@@ -323,7 +323,7 @@ def test_it_may_be_switched_on_changed_and_off_while_it_runs(
     assert "nothing is padded" not in caplog.text
 
 
-def test_what_is_said_wrongly_of_an_output_is_told_and_harms_nobody_else(
+def test_what_is_said_wrongly_of_an_output_is_told_and_harms_no_other_client(
     serve_here: Make, stepping: EmbeddedTriton
 ) -> None:
     here = serve_here([stepping], models={"steps": {"merge": {"pad": {**PAD, "outputs": {"HALF": {"stride": 1}}}}}})
@@ -354,7 +354,7 @@ def test_where_nothing_is_merged_it_is_refused(
         serve_here([triton], models=said)
 
 
-def test_a_model_that_nobody_has_is_not_padded(triton: EmbeddedTriton, serve_here: Make) -> None:
+def test_a_model_that_no_triton_has_is_not_padded(triton: EmbeddedTriton, serve_here: Make) -> None:
     with pytest.raises(
         BackendError, match=r"scheduling, max_concurrency or merge.pad is set for nope, which no Triton has"
     ):

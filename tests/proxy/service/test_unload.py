@@ -252,7 +252,7 @@ def test_a_triton_that_loads_gets_no_requests_where_that_is_wanted_and_none_is_l
 def test_a_load_that_is_given_up_halfway_is_known_as_far_as_it_came(
     pair: tuple[list[Any], Path], serve_here: Make, start_call: Make, call: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate_proxy.service.discovery.LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr("tidegate_proxy.service.discovery.DISCOVERY_INTERVAL_S", 0.1)
     tritons, gate = pair
     proxy = _serve(serve_here, tritons)
     load = messages.RepositoryModelLoadRequest(model_name="echo")

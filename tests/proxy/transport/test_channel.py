@@ -164,7 +164,7 @@ def test_time_limits_are_kept(grpcio: GrpcIo, caller: Callable[[int], Caller]) -
     assert remaining[0] < 0.4
 
 
-def test_nobody_there_is_unavailable_and_found_when_there(
+def test_a_server_that_is_away_is_unavailable_and_found_when_there(
     serve: Serve, caller: Callable[[int], Caller], loop: LoopThread
 ) -> None:
     one = caller(port := unused_port())

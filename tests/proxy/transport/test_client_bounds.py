@@ -27,7 +27,7 @@ def test_each_owner_leaves_as_much_free_as_it_has() -> None:
 
 
 @given(some.lists(some.tuples(some.sampled_from("abcd"), some.integers(0, LIMIT)), max_size=40))
-def test_no_more_than_the_limit_is_held_and_whoever_comes_finds_room(steps: list[tuple[str, int]]) -> None:
+def test_no_more_than_the_limit_is_held_and_a_new_client_finds_room(steps: list[tuple[str, int]]) -> None:
     bounds, held = ClientBounds(SettingsHolder(CurrentSettings(max_in_flight_bytes=LIMIT))), dict.fromkeys("abcd", 0)
     for owner, size in steps:
         if bounds.take(size, owner):

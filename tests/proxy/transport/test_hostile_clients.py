@@ -392,7 +392,7 @@ def test_a_flood_of_a_client_that_takes_nothing_ends_its_connection(
     assert served.bounds.unread_bytes == 0
 
 
-def test_answers_that_nobody_reads_are_bounded(serve: Serve, connect: Connect) -> None:
+def test_answers_that_a_client_does_not_read_are_bounded(serve: Serve, connect: Connect) -> None:
     served = serve(lambda call: call.receive(lambda _: call.answer(bytes(1 << 20))))
     client = connect(served)
     for _ in range(64):
@@ -410,7 +410,7 @@ def test_answers_that_nobody_reads_are_bounded(serve: Serve, connect: Connect) -
     eventually(lambda: served.bounds.connections["grpc"] == 0, "the end of it")
 
 
-def test_answers_that_nobody_reads_are_bounded_in_all(serve: Serve, connect: Connect) -> None:
+def test_answers_that_clients_do_not_read_are_bounded_in_all(serve: Serve, connect: Connect) -> None:
     served = serve(lambda call: call.receive(lambda _: call.answer(bytes(4 << 20))))
     served.in_force.settings = replace(served.in_force.settings, max_response_buffer_bytes=10 << 20)
     for _ in range(8):

@@ -204,7 +204,7 @@ def test_many_messages_that_have_come_at_once_are_received_one_by_one(
     assert received == messages
 
 
-def test_a_stream_that_nobody_reads_is_held_back(serve: Serve) -> None:
+def test_a_stream_that_its_client_does_not_read_is_held_back(serve: Serve) -> None:
     calls: list[RpcCall] = []
 
     def accept(call: RpcCall) -> None:

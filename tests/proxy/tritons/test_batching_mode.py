@@ -55,7 +55,7 @@ def test_without_it_requests_run_alone(text: str, has_slo: bool) -> None:
     ],
     ids=["python", "unknown", "python-runtime", "ragged", "strategy", "cache"],
 )
-def test_where_the_request_is_the_unit_triton_batches_unless_somebody_says_so(text: str, why: str) -> None:
+def test_where_the_request_is_the_unit_triton_batches_unless_a_config_says_so(text: str, why: str) -> None:
     assert consents(text).scheduling == "bypass"
     assert why in consents(text).why
     with_slo = consents(text, has_slo=True)
@@ -88,7 +88,7 @@ def test_batches_are_no_larger_than_the_largest_that_triton_prefers() -> None:
 
 
 @pytest.mark.parametrize("has_slo", [False, True])
-def test_a_delay_that_every_batch_pays_is_not_paid_unless_somebody_says_so(has_slo: bool) -> None:
+def test_a_delay_that_every_batch_pays_is_not_paid_unless_a_config_says_so(has_slo: bool) -> None:
     text = ONNX + "dynamic_batching { max_queue_delay_microseconds: 100000 }"
     consent = consents(text, has_slo=has_slo)
     assert (consent.scheduling, consent.warning) == ("bypass", "")

@@ -150,7 +150,7 @@ def test_dies_with_a_killed_guardian(start_triton: Callable[..., EmbeddedTriton]
     assert not folder.exists()
 
 
-def test_what_killed_ones_have_left_goes_where_it_is_nobodys(tmp_path: Path) -> None:
+def test_what_killed_tritons_have_left_goes_where_no_process_owns_it(tmp_path: Path) -> None:
     processes, folder, ticks = tmp_path / "proc", tmp_path / "tmp", os.sysconf("SC_CLK_TCK")
     folders = {name: folder / f"python_env_{name}" for name in ("old", "full", "empty")}
     for path in folders.values():

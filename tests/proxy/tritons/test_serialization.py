@@ -38,14 +38,14 @@ def test_models_that_can_do_much_side_by_side_do_not(slowdown: float) -> None:
     assert not _told(slowdown).decide(0, _models(a=40, b=50), {})
 
 
-def test_nobody_takes_turns_who_cannot_wait_for_another() -> None:
+def test_no_model_takes_turns_that_cannot_wait_for_another() -> None:
     times_ms = {"short": 4.0, "long": 40.0}
     assert not _told(1.0, times_ms).decide(0, _models(short=15, long=160), {})
     assert not _told(1.0, times_ms).decide(0, _models(short=None, long=None), {})
     assert _told(1.0, times_ms).decide(0, _models(short=60, long=160), {})
 
 
-def test_a_model_of_which_nothing_is_known_yet_hinders_nobody_and_joins_later() -> None:
+def test_a_model_of_which_nothing_is_known_yet_hinders_no_other_and_joins_later() -> None:
     turns, models = _told(), _models(a=40, b=50, c=60)
     assert turns.decide(0, models, {})
     assert turns.group == {"a", "b"}
@@ -56,7 +56,7 @@ def test_a_model_of_which_nothing_is_known_yet_hinders_nobody_and_joins_later() 
     assert turns.group == {"a", "b", "c"}
 
 
-def test_turns_end_when_somebody_is_worse_off_and_not_again_for_longer_and_longer() -> None:
+def test_turns_end_when_a_model_is_worse_off_and_not_again_for_longer_and_longer() -> None:
     turns, models, now_ns, ended = _told(), _models(a=40, b=50), 0, dict.fromkeys("ab", ModelOutcomes(0, 0))
 
     def go_on(share_of_b: float) -> dict[str, ModelOutcomes]:

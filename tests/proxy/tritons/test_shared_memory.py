@@ -123,7 +123,7 @@ def test_large_tensors_are_shared(
     assert mapped_here()
 
 
-def test_of_a_batch_everybody_gets_their_own_rows(
+def test_of_a_batch_each_client_gets_its_own_rows(
     through: triton_grpc.InferenceServerClient, growing: EmbeddedTriton, connect: Callable[..., Any]
 ) -> None:
     with ThreadPoolExecutor(16) as pool:

@@ -15,7 +15,7 @@ from tidegate_proxy.tritons.catalog import CurrentCatalog
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY_S: Final = 0.1
+_HANDOVER_POLL_S: Final = 0.1
 
 
 class ServedModels:
@@ -106,7 +106,7 @@ class ModelOwnership:
     async def _part_with_others(self) -> None:
         """For ever: unload what was planned elsewhere once it is asked for there."""
         while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_HANDOVER_POLL_S)
             try:
                 gone = [name for name in sorted(self._served.leaving - self._kept) if self._is_done_with(name)]
                 unloaded = [await self._unload(name) for name in gone]

@@ -38,7 +38,7 @@ from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 
 log = logging.getLogger(__name__)
 
-LOOK_AT_FILES_EVERY_S = 1.0
+CREDENTIALS_POLL_S = 1.0
 
 
 @dataclass(eq=False, repr=False)
@@ -199,7 +199,7 @@ class Proxy:
         """Run forever: reload tokens and keys that have changed in their files."""
         watched = self._credential_files()
         while True:
-            await asyncio.sleep(LOOK_AT_FILES_EVERY_S)
+            await asyncio.sleep(CREDENTIALS_POLL_S)
             try:
                 if watched.changed():
                     watched = self._credential_files()

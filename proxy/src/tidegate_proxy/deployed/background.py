@@ -23,7 +23,7 @@ Tell = Callable[[Event], None]
 PROXY_LOG: Final = "proxy.log"
 _LAST_LINES: Final = 8
 _STOP_WITHIN_S: Final = 30.0
-_LOOK_EVERY_S: Final = 0.05
+_EXIT_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def stop_in_background(folder: Path, *, timeout_s: float) -> StoppedDeployment |
     while alive := [worker for worker in here if _exists(worker.pid)]:  # of a proxy that was killed
         if time.monotonic() > give_up:
             raise DeploymentError(f"worker {alive[0].name!r} does not end: its Triton is process {alive[0].pid}")
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_EXIT_POLL_S)
     remove_state(folder)
     return StoppedDeployment(pid, tuple(worker.name for worker in workers), gone, killed)
 

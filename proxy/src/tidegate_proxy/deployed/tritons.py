@@ -24,7 +24,7 @@ from tidegate_proxy.tritons.embedded.restarter import TritonRestarter
 
 _AT_A_TIME = 4
 """Each is busy with all its cores while it loads its models."""
-_LOOK_EVERY_S = 0.05
+_EXIT_POLL_S = 0.05
 _LOOPBACK = "127.0.0.1"
 
 
@@ -232,10 +232,10 @@ class RunningTritons:
         if running.restarter:
             running.restarter.stop()
         while True:
-            if not running.settled.wait(_LOOK_EVERY_S):
+            if not running.settled.wait(_EXIT_POLL_S):
                 with contextlib.suppress(RuntimeError, ProcessLookupError):  # not launched yet; ended by itself
                     os.kill(running.triton.pid, signal.SIGKILL)
-            elif running.ending.acquire(timeout=_LOOK_EVERY_S):
+            elif running.ending.acquire(timeout=_EXIT_POLL_S):
                 break
         try:
             running.triton.stop()
@@ -287,7 +287,7 @@ def _start(tritons: dict[str, EmbeddedTriton], ready: Callable[[str, EmbeddedTri
             pending = set(starting)
             while pending:
                 # In slices, for a signal to be heard meanwhile.
-                done, pending = wait(pending, _LOOK_EVERY_S, FIRST_COMPLETED)
+                done, pending = wait(pending, _EXIT_POLL_S, FIRST_COMPLETED)
                 for future in done:
                     name = starting[future]
                     try:
@@ -304,7 +304,7 @@ def _start(tritons: dict[str, EmbeddedTriton], ready: Callable[[str, EmbeddedTri
 def _give_up(starting: dict[Future[EmbeddedTriton], str], tritons: dict[str, EmbeddedTriton]) -> None:
     """Have every start end soon: one that has not begun is cancelled, a server that is loading is killed."""
     pending = {future for future in starting if not future.cancel()}
-    while pending := wait(pending, _LOOK_EVERY_S).not_done:
+    while pending := wait(pending, _EXIT_POLL_S).not_done:
         for future in pending:
             with contextlib.suppress(RuntimeError, ProcessLookupError):  # not launched yet; ended by itself
                 os.kill(tritons[starting[future]].pid, signal.SIGKILL)

@@ -48,7 +48,7 @@ from tidegate_proxy.transport.tls import server_context
 log = logging.getLogger(__name__)
 
 _COUNT_EVERY_S: Final = 0.5
-_LOOK_EVERY_S: Final = 1.0
+_CREDENTIALS_POLL_S: Final = 1.0
 _ALL_WITHIN_S: Final = 5.0
 """Clients are let in when every shard is there, or so long after the first of them."""
 _HEARD_S: Final = 1.0
@@ -352,7 +352,7 @@ class Frontend:
         """For ever: take up tokens and keys that have changed in their files."""
         watched = WatchedFiles(credential_files(self._config))
         while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_CREDENTIALS_POLL_S)
             try:
                 if watched.changed():
                     watched = WatchedFiles(credential_files(self._config))

@@ -50,7 +50,7 @@ def own_folder() -> Path:
     return folder
 
 
-_LOOK_EVERY_S: Final = 0.1
+_EXIT_POLL_S: Final = 0.1
 
 
 class NotStarted(Exception):
@@ -139,7 +139,7 @@ class TritonsActor(_OnNode):
         assert self._tritons is not None, "it was started"
         names = [worker.name for worker in self._tritons.workers]
         while all(self._tritons.is_running(name) for name in names):
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_EXIT_POLL_S)
         ended = next(name for name in names if not self._tritons.is_running(name))
         return f"the Triton of worker {ended!r} ended"
 

@@ -28,7 +28,7 @@ from tidegate_proxy.tritons.serialization import ModelOutcomes
 log = logging.getLogger(__name__)
 
 
-LOOK_EVERY_S = 5.0
+DISCOVERY_INTERVAL_S = 5.0
 """Interval in seconds at which the Tritons are queried for models loaded or unloaded without Tidegate."""
 LOOKS_PER_REFRESH = 5
 """Number of checks per interval for models to serialize, each with the configs of some models."""
@@ -268,7 +268,7 @@ class Discovery:
         except RestrictionError as error:
             if str(error) != message:
                 log.error("triton back, not used", extra={"triton": backend.address, "error": str(error)})
-            self._refused[backend] = (now_s + LOOK_EVERY_S, str(error))
+            self._refused[backend] = (now_s + DISCOVERY_INTERVAL_S, str(error))
             return
         self._refused.pop(backend, None)
         async with self.one_at_a_time:
@@ -301,7 +301,7 @@ class Discovery:
         """Run forever: detect models loaded or unloaded without Tidegate."""
         while True:
             for _ in range(LOOKS_PER_REFRESH):
-                await asyncio.sleep(LOOK_EVERY_S / LOOKS_PER_REFRESH)
+                await asyncio.sleep(DISCOVERY_INTERVAL_S / LOOKS_PER_REFRESH)
                 try:
                     await self._take_turns()
                 except Exception as error:  # there is a next time

@@ -60,7 +60,7 @@ def looking(address: str, **headers: str) -> Iterator[Callable[[], dict[str, Any
         yield following
 
 
-def test_what_it_tells_and_that_it_looks_only_while_somebody_does(
+def test_what_it_tells_and_that_it_looks_only_while_a_viewer_does(
     serve_here: Make, triton: EmbeddedTriton, call: Make
 ) -> None:
     proxy = serve_here([triton], policy="symphony", listen=LOCAL)
@@ -158,7 +158,7 @@ def test_pages_of_other_sites_learn_nothing(serve: Make) -> None:
     assert "unsafe" not in policy
 
 
-def test_where_anybody_can_reach_it_a_token_is_asked_for(serve: Make, tmp_path: Path) -> None:
+def test_where_any_host_can_reach_it_a_token_is_asked_for(serve: Make, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("t0ken\n")
     everywhere = {"grpc": "127.0.0.1:0", "metrics": "0.0.0.0:0"}

@@ -249,7 +249,7 @@ def test_a_remedy_for_a_batch_of_one_fits_its_backend() -> None:
     assert "--batch-dim" not in next(batches_of_one(facts_of(config))).remedy
 
 
-def test_models_that_nobody_has_said_anything_of() -> None:
+def test_models_of_which_no_config_says_anything() -> None:
     bare = config_of("m", "max_batch_size: 8")
     assert said(unbatched_models(facts_of(bare))) == [("advice", "unbatched-model")]
     assert said(unbatched_models(facts_of(bare, config={"models": {"m": {"scheduling": "unbatched"}}}))) == []

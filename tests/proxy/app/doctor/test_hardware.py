@@ -65,7 +65,7 @@ def test_what_is_said_of_a_profile_of_another_gpu_names_both_and_how_to_measure_
     )
 
 
-def test_nothing_is_said_of_hardware_that_nobody_knows_or_that_does_not_matter(tmp_path: Path) -> None:
+def test_nothing_is_said_of_hardware_that_is_unknown_or_does_not_matter(tmp_path: Path) -> None:
     far = _on_this_machine(A100, H100, "KIND_GPU", grpc="gpu-1:8001")
     emulated = 'backend: "python" parameters { key: "table_ms" value: { string_value: "{}" } }'
     of_python = _on_this_machine(A100, H100, "KIND_CPU")

@@ -62,7 +62,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         return msgspec.json.encode(TuningAnswer(Comparison([100] * GAIN_BLOCKS, [10] * GAIN_BLOCKS, outcomes, 1), 1.5))
 
     monkeypatch.setattr(SimulationProcess, "ask", ask)
-    monkeypatch.setattr("tidegate_proxy.app.tuning.live_tuning.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("tidegate_proxy.app.tuning.live_tuning.TUNING_POLL_S", 0.01)
     return given
 
 
@@ -99,7 +99,7 @@ def verdict(proxy: ProxyHere) -> str:
     return proxy.serving.tuning.sentence
 
 
-def test_the_better_policy_decides_and_everybody_is_told(
+def test_the_better_policy_decides_and_every_shard_is_told(
     answers: list[object], tuned: ProxyHere, send_until: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")

@@ -37,7 +37,7 @@ def test_small_ones_go_first_and_owners_in_turn() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["", "a", "b"]), st.integers(0, 9)), max_size=20))
-def test_everybody_has_a_turn(asked: list[tuple[str, int]]) -> None:
+def test_every_client_has_a_turn(asked: list[tuple[str, int]]) -> None:
     order = _order(asked)
     assert sorted(order) == list(range(len(asked)))
     mine = [number for number in order if asked[number][0] == "a"]

@@ -52,7 +52,7 @@ def _request(elements: int) -> bytes:
     return NESTED % (elements, b",".join([b"[[1]]"] * elements))
 
 
-def test_it_says_the_same_and_holds_nobody_up(shared_aside: JsonWorkerPool) -> None:
+def test_it_says_the_same_and_holds_no_request_up(shared_aside: JsonWorkerPool) -> None:
     body = _request(1 << 16)
     expected = infer_request.translate(SIGNATURE, "", body, len(body))
 

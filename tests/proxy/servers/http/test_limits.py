@@ -250,7 +250,7 @@ def test_where_a_flood_waits_for_tidegate_it_makes_no_room_for_itself(limited: C
         assert neighbor.recv(1 << 16)[9:12] == b"200"
 
 
-def test_where_nobody_can_make_room_there_is_a_reserve_for_health(limited: Callable[..., Peer]) -> None:
+def test_where_no_client_can_make_room_there_is_a_reserve_for_health(limited: Callable[..., Peer]) -> None:
     peer = limited(HttpLimits(connections=20))
     ask = WAIT.replace(b"/v2/wait", b"/v2/models/stats")
     for _ in range(20):
@@ -292,7 +292,7 @@ def test_a_reader_that_takes_its_time_is_not(limited: Callable[..., Peer]) -> No
     eventually(lambda: peer.bounds.unread_bytes == 0, "what was taken to be forgotten")
 
 
-def test_answers_that_nobody_reads_are_bounded_in_all(limited: Callable[..., Peer]) -> None:
+def test_answers_that_clients_do_not_read_are_bounded_in_all(limited: Callable[..., Peer]) -> None:
     peer = limited(HttpLimits(), ClientBounds(SettingsHolder(CurrentSettings(max_response_buffer_bytes=3 * BIG_BYTES))))
     for _ in range(10):
         peer.connect(BIG.replace(b"/v2/big", b"/v2"))

@@ -62,7 +62,7 @@ async def in_thread(work: Callable[[], T]) -> T:
     return await outcome
 
 
-LOOK_EVERY_S: Final = 0.05
+DRAIN_POLL_S: Final = 0.05
 """Interval, in seconds, at which it checks during a change whether workers have drained or died."""
 AFTERWARDS_S: Final = 10.0
 """Seconds after its startup timeout at which a process that was not stopped ends by itself."""
@@ -164,7 +164,7 @@ class Actuator:
 
     def _patience_s(self) -> float | None:
         if self.loop.change is not None:
-            return LOOK_EVERY_S
+            return DRAIN_POLL_S
         wake_ns = self.loop.next_wake_ns
         return None if wake_ns == NEVER_NS else max(0.0, (wake_ns - time.monotonic_ns()) / 1e9)
 

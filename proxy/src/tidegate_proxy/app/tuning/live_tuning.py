@@ -25,7 +25,7 @@ from tidegate_proxy.scheduling.driver import Driver
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S: Final = 0.5
+TUNING_POLL_S: Final = 0.5
 GIVE_UP_S: Final = 120.0
 """Time in seconds for one comparison."""
 PROCESS_MODULE: Final = "tidegate_proxy.app.tuning.tuning_process"
@@ -56,7 +56,7 @@ class LiveTuning:
         reducer.add_listener(self._traffic)
         try:
             while True:
-                await asyncio.sleep(LOOK_EVERY_S)
+                await asyncio.sleep(TUNING_POLL_S)
                 try:
                     await self._look()
                 except Exception as error:  # requests do not notice

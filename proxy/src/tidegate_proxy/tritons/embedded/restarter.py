@@ -15,7 +15,7 @@ STABLE_S: Final = 10.0
 """Lifetime in seconds after which a process is restarted at once."""
 PAUSES_S: Final = (0.05, 5.0)
 """First and largest pause in seconds before a restart. It doubles each time."""
-_LOOK_EVERY_S: Final = 0.1
+_EXIT_POLL_S: Final = 0.1
 
 
 class RestartPauses:
@@ -68,7 +68,7 @@ class TritonRestarter:
         pauses = RestartPauses()
         began_s = time.monotonic()
         why = "it ended"
-        while not self._stopping.wait(_LOOK_EVERY_S):
+        while not self._stopping.wait(_EXIT_POLL_S):
             if self._triton.running:
                 continue
             pause_s = pauses.after(time.monotonic() - began_s)
