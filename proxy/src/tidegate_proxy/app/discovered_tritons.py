@@ -8,6 +8,7 @@ from typing import Final
 from tidegate_proxy.access.gate import RestrictionError
 from tidegate_proxy.app.tritons import Tritons, is_ready
 from tidegate_proxy.base.internal_errors import faults
+from tidegate_proxy.base.tasks import cancel
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.configuration.triton_sources import SourceError, TritonSource
@@ -106,16 +107,12 @@ class DiscoveredTritons:
 
     async def close(self) -> None:
         """Stop watching the sources."""
-        for task in self._watches:
-            task.cancel()
-        await asyncio.gather(*self._watches, return_exceptions=True)
+        await cancel(*self._watches)
 
     async def _watch(self, place: int, source: TritonSource) -> None:
         while True:
-            try:
+            with faults.contained(f"following the {source.label}"):  # there is a next time
                 await self._follow_source(place, source)
-            except Exception as error:  # there is a next time
-                faults.report(f"following the {source.label}", error)
             await asyncio.sleep(RETRY_SOURCE_S)
 
     async def _follow_source(self, place: int, source: TritonSource) -> None:

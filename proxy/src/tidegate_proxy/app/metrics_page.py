@@ -21,6 +21,7 @@ from tidegate_proxy.app.dashboard.routes import LivePage
 from tidegate_proxy.app.dashboard.viewers import Viewers
 from tidegate_proxy.app.tuning.policy_tuning import PolicyTuning
 from tidegate_proxy.base.internal_errors import faults
+from tidegate_proxy.base.tasks import cancel
 from tidegate_proxy.configuration.apis import Api
 from tidegate_proxy.deployed.tritons import RunningTritons
 from tidegate_proxy.observability.metrics import MetricsSnapshot
@@ -131,9 +132,7 @@ class MetricsPage:
 
     async def close(self) -> None:
         """Stop serving."""
-        if self._sampling:
-            self._sampling.cancel()
-            await asyncio.gather(self._sampling, return_exceptions=True)
+        await cancel(self._sampling)
         await self._live_page.close()
         if self._server:
             await self._server.stop()
@@ -143,10 +142,8 @@ class MetricsPage:
         while True:
             await asyncio.sleep(STEP_S)
             if self._gate.page_refusal() is None:
-                try:
+                with faults.contained("the dashboard's history"):
                     self._history.sample()
-                except Exception as error:
-                    faults.report("the dashboard's history", error)
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; an ASGI application."""

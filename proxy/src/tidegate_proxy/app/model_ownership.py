@@ -7,6 +7,7 @@ from typing import Final
 
 from tidegate.engine import Engine
 from tidegate_proxy.base.internal_errors import faults
+from tidegate_proxy.base.tasks import cancel
 from tidegate_proxy.frontends.frames import ShardModels
 from tidegate_proxy.frontends.shard import Shard
 from tidegate_proxy.service.discovery import Discovery
@@ -90,10 +91,7 @@ class ModelOwnership:
 
     async def close(self) -> None:
         """Stop, and unload nothing."""
-        tasks = [task for task in (self._following, self._parting) if task]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(self._following, self._parting)
 
     async def _follow_guarded(self, assignment: Mapping[str, int]) -> None:
         try:
@@ -107,13 +105,11 @@ class ModelOwnership:
         """For ever: unload what was planned elsewhere once it is asked for there."""
         while True:
             await asyncio.sleep(_HANDOVER_POLL_S)
-            try:
+            with faults.contained("parting with a model"):  # there is a next time
                 gone = [name for name in sorted(self._served.leaving - self._kept) if self._is_done_with(name)]
                 unloaded = [await self._unload(name) for name in gone]
                 if any(unloaded):
                     await self._discovery.refresh()
-            except Exception as error:  # there is a next time
-                faults.report("parting with a model", error)
 
     def _is_done_with(self, name: str) -> bool:
         return self._served.was_left(name) and all(

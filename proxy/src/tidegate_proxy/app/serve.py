@@ -32,6 +32,7 @@ from tidegate_proxy.app.proxy import Proxy
 from tidegate_proxy.app.triton_scaling import TritonScaling
 from tidegate_proxy.app.tritons import Tritons, backend_of
 from tidegate_proxy.app.tuning.policy_tuning import PolicyTuning
+from tidegate_proxy.base.tasks import cancel
 from tidegate_proxy.configuration.config import ServeConfig, within_descriptors
 from tidegate_proxy.configuration.config_file import assignment_of
 from tidegate_proxy.configuration.settings import SettingsHolder, settings_of
@@ -217,7 +218,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             rollout.run(driver),
             verifier.run(driver, discovery, gate),
         ):
-            stack.push_async_callback(_cancelled, asyncio.create_task(work))
+            stack.push_async_callback(cancel, asyncio.create_task(work))
 
         # Clients come in, here or at frontends.
         page = http = None
@@ -512,8 +513,3 @@ def _close_quietly(record: BinaryIO) -> None:
 async def _close_all(backends: list[Backend]) -> None:
     for backend in backends:
         await backend.close()
-
-
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -12,6 +12,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from tidegate.api import Request
+from tidegate_proxy.base.tasks import cancel
 
 REQUESTS_AT_ONCE: Final = 200
 MAX_ANSWER: Final = 64 << 20
@@ -74,10 +75,8 @@ class SimulationProcess:
                 process.kill()
             await process.wait()
             process._transport.close()  # type: ignore[attr-defined]  # asyncio has no public way to close the pipes
-        if self._hearing is not None:
-            self._hearing.cancel()
-            await asyncio.gather(self._hearing, return_exceptions=True)
-            self._hearing = None
+        await cancel(self._hearing)
+        self._hearing = None
 
     async def _start(self) -> None:
         await self.close()

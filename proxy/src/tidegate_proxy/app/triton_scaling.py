@@ -16,6 +16,7 @@ from typing import Final
 from tidegate_proxy.app.discovered_tritons import DiscoveredTritons
 from tidegate_proxy.app.tritons import Tritons
 from tidegate_proxy.base.internal_errors import faults
+from tidegate_proxy.base.tasks import cancel
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.triton_sources import KubernetesService, ScalingConfig, SourceError, TritonSource
 from tidegate_proxy.observability.metrics import Metrics
@@ -151,9 +152,7 @@ class TritonScaling:
 
     async def close(self) -> None:
         """Stop scaling."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(*self._tasks)
 
     async def _scale(
         self,

@@ -11,6 +11,7 @@ from tidegate.control import LayoutRevision
 from tidegate.observation import ChangeProgressed
 from tidegate.schemas import Layout
 from tidegate_proxy.access.gate import headers_of
+from tidegate_proxy.base.tasks import cancel
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.configuration.tritons import TritonAddress
@@ -196,10 +197,7 @@ class Tritons:
 
     async def close(self) -> None:
         """Stop watching all Tritons."""
-        tasks = [*self._watches.values(), *self._retiring]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*self._watches.values(), *self._retiring)
 
     def _watch(self, backend: Backend) -> None:
         self._watches[backend] = asyncio.create_task(watch(backend, self._driver, self._discovery))

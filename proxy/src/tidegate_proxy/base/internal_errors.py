@@ -7,6 +7,8 @@ import logging
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,14 @@ class InternalErrors:
                 self._logged_at_s[place, type(error)] = now_s
         if not again:
             log.error("internal error", exc_info=error, extra={"place": place})
+
+    @contextmanager
+    def contained(self, place: str) -> Iterator[None]:
+        """Report an exception of the block, and continue after it."""
+        try:
+            yield
+        except Exception as error:
+            self.report(place, error)
 
     def counts(self) -> dict[str, int]:
         """Return the number of errors by place."""

@@ -16,6 +16,7 @@ from tidegate_proxy.access.gate import AccessControl
 from tidegate_proxy.base import refusal
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import RequestFailed, own_fault
+from tidegate_proxy.base.tasks import cancel
 from tidegate_proxy.base.watchdog import Watchdog
 from tidegate_proxy.configuration.config import ServeConfig, within_descriptors
 from tidegate_proxy.configuration.reload import diff
@@ -129,10 +130,7 @@ class Frontend:
         for work in (*(shard.keep_linked() for shard in self.shards), self._tell_counts(), self._look_at_files()):
             self._spawn(work)
         await self._stop.wait()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*self._tasks)
         for stream in list(self._streams):
             stream.fail(shutting_down())
         await self._grpc.stop(_LAST_WORDS_S)

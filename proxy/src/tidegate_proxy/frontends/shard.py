@@ -353,10 +353,8 @@ class FrontendLink:
 
 def _let_leave(one: RemoteCall | RemoteExchange) -> None:
     """A client does not wait any more; a fault over that is no other client's."""
-    try:
+    with faults.contained("a client that left"):
         one.leave()
-    except Exception as error:
-        faults.report("a client that left", error)
 
 
 class GrpcOfFrontends:

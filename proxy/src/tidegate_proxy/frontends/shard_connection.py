@@ -271,10 +271,10 @@ class ShardConnection:
         self._link, self._has_said_hello = None, False
         relayed, self._under_way = list(self._under_way.values()), {}
         for one in relayed:
-            try:
+            with faults.contained(
+                "ending a call whose shard is lost"
+            ):  # the others still hear of it
                 one.fail(shutting_down() if self.has_stopped else shard_lost())
-            except Exception as error:  # one that breaks keeps no other from hearing of it
-                faults.report("ending a call whose shard is lost", error)
         self._frontend.shard_lost(self)
         self._lost.set()
 

@@ -24,6 +24,7 @@ from tritonclient.grpc.model_config_pb2 import ModelDynamicBatching
 from tidegate.schemas import ProfileFile, options_of
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.labels import label
+from tidegate_proxy.base.tasks import cancel
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages.request import InferenceRequest
@@ -245,9 +246,7 @@ class Shadow(Collector):
                 await asyncio.wait_for(asyncio.gather(process.wait(), hearing), LAST_WORDS_WITHIN_S)
             return _end_in_words(process.returncode, last_words)
         finally:
-            for task in (reading, hearing):
-                task.cancel()
-            await asyncio.gather(reading, hearing, return_exceptions=True)
+            await cancel(reading, hearing)
 
     async def _executed(self) -> list[Executed]:
         """Return the statistics of scheduled models from the Tritons that answer."""

@@ -343,20 +343,16 @@ class VersionRollouts(Collector):
         while True:
             await asyncio.sleep(VERDICT_INTERVAL_S)
             for rollout in list(self.of_model.values()):
-                try:
+                with faults.contained("the rollout of a version"):  # requests do not depend on it
                     now_ns = time.monotonic_ns()
                     rollout.fail_early(now_ns)
                     rollout.look(now_ns)
-                except Exception as error:  # requests do not depend on it
-                    faults.report("the rollout of a version", error)
 
     async def _compare_copies(self, driver: Driver) -> None:
         while True:
             rollout, message = await self._samples.get()
-            try:
+            with faults.contained("comparing versions of a model"):  # requests do not depend on it
                 await self._compare(rollout, message, driver)
-            except Exception as error:  # requests do not depend on it
-                faults.report("comparing versions of a model", error)
 
     def document(self) -> list[dict[str, Any]]:
         """Return all rollouts as JSON for GET /rollouts."""

@@ -635,7 +635,5 @@ class PendingRequests:
             client.resolve(outcome)
         except Exception as error:
             faults.report("answering a client", error)
-            try:
+            with faults.contained("answering a client"):
                 client.resolve(own_fault())
-            except Exception as another:
-                faults.report("answering a client", another)

@@ -15,6 +15,7 @@ from tidegate.api import BatchFailed, StageFinished
 from tidegate.engine import ResponseMargin, StartStage
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import Outcome, RequestFailed, own_fault
+from tidegate_proxy.base.tasks import cancel
 from tidegate_proxy.messages.forwarded_metadata import forwarded_with_all
 from tidegate_proxy.messages.merging import ScatterError, has_strings
 from tidegate_proxy.messages.model_signature import STRINGS_ASIDE_FROM
@@ -224,9 +225,7 @@ class RunningBatches:
         self._engine.catch_up()
         self._spacing.close()
         self._running.forget_all()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(*self._tasks)
 
     def left(self, client: PendingRequest) -> None:
         """Handle a client that left: cancel its stage if no other client waits for it."""
@@ -292,10 +291,8 @@ class RunningBatches:
         task.add_done_callback(self._tasks.discard)
 
     async def _take_up(self) -> None:
-        try:
+        with faults.contained("a concurrency limit"):
             await self._take_up_limits()
-        except Exception as error:
-            faults.report("a concurrency limit", error)
 
     def _abandon(self, run: StageRun, reason: str) -> None:
         self._fail(run, reason, FailureVerdict())

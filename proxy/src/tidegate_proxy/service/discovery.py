@@ -302,14 +302,10 @@ class Discovery:
         while True:
             for _ in range(LOOKS_PER_REFRESH):
                 await asyncio.sleep(DISCOVERY_INTERVAL_S / LOOKS_PER_REFRESH)
-                try:
+                with faults.contained("looking for models to serialize"):  # there is a next time
                     await self._take_turns()
-                except Exception as error:  # there is a next time
-                    faults.report("looking for models to serialize", error)
-                try:
+                with faults.contained("looking for Tritons that were lost during a load"):
                     await self._end_scarcity()
-                except Exception as error:
-                    faults.report("looking for Tritons that were lost during a load", error)
                 living = [backend for backend in self.backends if backend.alive]
                 await asyncio.gather(*(self._guarded(self._compare_configs, backend) for backend in living))
             for backend in [each for each in self.backends if each.alive and each not in self._aside]:
@@ -447,10 +443,10 @@ async def watch(backend: Backend, driver: Driver, discovery: Discovery) -> None:
     silence = TritonSilence()
     while True:
         await asyncio.sleep(EVERY_S)
-        try:
+        with faults.contained(
+            f"a probe of Triton at {backend.address}"
+        ):  # there is a next
             await _look(backend, driver, discovery, silence)
-        except Exception as error:  # whatever it answered to one probe, there is a next
-            faults.report(f"a probe of Triton at {backend.address}", error)
 
 
 @dataclass

@@ -23,6 +23,7 @@ from tidegate.control.residency import BudgetTooSmallError, Residency
 from tidegate_proxy.base import refusal
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import RequestFailed
+from tidegate_proxy.base.tasks import cancel
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.scheduling.driver import Driver
@@ -172,10 +173,7 @@ class OnDemandModels(Collector):
 
     async def close(self) -> None:
         """Stop; Tritons finish the loads that they began."""
-        tasks = list(self._loads.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel(*self._loads.values())
 
     def describe(self) -> list[Metric]:
         """Return nothing, so that the registry does not collect when it is created."""

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 from tidegate_proxy.base.outcome import RequestFailed
+from tidegate_proxy.base.tasks import cancel
 from tidegate_proxy.messages import guards
 from tidegate_proxy.messages.request import PassedThrough
 from tidegate_proxy.service.passthrough import Routing
@@ -169,8 +170,7 @@ async def stream_answers(
         while (answer := await stream.read()) is not None:
             yield answer
     finally:
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
+        await cancel(writing)
         try:
             await _drained(stream)
         finally:

@@ -23,6 +23,7 @@ from tidegate_proxy.app.actuation.controller_process import ControllerProcess
 from tidegate_proxy.app.actuation.warm_up import NotWarm, warm
 from tidegate_proxy.app.tritons import Tritons
 from tidegate_proxy.base.internal_errors import faults
+from tidegate_proxy.base.tasks import cancel
 from tidegate_proxy.deployed.folder import WorkerNotStarted
 from tidegate_proxy.deployed.tritons import RunningTritons
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
@@ -153,9 +154,7 @@ class Actuator:
     async def close(self) -> None:
         """Stop all control; the owner of processes that are starting ends them."""
         self.halt()
-        for task in [*self._tasks, *self._starts.values()]:
-            task.cancel()
-        await asyncio.gather(*self._tasks, *self._starts.values(), return_exceptions=True)
+        await cancel(*self._tasks, *self._starts.values())
         self._controller.close()
         for _, backend, _ in self._joining.values():
             await self._tritons.part_with(backend)
@@ -171,10 +170,8 @@ class Actuator:
     async def _with_lock(self, tell: Callable[[], Sequence[Action]]) -> None:
         """Carry out the actions that follow from news, while no other task changes what the Tritons serve."""
         async with self._tritons.alone:
-            try:
+            with faults.contained("the control of the layout"):  # there is a next time
                 self._carry_out(tell())
-            except Exception as error:  # there is a next time
-                faults.report("the control of the layout", error)
 
     def _turn(self) -> list[Action]:
         return self._look() + self.loop.advance(time.monotonic_ns())

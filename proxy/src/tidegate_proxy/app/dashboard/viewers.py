@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tidegate_proxy.base.internal_errors import faults
+from tidegate_proxy.base.tasks import cancel
 
 if TYPE_CHECKING:
     from tidegate_proxy.app.dashboard.live import LiveView
@@ -74,9 +75,7 @@ class Viewers:
         self.closed = True
         for news in self._news.values():
             news.set()
-        if self._ticking:
-            self._ticking.cancel()
-            await asyncio.gather(self._ticking, return_exceptions=True)
+        await cancel(self._ticking)
 
     async def _tick(self) -> None:
         seen = self._clock()

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from tidegate.control.settings import TuningOptions
 from tidegate.host import Plugins
 from tidegate.observation import PolicyTuned
+from tidegate_proxy.base.tasks import cancel
 from tidegate_proxy.configuration.config import PolicyChoice
 from tidegate_proxy.scheduling.driver import Driver
 
@@ -54,9 +55,7 @@ class PolicyTuning(Collector):
 
     async def close(self) -> None:
         """Stop tuning."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await cancel(self._task)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the latest verdict as Prometheus metrics."""

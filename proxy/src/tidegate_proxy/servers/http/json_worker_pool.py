@@ -163,10 +163,8 @@ class JsonWorkerPool:
         return False
 
     async def _start(self) -> None:
-        try:
+        with faults.contained("starting a process for large JSON"):  # the next large request tries again
             await self._run("", 0, _greet)
-        except Exception as error:  # the next large request tries again
-            faults.report("starting a process for large JSON", error)
 
     def close(self) -> None:
         """Stop the processes."""

@@ -14,6 +14,7 @@ from ngh2.enums import ErrorCode, Setting
 from ngh2.events import DataReceived, GoAwayReceived, ResponseReceived, StreamClosed, StreamReset, TrailersReceived
 
 from tidegate_proxy.base.internal_errors import faults
+from tidegate_proxy.base.tasks import cancel
 from tidegate_proxy.configuration.addresses import host_of, port_of
 from tidegate_proxy.configuration.tritons import TritonTls
 from tidegate_proxy.transport.http2.connection import ALPN_PROTOCOLS, Http2Connection, configuration
@@ -556,9 +557,7 @@ class Channel:
     async def close(self) -> None:
         """End every call in flight with CANCELLED; return when no connection is open."""
         self._closed = True
-        if self._connecting:
-            self._connecting.cancel()
-            await asyncio.gather(self._connecting, return_exceptions=True)
+        await cancel(self._connecting)
         connections = [*self._others, *([self._connection] if self._connection else [])]
         for call in [*self._waiting, *(call for connection in connections for call in connection.calls.values())]:
             call.cancel()
