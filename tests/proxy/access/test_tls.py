@@ -12,7 +12,7 @@ import trustme
 import uvloop
 
 from tidegate_proxy.configuration.config import ServerTls
-from tidegate_proxy.configuration.tritons import TritonTls
+from tidegate_proxy.configuration.tritons import TritonAddress, TritonTls
 from tidegate_proxy.transport.tls import (
     TlsError,
     channel_context,
@@ -151,7 +151,7 @@ def test_channels_reach_a_triton_that_speaks_tls(
     own_cert, own_key = _issue(tmp_path, authority, "client")
 
     async def reaches(tls: TritonTls) -> bool:
-        backend = Backend(triton.grpc_address, tls=tls)
+        backend = Backend(TritonAddress(grpc=triton.grpc_address, tls=tls))
         try:
             return await backend.is_live()
         finally:

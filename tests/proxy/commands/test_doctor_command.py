@@ -69,15 +69,6 @@ def test_an_slo_that_no_request_can_keep_is_found_by_a_profile(triton: EmbeddedT
     assert what.startswith("5 ms are less than the 30 ms that one row takes")
 
 
-def test_a_request_is_timed_if_asked_for(triton: EmbeddedTriton, tmp_path: Path) -> None:
-    path = _write(tmp_path, triton, models={"echo": {"slo_ms": 1e-4}})
-    _, known = _findings(path).get("models.echo.slo_ms slo-too-short", ("", ""))
-    assert "timed" not in known, "by statistics at most, where other tests have asked this Triton much"
-    severity, what = _findings(path, "--measure")["models.echo.slo_ms slo-too-short"]
-    assert severity == "error"
-    assert "timed now, with every open dimension 1" in what
-
-
 def test_strict_minds_warnings(triton: EmbeddedTriton, tmp_path: Path) -> None:
     path = _write(tmp_path, triton, models={"echo": {"slo_ms": 500}})
     assert _findings(path)["models echo, patient no-profile"][0] == "warning"

@@ -14,6 +14,7 @@ from tests.conftest import eventually
 from tests.proxy.fixtures.clients import infer_all, tensors
 from tests.proxy.fixtures.here import ProxyHere
 from tests.python_models import write_model
+from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.service import batch_verification
 from tidegate_proxy.service.batch_verification import difference, wait_until_idle
 from tidegate_proxy.tritons.backend import Backend
@@ -178,7 +179,7 @@ def test_a_triton_with_a_bypassed_request_is_not_idle(monkeypatch: pytest.Monkey
     driver: Any = SimpleNamespace(engine=SimpleNamespace(queued=0), running=[])
 
     async def look() -> list[bool]:
-        backend = Backend("127.0.0.1:1")
+        backend = Backend(TritonAddress(grpc="127.0.0.1:1"))
         backend.passes("m")
         busy = await wait_until_idle(backend, driver)
         backend.passed("m")

@@ -15,6 +15,7 @@ from tests.proxy.fixtures.clients import tensors
 from tests.proxy.fixtures.fake_answers import ROW, echo
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.config_file import read_config
+from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.tritons.backend import Backend, BackendError
 
 
@@ -113,7 +114,7 @@ def test_a_server_that_is_no_triton_is_named_with_what_it_lacks(at_the_end: Call
     at_the_end(lambda: server.stop(None).wait())
 
     async def asked() -> None:
-        backend = Backend(f"127.0.0.1:{port}")
+        backend = Backend(TritonAddress(grpc=f"127.0.0.1:{port}"))
         try:
             await backend.models()
         finally:

@@ -232,21 +232,4 @@ async def is_ready(triton: TritonAddress, config: ServeConfig, in_force: Setting
 
 def backend_of(triton: TritonAddress, config: ServeConfig, in_force: SettingsHolder, loops: LoopDetector) -> Backend:
     """Create the backend of a Triton. Raises TlsError, RestrictionError."""
-    return Backend(
-        triton.grpc,
-        http=triton.http,
-        metrics=triton.metrics,
-        tls=triton.tls,
-        keepalive_s=config.limits.keepalive_s,
-        shares_memory=triton.shares_memory,
-        worker=triton.worker or "",
-        device_class=triton.device_class or "",
-        model_memory=triton.model_memory,
-        serialize_models=triton.serialize_models,
-        is_local=triton.is_local,
-        headers=headers_of(triton),
-        http_forward_pattern=triton.http_header_forward_pattern,
-        grpc_forward_pattern=triton.grpc_header_forward_pattern,
-        in_force=in_force,
-        loops=loops,
-    )
+    return Backend(triton, headers_of(triton), config.limits.keepalive_s, in_force, loops)

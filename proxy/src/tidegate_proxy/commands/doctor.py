@@ -26,10 +26,6 @@ def doctor(
     profiles: Annotated[
         Path | None, typer.Option(help="Profile file written by `tidegate profile`, in place of the configuration's.")
     ] = None,
-    measure: Annotated[
-        bool,
-        typer.Option("--measure", help="Time a request of one row of each model that has an SLO and no profile."),
-    ] = False,
     repository: RepositoryFlags = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -71,7 +67,7 @@ def doctor(
             raise typer.Exit(1) from error
         findings = [Finding("error", "configuration", problem.where, problem.what, "") for problem in error.problems]
     else:
-        facts, findings = _examined(settings, timed=measure, repositories=repositories)
+        facts, findings = _examined(settings, repositories)
         if config is not None:
             findings = grouped([*findings, *restarted_tritons(config.parent)])
     if as_json:
@@ -90,9 +86,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _examined(
-    settings: "ServeConfig", *, timed: bool, repositories: "list[Path]"
-) -> "tuple[DoctorFacts | None, list[Finding]]":
+def _examined(settings: "ServeConfig", repositories: "list[Path]") -> "tuple[DoctorFacts | None, list[Finding]]":
     """Return the findings without Tritons and, if there is no error, those of the Tritons."""
     import asyncio
 
@@ -108,5 +102,5 @@ def _examined(
     ]
     if problems:
         return None, [*problems, *notices]
-    examination = asyncio.run(examine(settings, plugins, timed=timed, repositories=repositories))
+    examination = asyncio.run(examine(settings, plugins, repositories))
     return examination.facts, grouped([*examination.findings, *notices])

@@ -271,9 +271,7 @@ class ShardConnection:
         self._link, self._has_said_hello = None, False
         relayed, self._under_way = list(self._under_way.values()), {}
         for one in relayed:
-            with faults.contained(
-                "ending a call whose shard is lost"
-            ):  # the others still hear of it
+            with faults.contained("ending a call whose shard is lost"):  # the others still hear of it
                 one.fail(shutting_down() if self.has_stopped else shard_lost())
         self._frontend.shard_lost(self)
         self._lost.set()

@@ -443,9 +443,7 @@ async def watch(backend: Backend, driver: Driver, discovery: Discovery) -> None:
     silence = TritonSilence()
     while True:
         await asyncio.sleep(EVERY_S)
-        with faults.contained(
-            f"a probe of Triton at {backend.address}"
-        ):  # there is a next
+        with faults.contained(f"a probe of Triton at {backend.address}"):  # there is a next
             await _look(backend, driver, discovery, silence)
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import grpc
 from tritonclient.grpc import model_config_pb2, service_pb2
@@ -14,7 +14,7 @@ from tidegate.control.concurrency_limit import ConcurrencyLimit  # noqa: TC001 -
 from tidegate_proxy.access.passthrough_apis import GRPC_PREFIX, PassthroughApis
 from tidegate_proxy.configuration.apis import METHOD_API, Api, Protocol
 from tidegate_proxy.configuration.settings import SettingsHolder
-from tidegate_proxy.configuration.tritons import TritonTls
+from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.messages.model_signature import ModelSignature, signature_of
 from tidegate_proxy.transport import AsyncStream, CallFailed, Channel, Metadata, ask
 from tidegate_proxy.tritons.loop_detector import LoopDetector
@@ -88,38 +88,22 @@ class Backend:
 
     def __init__(
         self,
-        address: str,
-        *,
-        http: str | None = None,
-        metrics: str | None = None,
-        tls: TritonTls | None = None,
-        keepalive_s: float | None = None,
-        shares_memory: bool = False,
-        worker: str = "",
-        device_class: str = "",
-        model_memory: int | None = None,
-        serialize_models: bool | Literal["learned"] | None = None,
-        is_local: bool = False,
+        triton: TritonAddress,
         headers: Sequence[tuple[str, str]] = (),
-        http_forward_pattern: str | None = None,
-        grpc_forward_pattern: str | None = None,
+        keepalive_s: float | None = None,
         in_force: SettingsHolder | None = None,
         loops: LoopDetector | None = None,
     ) -> None:
-        """Create the backend. `address`: HOST:PORT of its gRPC service; `keepalive_s`: as in the configuration.
+        """Create the backend. Raises TlsError.
 
-        `metrics`: HOST:PORT of its metrics. `shares_memory`: whether large tensors are passed in shared memory.
-        `worker`: its name in a layout. `model_memory`: memory for models that are loaded on demand, in bytes.
-        `serialize_models`: whether its models run one batch at a time. `is_local`: whether it is on this machine.
-        `headers` open its restricted APIs, named as over HTTP. `http_forward_pattern`, `grpc_forward_pattern`: headers
-        of clients that it forwards to models. `in_force`: None for the defaults. `loops`: None: it is no loop. Raises
-        TlsError.
+        `headers` open its restricted APIs, named as over HTTP. `keepalive_s`: as in the configuration. `in_force`: None
+        for the defaults. `loops`: None: it is no loop.
         """
-        self.address = address
+        self.address = triton.grpc
         self.headers = tuple(headers)
-        self.http_forward_pattern = http_forward_pattern
+        self.http_forward_pattern = triton.http_header_forward_pattern
         """Pattern of HTTP headers that it forwards to models; None: unknown, empty: none."""
-        self.grpc_forward_pattern = grpc_forward_pattern
+        self.grpc_forward_pattern = triton.grpc_header_forward_pattern
         """Pattern of gRPC metadata that it forwards to models; None: unknown, "": none."""
         self.limits: dict[str, ConcurrencyLimit] = {}
         """Adaptive concurrency limits, by model with `max_concurrency: auto`."""
@@ -130,25 +114,26 @@ class Backend:
         self._token = self._loops.new_token()
         self._health: dict[str, asyncio.Task[bytes]] = {}
         """Probes in flight, by method."""
-        self.worker = worker
+        self.worker = triton.worker or ""
         """Name of its worker in the layout, if any."""
-        self.device_class = device_class
+        self.device_class = triton.device_class or ""
         """Device class of its workers, if configured."""
-        self.model_memory = model_memory
+        self.model_memory = triton.model_memory
         """Memory for models that are loaded on demand, in bytes; None: it loads none."""
-        self.learns_turns = serialize_models == "learned" and not worker
+        serialized = triton.serialize_models
+        self.learns_turns = serialized == "learned" and not self.worker
         """Whether models are serialized if that is found to be better."""
-        self.serialize_models = None if serialize_models == "learned" else serialize_models
+        self.serialize_models = None if serialized == "learned" else serialized
         """Whether its models are serialized, if configured."""
-        self.turns = SerializationController() if self.serialize_models is None and not worker else None
+        self.turns = SerializationController() if self.serialize_models is None and not self.worker else None
         """Estimator of interference between its models, and the decision on serialization."""
-        self.is_local = is_local
+        self.is_local = triton.is_local
         """Whether its address is on this machine."""
-        self.shares_memory = shares_memory
+        self.shares_memory = triton.shares_memory
         """Whether large tensors are passed in shared memory, because it is on this machine."""
-        self.http_url = f"http://{http}" if http else ""
-        self.metrics = metrics
-        self.channel = Channel(address, tls, keepalive_s)
+        self.http_url = f"http://{triton.http}" if triton.http else ""
+        self.metrics = triton.metrics
+        self.channel = Channel(triton.grpc, triton.tls, keepalive_s)
         """Channel for calls with callbacks; pass metadata through `opened`."""
         self.is_closed = False
         """Whether its channel is closed for good."""

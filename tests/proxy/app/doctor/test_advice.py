@@ -35,7 +35,7 @@ NOT_OF_LOAD = {
     "slo-ignored",
     "setting-ignored", "not-padded", "double-queue-policy", "disagreement", "profile-shape-mismatch",
     "profile-unknown-model", "rows-mixed", "rows-in-doubt", "called-inside-triton", "serialized-models",
-    "ensemble-not-expanded", "broken-plugin", "nvml", "not-timed",
+    "ensemble-not-expanded", "broken-plugin", "nvml",
 }  # fmt: skip
 """Rules whose remedy mends what does not work, or acts on what no simulation has."""
 

@@ -19,14 +19,12 @@ from tidegate_proxy.app.doctor.facts import (
     Finding,
     ModelConfigForm,
     NotReady,
-    OneRowTiming,
     RowsVerdict,
     ServedModel,
     grouped,
 )
 from tidegate_proxy.app.doctor.latency import (
     not_measured,
-    requests_not_timed,
     slos_too_short,
     unreachable_slos,
     unused_profiles,
@@ -105,21 +103,13 @@ def test_an_slo_that_some_shapes_cannot_keep_names_them() -> None:
     assert finding.what.endswith("such requests are rejected: X:9 (20 ms)")
 
 
-def test_without_a_profile_what_was_timed_counts_and_then_what_triton_counted() -> None:
+def test_without_a_profile_what_triton_counted_counts() -> None:
     many, few = Executions(MIN_EXECUTIONS, 8.0), Executions(MIN_EXECUTIONS - 1, 8.0)
     facts = facts_of(config_of("m"), slo_ms=5, executions={"m": many})
     (finding,) = slos_too_short(facts)
     assert (finding.severity, finding.rule) == ("error", "slo-too-short")
     assert "the mean of 100 executions" in finding.what
     assert said(slos_too_short(replace(facts, executions={"m": few}))) == [], "first ones are slow"
-    assert said(slos_too_short(replace(facts, timed={"m": OneRowTiming(1.0)}))) == []
-    (finding,) = slos_too_short(replace(facts, timed={"m": OneRowTiming(9.0, open_dimensions=True)}))
-    assert "timed now, with every open dimension 1" in finding.what
-    unanswered = replace(facts, timed={"m": OneRowTiming(None, "no")}, executions={})
-    assert said(slos_too_short(unanswered)) == []
-    assert said(requests_not_timed(unanswered)) == [("warning", "not-timed")]
-    of_zero_size = replace(unanswered, timed={"m": OneRowTiming(None, "no", open_dimensions=True)})
-    assert said(requests_not_timed(of_zero_size)) == [("advice", "not-timed")], "another size may do"
 
 
 def test_slos_of_models_that_are_not_scheduled() -> None:

@@ -28,7 +28,6 @@ from tidegate_proxy.app.doctor.triton_queries import (
     is_tidegate,
     listens,
     not_ready,
-    time_requests,
     unregister_error,
     why_not_ready,
 )
@@ -67,14 +66,11 @@ class Examination:
     """Findings, most severe first."""
 
 
-async def examine(
-    config: ServeConfig, plugins: Plugins, *, timed: bool = False, repositories: Sequence[Path] = ()
-) -> Examination:
+async def examine(config: ServeConfig, plugins: Plugins, repositories: Sequence[Path] = ()) -> Examination:
     """Query every Triton once, for a configuration that passes `check_offline`.
 
-    `timed`: send a few requests to models with an SLO and no profile. `repositories`: folders with the models' files,
-    to check whether their rows are independent. Raises DocumentError, ProfileFileError, TlsError and OSError for
-    invalid files.
+    `repositories`: folders with the models' files, to check whether their rows are independent. Raises DocumentError,
+    ProfileFileError, TlsError and OSError for invalid files.
     """
     discovered, failures = await lists_of(config.discovery)
     config = config.model_copy(update={"tritons": tuple(unique([*config.tritons, *discovered]))})
@@ -140,7 +136,7 @@ async def examine(
         ]
         facts = DoctorFacts(config, broken_plugins=plugins.broken)
         try:
-            facts = await _facts(config, plugins, answering, timed=timed)
+            facts = await _facts(config, plugins, answering)
             rows = await asyncio.to_thread(judge_rows, repositories, facts.services)
             facts = replace(facts, rows=rows, bls_calls=bls_calls(repositories, facts.services))
         except BackendError as error:
@@ -153,7 +149,7 @@ async def examine(
             await backend.close()
 
 
-async def _facts(config: ServeConfig, plugins: Plugins, backends: Sequence[Backend], *, timed: bool) -> DoctorFacts:
+async def _facts(config: ServeConfig, plugins: Plugins, backends: Sequence[Backend]) -> DoctorFacts:
     layout = read_document(config.layout, Layout) if config.layout else None
     gpus = () if layout else await asyncio.to_thread(gpus_here)
     # From an empty catalog: what does not add up is to be found here, not to be refused there.
@@ -164,7 +160,7 @@ async def _facts(config: ServeConfig, plugins: Plugins, backends: Sequence[Backe
         refusal = await why_refused_by_shards(config, plugins, backends, gpus, measured)
     else:
         refusal = why_refused(config, plugins, catalog, measured)
-    facts = replace(
+    return replace(
         facts_of(config, catalog, measured),
         not_ready=[each for backend in backends for each in await not_ready(backend)],
         executions=await executions(backends),
@@ -173,7 +169,6 @@ async def _facts(config: ServeConfig, plugins: Plugins, backends: Sequence[Backe
         hardware=await asyncio.to_thread(hardware_here) if measured.profiles else None,
         has_nvml=find_spec("pynvml") is not None,
     )
-    return replace(facts, timed=await time_requests(facts, catalog)) if timed else facts
 
 
 async def _unloads(backend: Backend, answering: Sequence[Backend]) -> bool:

@@ -115,17 +115,6 @@ class Executions:
 
 
 @dataclass(frozen=True, slots=True)
-class OneRowTiming:
-    """Latency of requests of one row of zeros that the doctor sent."""
-
-    took_ms: float | None
-    """Latency; None: not answered."""
-    why_not: str = ""
-    open_dimensions: bool = False
-    """Whether dynamic dimensions were taken to be 1: then larger requests take longer."""
-
-
-@dataclass(frozen=True, slots=True)
 class RowsVerdict:
     """Verdict on whether the rows of a model are independent."""
 
@@ -158,8 +147,6 @@ class DoctorFacts:
     """Row independence by model, of those whose ONNX files could be read."""
     bls_calls: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Served models that a BLS model calls, by model, of those whose `model.py` could be read."""
-    timed: Mapping[str, OneRowTiming] = field(default_factory=dict)
-    """Timed requests by model; only models that were asked for."""
     refusal: str = ""
     """Reason for which the policy rejects these models; "": it accepts them, or was not asked."""
     broken_plugins: Mapping[str, str] = field(default_factory=dict)
@@ -246,7 +233,7 @@ class OneRow:
 def one_row(facts: DoctorFacts, service: ServedModel) -> list[OneRow]:
     """Return the latency of one row by shape; empty if unknown.
 
-    A profile takes precedence over a timed request, that over a mean since Triton's start.
+    A profile takes precedence over a mean since Triton's start.
     """
     if service.model is None:
         return []
@@ -255,10 +242,6 @@ def one_row(facts: DoctorFacts, service: ServedModel) -> list[OneRow]:
     profiled = _by_profile(facts, service)
     if profiled:
         return profiled
-    timed = facts.timed.get(service.name)
-    if timed is not None and timed.took_ms is not None:
-        smallest = ", with every open dimension 1" if timed.open_dimensions else ""
-        return [OneRow(timed.took_ms, timed.took_ms, f"timed now{smallest}")]
     executions = facts.executions.get(service.name)
     if executions is not None and executions.count >= MIN_EXECUTIONS:
         source = f"the mean of {executions.count:,} executions, by its Triton's statistics"

@@ -68,22 +68,6 @@ def _enough_ms(rows: list[OneRow]) -> int:
     return ceil(max(row.upper_ms for row in rows) / (1 - MAX_RESPONSE_MARGIN_FRACTION))
 
 
-def requests_not_timed(facts: DoctorFacts) -> Iterator[Finding]:
-    """Find models that do not answer a timing request, so that their SLO cannot be checked."""
-    for name, timed in facts.timed.items():
-        if timed.took_ms is None:
-            sizes = ", with every open dimension 1," if timed.open_dimensions else ""
-            yield Finding(
-                "advice" if timed.open_dimensions else "warning",
-                "not-timed",
-                f"model {name}",
-                f"it does not answer one row of zeros{sizes} so its latency is unknown: {timed.why_not}",
-                "have `tidegate profile` measure it with a shape that it takes"
-                if timed.open_dimensions
-                else "see why in the log of its Triton",
-            )
-
-
 def unreachable_slos(facts: DoctorFacts) -> Iterator[Finding]:
     """Find SLOs and late-request settings of models whose requests are not scheduled: they have no effect."""
     for service in facts.services.values():

@@ -3,16 +3,13 @@
 import asyncio
 import socket
 import ssl
-import time
 from collections.abc import Collection, Mapping, Sequence
-from statistics import median
 from typing import Final
 
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tidegate_proxy.access.gate import headers_of
-from tidegate_proxy.app.actuation.warm_up import request_of_zeros
-from tidegate_proxy.app.doctor.facts import DoctorFacts, Executions, NotReady, OneRowTiming
+from tidegate_proxy.app.doctor.facts import Executions, NotReady
 from tidegate_proxy.app.doctor.models import first_line
 from tidegate_proxy.base.reserved_names import OWN_PREFIX, why_not_unregistered
 from tidegate_proxy.configuration.addresses import host_of, port_of
@@ -20,8 +17,7 @@ from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import SettingsHolder, settings_of
 from tidegate_proxy.configuration.tritons import TritonAddress, TritonTls
 from tidegate_proxy.transport import CallFailed
-from tidegate_proxy.tritons.backend import INFER_METHOD, SERVICE_PREFIX, Backend, LoadedModel
-from tidegate_proxy.tritons.catalog import Catalog
+from tidegate_proxy.tritons.backend import SERVICE_PREFIX, Backend, LoadedModel
 
 ANSWER_WITHIN_S = 10.0
 _SHARES_NO_MEMORY = "Client shared memory is disabled"
@@ -100,18 +96,7 @@ class AsLoaded(Backend):
 
     def __init__(self, triton: TritonAddress, config: ServeConfig) -> None:
         """Prepare the queries with the configured limits. Raises TlsError, RestrictionError."""
-        super().__init__(
-            triton.grpc,
-            http=triton.http,
-            metrics=triton.metrics,
-            tls=triton.tls,
-            worker=triton.worker or "",
-            device_class=triton.device_class or "",
-            serialize_models=triton.serialize_models,
-            is_local=triton.is_local,
-            headers=headers_of(triton),
-            in_force=SettingsHolder(settings_of(config)),
-        )
+        super().__init__(triton, headers_of(triton), in_force=SettingsHolder(settings_of(config)))
         self._without_delay = {name for name, model_config in config.models.items() if model_config.strip_queue_delay}
         self._known: list[LoadedModel] | None = None
 
@@ -129,45 +114,6 @@ class AsLoaded(Backend):
         if config.HasField("dynamic_batching"):
             config.dynamic_batching.max_queue_delay_microseconds = 0
         return LoadedModel(config, model.versions)
-
-
-WARM_UPS: Final = 2
-TIMED_REQUESTS: Final = 5
-WITHIN_S: Final = 60.0
-LONG_S: Final = 2.0
-"""Latency in seconds from which a model is timed only once."""
-
-
-async def time_requests(facts: DoctorFacts, catalog: Catalog) -> dict[str, OneRowTiming]:
-    """Return the latency of one row of zeros by model, for models with an SLO and no profile, sent one after the
-    other."""
-    timed = {}
-    for service in facts.services.values():
-        if service.slo_ms is None or service.model is None or service.model.pipelines:
-            continue
-        if any(profile.model == service.name for profile in facts.measured.profiles):
-            continue
-        timed[service.name] = await _timed(service.name, catalog.hosts[service.name][0], catalog)
-    return timed
-
-
-async def _timed(name: str, backend: Backend, catalog: Catalog) -> OneRowTiming:
-    config = next(model.config for model in catalog.loaded[backend] if model.config.name == name)
-    is_open = any(-1 in tensor.dims for tensor in config.input)
-    message = request_of_zeros(config).SerializeToString()
-    took_s: list[float] = []
-    try:
-        for number in range(WARM_UPS + TIMED_REQUESTS):
-            start_s = time.perf_counter()
-            await backend.ask(INFER_METHOD, message, timeout_s=WITHIN_S)
-            lasted_s = time.perf_counter() - start_s
-            if number >= WARM_UPS or lasted_s > LONG_S:
-                took_s.append(lasted_s)
-            if lasted_s > LONG_S:
-                break
-    except CallFailed as error:
-        return OneRowTiming(None, " ".join(error.details.split()), is_open)
-    return OneRowTiming(1e3 * median(took_s), open_dimensions=is_open)
 
 
 CONNECT_TIMEOUT_S: Final = 1.0
