@@ -147,6 +147,11 @@ class ModelCounts:
         times.upper_ns += upper_ns
         times.taken_ns += taken_ns
 
+    def drop(self, reason: str) -> None:
+        """Count a rejected request."""
+        known = reason in self.dropped or len(self.dropped) < MAX_REASONS
+        self.dropped[reason if known else OTHER_REASONS] += 1
+
     def copy(self) -> "ModelCounts":
         """Return an independent copy."""
         return replace(
@@ -387,9 +392,7 @@ class Metrics(OutcomeListener):
     @isolated
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
         """Count a dropped request."""
-        dropped = self._of(request.model).dropped
-        known = reason in dropped or len(dropped) < MAX_REASONS
-        dropped[reason if known else OTHER_REASONS] += 1
+        self._of(request.model).drop(reason)
 
     @isolated
     def failed(self, now_ns: int, request: Request, reason: str) -> None:
@@ -417,8 +420,7 @@ class Metrics(OutcomeListener):
         if not refusal:
             counts.failed += 1
         else:
-            known = refusal in counts.dropped or len(counts.dropped) < MAX_REASONS
-            counts.dropped[refusal if known else OTHER_REASONS] += 1
+            counts.drop(refusal)
 
     def graph_cancelled(self, model: str) -> None:
         """Count a request of a graph whose client left."""

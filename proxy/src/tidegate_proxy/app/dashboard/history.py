@@ -8,7 +8,6 @@ import time
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -32,7 +31,12 @@ SHOWN_MODELS: Final = 12
 """Number of models with series of their own, those with the most requests; the others count in the total."""
 LATENCY_QUANTILE: Final = 0.99
 _COLUMNS: Final = ("on_time", "late", "dropped", "failed", "bypassed", "p99_ms")
+_OUTCOMES: Final = 5
+_ON_TIME, _LATE, _DROPPED, _FAILED, _BYPASSED = range(_OUTCOMES)
+_COUNTS: Final = _OUTCOMES + len(LATENCY_BOUNDS_NS) + 1
 _NS_PER_S: Final = 1_000_000_000
+_Counts = npt.NDArray[np.int64]
+"""Requests that ended, by outcome, and the latencies of the answered by bucket."""
 _Columns = npt.NDArray[np.float32]
 
 
@@ -72,41 +76,10 @@ class History(msgspec.Struct, frozen=True):
     """Error that stopped reading a recorded run; "" if none."""
 
 
-@dataclass(slots=True)
-class _Counts:
-    """Requests of one model that ended, by outcome, and the latencies of the answered."""
-
-    on_time: int = 0
-    late: int = 0
-    dropped: int = 0
-    failed: int = 0
-    bypassed: int = 0
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_NS) + 1))
-
-    def __sub__(self, before: "_Counts") -> "_Counts":
-        buckets = [now - was for now, was in zip(self.buckets, before.buckets, strict=True)]
-        return _Counts(
-            self.on_time - before.on_time,
-            self.late - before.late,
-            self.dropped - before.dropped,
-            self.failed - before.failed,
-            self.bypassed - before.bypassed,
-            buckets,
-        )
-
-    def add(self, other: "_Counts") -> None:
-        self.on_time += other.on_time
-        self.late += other.late
-        self.dropped += other.dropped
-        self.failed += other.failed
-        self.bypassed += other.bypassed
-        self.buckets = [ours + theirs for ours, theirs in zip(self.buckets, other.buckets, strict=True)]
-
-    def row(self, seconds: float, slo_ns: int | None) -> tuple[float, ...]:
-        """Return the values of `_COLUMNS` for an interval of this length."""
-        outcomes = (self.on_time, self.late, self.dropped, self.failed, self.bypassed)
-        within = None if slo_ns is None else (slo_ns, self.on_time)
-        return (*(count / seconds for count in outcomes), quantile_ms(self.buckets, within))
+def _row(counts: _Counts, seconds: float, slo_ns: int | None) -> tuple[float, ...]:
+    """Return the values of `_COLUMNS` for an interval of this length."""
+    within = None if slo_ns is None else (slo_ns, int(counts[_ON_TIME]))
+    return (*(counts[:_OUTCOMES] / seconds), quantile_ms(counts[_OUTCOMES:].tolist(), within))
 
 
 def quantile_ms(buckets: Sequence[int], within: tuple[int, int] | None = None) -> float:
@@ -201,7 +174,7 @@ class HistoryRing:
         now_ns = time.monotonic_ns()
         span_ns = max(1, now_ns - self._before_ns)
         self._before_ns = now_ns
-        seconds, place, total = span_ns / _NS_PER_S, self._count % MAX_POINTS, _Counts()
+        seconds, place, total = span_ns / _NS_PER_S, self._count % MAX_POINTS, np.zeros(_COUNTS, np.int64)
         for columns in self._models.values():
             columns[place, :-1], columns[place, -1] = 0.0, np.nan
         bypassed = Counter[str]()
@@ -209,24 +182,17 @@ class HistoryRing:
             bypassed[name] += count
         for name in {*self._metrics.counts.models, *bypassed}:
             counts = self._metrics.counts.models.get(name) or ModelCounts()
-            now = _Counts(
-                counts.on_time,
-                counts.late,
-                counts.dropped.total(),
-                counts.failed,
-                bypassed[name],
-                counts.answered.counts.copy(),
-            )
-            before = self._counts_before.get(name)
+            outcomes = (counts.on_time, counts.late, counts.dropped.total(), counts.failed, bypassed[name])
+            now = np.array([*outcomes, *counts.answered.counts])
+            ended = now - self._counts_before.get(name, 0)
             self._counts_before[name] = now
-            ended = now - (before or _Counts())
-            if ended == _Counts():
+            if not ended.any():
                 continue
-            total.add(ended)
+            total += ended
             if name not in self._models:
                 self._models[name] = _empty(self._count)
-            self._models[name][place] = ended.row(seconds, counts.slo_ns)
-        self._total[place] = total.row(seconds, None)
+            self._models[name][place] = _row(ended, seconds, counts.slo_ns)
+        self._total[place] = _row(total, seconds, None)
         self._busy.append(self._busy_since(span_ns))
         self._at_s.append(time.time())
         self._count += 1
@@ -271,7 +237,8 @@ class HistoryReader(OutcomeListener):
         self._size = max(1, min(MAX_INTERVALS, (last_ns - first_ns) // MIN_INTERVAL_NS))
         self._span_ns = max(MIN_INTERVAL_NS, (last_ns - first_ns) // self._size + 1)
         self._slos_ns = slos_ns
-        self._models: dict[str, list[_Counts]] = {}
+        self._models: dict[str, _Counts] = {}
+        """A row for each interval of each model."""
         self._busy_ns: list[Counter[int]] = [Counter() for _ in range(self._size)]
         self._names: dict[int, str] = {}
         self._read_ns = first_ns
@@ -295,17 +262,16 @@ class HistoryReader(OutcomeListener):
     def history(self) -> History:
         """Return the history of the part that was read."""
         size = min(self._size, (self._read_ns - self._first_ns) // self._span_ns + 1)
-        seconds, total = self._span_ns / _NS_PER_S, [_Counts() for _ in range(size)]
+        seconds, total = self._span_ns / _NS_PER_S, np.zeros((size, _COUNTS), np.int64)
         models: dict[str, _Columns] = {}
         for name, intervals in list(self._models.items()):
             slo_ns = self._slos_ns.get(name)
-            models[name] = np.array([each.row(seconds, slo_ns) for each in intervals[:size]], dtype=np.float32)
-            for sum_, each in zip(total, intervals, strict=False):
-                sum_.add(each)
+            models[name] = np.array([_row(each, seconds, slo_ns) for each in intervals[:size]], dtype=np.float32)
+            total += intervals[:size]
         made = _history(
             0,
             [(number + 1) * seconds for number in range(size)],
-            np.array([each.row(seconds, None) for each in total], dtype=np.float32),
+            np.array([_row(each, seconds, None) for each in total], dtype=np.float32),
             models,
             self._slos_ns,
             [_busy(dict(self._names), busy_ns, self._span_ns) for busy_ns in self._busy_ns[:size]],
@@ -318,27 +284,27 @@ class HistoryReader(OutcomeListener):
         return min(max(0, (at_ns - self._first_ns) // self._span_ns), self._size - 1)
 
     def _of(self, model: str, at_ns: int) -> _Counts:
-        intervals = self._models.get(model)
-        if intervals is None:
-            intervals = self._models[model] = [_Counts() for _ in range(self._size)]
-        return intervals[self._interval(at_ns)]
+        if model not in self._models:
+            self._models[model] = np.zeros((self._size, _COUNTS), np.int64)
+        counts: _Counts = self._models[model][self._interval(at_ns)]
+        return counts
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         """Count the requests of an answered batch."""
         counts, late = self._of(batch.model, ended_ns), 0
         for request in requests:
-            counts.buckets[bisect_left(LATENCY_BOUNDS_NS, ended_ns - request.arrival_ns)] += 1
+            counts[_OUTCOMES + bisect_left(LATENCY_BOUNDS_NS, ended_ns - request.arrival_ns)] += 1
             late += ended_ns > request.deadline_ns
-        counts.late += late
-        counts.on_time += len(requests) - late
+        counts[_LATE] += late
+        counts[_ON_TIME] += len(requests) - late
 
     def dropped(self, now_ns: int, request: Request, reason: str) -> None:
         """Count a dropped request."""
-        self._of(request.model, now_ns).dropped += 1
+        self._of(request.model, now_ns)[_DROPPED] += 1
 
     def failed(self, now_ns: int, request: Request, reason: str) -> None:
         """Count a failed request."""
-        self._of(request.model, now_ns).failed += 1
+        self._of(request.model, now_ns)[_FAILED] += 1
 
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
         """Count the time of a stage, in the interval in which it ended."""
