@@ -175,10 +175,6 @@ class OnDemandModels(Collector):
         """Stop; Tritons finish the loads that they began."""
         await cancel(*self._loads.values())
 
-    def describe(self) -> list[Metric]:
-        """Return nothing, so that the registry does not collect when it is created."""
-        return []
-
     def collect(self) -> list[Metric]:
         """Return the loads and evictions, and the memory that is used of each budget; nothing if it is off."""
         if not self._models:

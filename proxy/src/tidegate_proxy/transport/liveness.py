@@ -45,10 +45,6 @@ class Liveness(Collector):
             for part, liveness_timeout_s in silent.items()
         )
 
-    def describe(self) -> list[Metric]:
-        """Return nothing, so that the registry does not collect when it is created."""
-        return []
-
     def collect(self) -> list[Metric]:
         """Return the silence of each part, and whether all are live."""
         liveness_timeout_s = self.liveness_timeout_s()
