@@ -52,7 +52,7 @@ def test_what_it_writes_is_right_and_says_something_of_every_model(triton: Embed
     (own_slo,) = [line for line in text.splitlines() if " in their config.pbtxt: " in line]
     assert "patient" in own_slo
     assert "echo" not in own_slo
-    assert lines["chain:"].endswith("bypassed to a Triton: ensemble: its steps are scheduled by Triton")
+    assert lines["chain:"].endswith("bypassed: ensemble: its steps are scheduled by Triton")
     status, out = _run("check", path, "--online")
     assert status == 0, out
 

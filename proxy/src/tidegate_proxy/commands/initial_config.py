@@ -9,16 +9,9 @@ from tidegate_proxy.app.doctor.facts import DoctorFacts, ServedModel
 from tidegate_proxy.configuration.config import CONFIG_VERSION, ServeConfig
 from tidegate_proxy.configuration.config_file import yaml_scalar
 from tidegate_proxy.configuration.tritons import TritonAddress, TritonTls
-from tidegate_proxy.tritons.batching_mode import mode_that_schedules
+from tidegate_proxy.tritons.batching_mode import WORDS_OF_MODE, mode_that_schedules
 
 EXAMPLE_SLO_MS: Final = 100
-_WORDS: Final = {
-    "batched": "batched",
-    "unbatched": "run one by one",
-    "bypass": "bypassed to a Triton",
-    "expanded": "expanded into stages",
-    "auto": "expanded into stages under load",
-}
 
 
 def initial_configuration(
@@ -103,7 +96,7 @@ def _entry(service: ServedModel) -> str:
 def _fate(service: ServedModel) -> str:
     """Return a line on the scheduling mode of a model."""
     model = service.model
-    words = _WORDS[service.consent.scheduling]
+    words = WORDS_OF_MODE[service.consent.scheduling]
     if model is not None and model.merges:
         words += f" up to {model.merged_rows} rows"
     slo = "" if service.slo_ms is None else f"; SLO of {service.slo_ms:g} ms in its config.pbtxt"

@@ -24,6 +24,15 @@ log = logging.getLogger(__name__)
 
 SCHEDULING_PARAMETER: Final = "tidegate_scheduling"
 """Parameter of a config.pbtxt with the operator's setting. Models may have a parameter `batch` of their own."""
+WORDS_OF_MODE: Final = {
+    "batched": "batched",
+    "unbatched": "unbatched",
+    "bypass": "bypassed",
+    "expanded": "expanded",
+    "auto": "expanded under load",
+    "slots": "in slots",
+}
+"""What happens to the requests of a model in a mode."""
 MODE_WORDS: Final[dict[str, SchedulingMode]] = {
     "batched": "batched",
     "unbatched": "unbatched",
@@ -116,19 +125,11 @@ def most_careful(consents: Iterable[BatchingDecision]) -> BatchingDecision:
 
 def lines_of(consents: Mapping[str, BatchingDecision]) -> list[str]:
     """Return one line for each decision and reason, with the models."""
-    words = {
-        "batched": "batched",
-        "unbatched": "unbatched",
-        "bypass": "bypassed",
-        "expanded": "expanded",
-        "auto": "expanded under load",
-        "slots": "in slots",
-    }
     by_reason: dict[tuple[str, str], list[str]] = {}
     for name, consent in consents.items():
         limit = consent.merge_limit if consent.scheduling == "batched" else None
         why = consent.why if limit is None else f"{consent.why}; up to {limit} rows, its largest preferred size"
-        by_reason.setdefault((words[consent.scheduling], why), []).append(name)
+        by_reason.setdefault((WORDS_OF_MODE[consent.scheduling], why), []).append(name)
     return [f"{word}: {', '.join(names)} ({why})" for (word, why), names in sorted(by_reason.items())]
 
 

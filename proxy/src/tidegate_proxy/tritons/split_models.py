@@ -9,7 +9,7 @@ from tritonclient.grpc import model_config_pb2, service_pb2
 from tidegate.api import Model, Worker, ms_to_ns
 from tidegate.schemas import Layout
 from tidegate_proxy.configuration.config import ModelConfig
-from tidegate_proxy.messages.model_signature import ModelSignature, signature_of
+from tidegate_proxy.messages.model_signature import ModelSignature, datatype_of, signature_of
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.tritons.batching_mode import BatchingDecision, consent_of, most_careful
 
@@ -44,10 +44,7 @@ class SplitModel:
         )
         for tensors, declared in ((answer.inputs, self.config.input), (answer.outputs, self.config.output)):
             for tensor in declared:
-                datatype = model_config_pb2.DataType.Name(tensor.data_type).removeprefix("TYPE_")
-                tensors.add(
-                    name=tensor.name, datatype="BYTES" if datatype == "STRING" else datatype, shape=[-1, *tensor.dims]
-                )
+                tensors.add(name=tensor.name, datatype=datatype_of(tensor.data_type), shape=[-1, *tensor.dims])
         return answer
 
 

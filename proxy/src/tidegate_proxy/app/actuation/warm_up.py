@@ -6,28 +6,14 @@ from typing import Final
 
 from tritonclient.grpc import model_config_pb2, service_pb2
 
+from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, datatype_of
 from tidegate_proxy.transport import CallFailed
 from tidegate_proxy.tritons.backend import INFER_METHOD, Backend, LoadedModel
 
 log = logging.getLogger(__name__)
 
-_SIZES: Final = {
-    "BOOL": 1,
-    "UINT8": 1,
-    "INT8": 1,
-    "UINT16": 2,
-    "INT16": 2,
-    "FP16": 2,
-    "BF16": 2,
-    "UINT32": 4,
-    "INT32": 4,
-    "FP32": 4,
-    "UINT64": 8,
-    "INT64": 8,
-    "FP64": 8,
-    "STRING": 4,
-}
-"""Bytes of an element by datatype, as in config.pbtxt; a string is empty, and is its length alone."""
+_STRING_BYTES: Final = 4
+"""Size of an empty string, which is its length alone."""
 
 
 class NotWarm(Exception):
@@ -63,9 +49,8 @@ def request_of_zeros(config: model_config_pb2.ModelConfig) -> service_pb2.ModelI
     for tensor in config.input:
         if tensor.optional:
             continue
-        datatype = model_config_pb2.DataType.Name(tensor.data_type).removeprefix("TYPE_")
+        datatype = datatype_of(tensor.data_type)
         shape = [*batch, *(1 if size == -1 else size for size in tensor.dims)]
-        named = "BYTES" if datatype == "STRING" else datatype
-        request.inputs.add(name=tensor.name, datatype=named, shape=shape)
-        request.raw_input_contents.append(bytes(_SIZES[datatype] * prod(shape)))
+        request.inputs.add(name=tensor.name, datatype=datatype, shape=shape)
+        request.raw_input_contents.append(bytes(ELEMENT_BYTES.get(datatype, _STRING_BYTES) * prod(shape)))
     return request

@@ -11,16 +11,8 @@ from rich.table import Table
 
 from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding, ServedModel, Severity, one_row
 from tidegate_proxy.configuration.config_file import yaml_scalar
-from tidegate_proxy.tritons.batching_mode import delay_us, lines_of, mode_that_schedules
+from tidegate_proxy.tritons.batching_mode import WORDS_OF_MODE, delay_us, lines_of, mode_that_schedules
 
-MODE_WORDS = {
-    "batched": "batched",
-    "unbatched": "unbatched",
-    "bypass": "bypassed",
-    "expanded": "expanded",
-    "auto": "expanded under load",
-    "slots": "in slots",
-}
 _COLORS: dict[Severity, str] = {"error": "red", "warning": "yellow", "advice": "cyan"}
 AS_WIDE_AS_NEEDED = 100_000
 """Width in columns of a table that is not printed on a terminal: one line for each model, however long."""
@@ -56,7 +48,7 @@ def _table(facts: DoctorFacts, *more: str) -> Table:
 
 
 def _cells(facts: DoctorFacts, service: ServedModel) -> tuple[str, ...]:
-    what, model = MODE_WORDS[service.consent.scheduling], service.model
+    what, model = WORDS_OF_MODE[service.consent.scheduling], service.model
     if model is None:
         return service.name, what, "-", "-", "-", "Triton's", "-", "-"
     late = "answered" if model.on_deadline_miss == "serve" else "rejected"
