@@ -1,8 +1,10 @@
 """Fixtures that several test folders share."""
 
+import asyncio
 import contextlib
 import gc
 import importlib.util
+import inspect
 import itertools
 import os
 import re
@@ -51,6 +53,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a run choose how Tidegate speaks gRPC."""
     names = [HERE, FRONTENDS, SHARDS]
     parser.addoption("--transport", choices=names, default=None, help="only the tests to which it matters, spoken so")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """A report in a headless chromium: at 400 px nothing is wider than the screen, and names keep their ends."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -42,7 +41,7 @@ def page() -> str:
     return Page("Title", ["Verdict."], PageOrigin("1", "today", "tidegate"), {}, {}, parts).html()
 
 
-def test_at_400_pixels_nothing_is_wider_than_the_screen(tmp_path: Path) -> None:
+async def test_at_400_pixels_nothing_is_wider_than_the_screen(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(page(), encoding="utf-8")
     wider = "[...document.querySelectorAll('.scroll')].filter((box) => box.scrollWidth > box.clientWidth).length"
     shown = "getComputedStyle(document.querySelector('.figures td:nth-child(3)'), '::before').content"
@@ -59,10 +58,7 @@ def test_at_400_pixels_nothing_is_wider_than_the_screen(tmp_path: Path) -> None:
             assert (await tab.value(wider) == 0) == (width == 400), "a line is a card there, and may be scrolled here"
             assert (await tab.value(shown) == '"figure 0 of many"') == (width == 400)
 
-    async def all_of_it() -> None:
-        async with browser(tmp_path) as tab:
-            await tab.open(f"file://{tmp_path}/page.html")
-            await tab.until("document.readyState === 'complete' && document.querySelector('.figures') !== null")
-            await test(tab)
-
-    asyncio.run(all_of_it())
+    async with browser(tmp_path) as tab:
+        await tab.open(f"file://{tmp_path}/page.html")
+        await tab.until("document.readyState === 'complete' && document.querySelector('.figures') !== null")
+        await test(tab)

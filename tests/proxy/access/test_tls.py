@@ -77,21 +77,18 @@ async def _ask(port: int, trusted: Path, own: tuple[Path, Path] | None = None, n
         writer.close()
 
 
-def test_http_over_tls_takes_up_new_files(tmp_path: Path, authority: trustme.CA, stranger: trustme.CA) -> None:
-    async def scenario() -> None:
-        cert, key = _issue(tmp_path, authority)
-        ca, other = _trusted(tmp_path, authority), _trusted(tmp_path, stranger, "other")
-        async with _serving_http(server_context(ServerTls(cert=cert, key=key))) as port:
-            assert await _ask(port, ca) == b"hello\n"
-            with pytest.raises(ssl.SSLCertVerificationError):
-                await _ask(port, other)
-            _issue(tmp_path, stranger)
-            for name in (NAME, None):
-                assert await _ask(port, other, name=name) == b"hello\n"
-            with pytest.raises(ssl.SSLCertVerificationError):
-                await _ask(port, ca)
-
-    asyncio.run(scenario())
+async def test_http_over_tls_takes_up_new_files(tmp_path: Path, authority: trustme.CA, stranger: trustme.CA) -> None:
+    cert, key = _issue(tmp_path, authority)
+    ca, other = _trusted(tmp_path, authority), _trusted(tmp_path, stranger, "other")
+    async with _serving_http(server_context(ServerTls(cert=cert, key=key))) as port:
+        assert await _ask(port, ca) == b"hello\n"
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await _ask(port, other)
+        _issue(tmp_path, stranger)
+        for name in (NAME, None):
+            assert await _ask(port, other, name=name) == b"hello\n"
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await _ask(port, ca)
 
 
 async def _is_let_in(port: int, ca: Path, own: tuple[Path, Path] | None) -> bool:
@@ -102,20 +99,17 @@ async def _is_let_in(port: int, ca: Path, own: tuple[Path, Path] | None) -> bool
         return False
 
 
-def test_http_with_client_certificates_takes_up_a_new_ca(
+async def test_http_with_client_certificates_takes_up_a_new_ca(
     tmp_path: Path, authority: trustme.CA, stranger: trustme.CA
 ) -> None:
-    async def scenario() -> None:
-        cert, key = _issue(tmp_path, authority)
-        ca = _trusted(tmp_path, authority)
-        client_ca = _trusted(tmp_path, authority, "clients")
-        mine, theirs = _issue(tmp_path, authority, "mine"), _issue(tmp_path, stranger, "theirs")
-        async with _serving_http(server_context(ServerTls(cert=cert, key=key, client_ca=client_ca))) as port:
-            assert [await _is_let_in(port, ca, own) for own in (mine, theirs, None)] == [True, False, False]
-            _trusted(tmp_path, stranger, "clients")
-            assert [await _is_let_in(port, ca, own) for own in (mine, theirs, None)] == [False, True, False]
-
-    asyncio.run(scenario())
+    cert, key = _issue(tmp_path, authority)
+    ca = _trusted(tmp_path, authority)
+    client_ca = _trusted(tmp_path, authority, "clients")
+    mine, theirs = _issue(tmp_path, authority, "mine"), _issue(tmp_path, stranger, "theirs")
+    async with _serving_http(server_context(ServerTls(cert=cert, key=key, client_ca=client_ca))) as port:
+        assert [await _is_let_in(port, ca, own) for own in (mine, theirs, None)] == [True, False, False]
+        _trusted(tmp_path, stranger, "clients")
+        assert [await _is_let_in(port, ca, own) for own in (mine, theirs, None)] == [False, True, False]
 
 
 def test_files_that_do_not_fit_are_left_aside(

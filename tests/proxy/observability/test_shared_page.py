@@ -25,56 +25,47 @@ class Pages:
         return number
 
 
-def test_all_who_ask_while_one_is_rendered_share_it() -> None:
-    async def read() -> None:
-        pages = Pages()
-        shared = SharedPage(pages.render)
-        readers = [asyncio.ensure_future(shared.read()) for _ in range(100)]
-        await asyncio.sleep(0)
-        pages.go_on.set()
-        assert await asyncio.gather(*readers) == [1] * 100
-        assert await shared.read() == 2, "a page is new to one who asks when none is rendered"
-
-    asyncio.run(read())
+async def test_all_who_ask_while_one_is_rendered_share_it() -> None:
+    pages = Pages()
+    shared = SharedPage(pages.render)
+    readers = [asyncio.ensure_future(shared.read()) for _ in range(100)]
+    await asyncio.sleep(0)
+    pages.go_on.set()
+    assert await asyncio.gather(*readers) == [1] * 100
+    assert await shared.read() == 2, "a page is new to one who asks when none is rendered"
 
 
-def test_readers_without_end_have_a_page_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def read() -> None:
-        now_s = 100.0
-        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
-        pages = Pages()
-        pages.go_on.set()
-        shared = SharedPage(pages.render)
-        for _ in range(1000):
+async def test_readers_without_end_have_a_page_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+    pages = Pages()
+    pages.go_on.set()
+    shared = SharedPage(pages.render)
+    for _ in range(1000):
+        await shared.read()
+    assert pages.begun == MAX_BURST_PAGES
+    for second in range(1, 4):
+        now_s = 100.0 + second
+        for _ in range(100):
             await shared.read()
-        assert pages.begun == MAX_BURST_PAGES
-        for second in range(1, 4):
-            now_s = 100.0 + second
-            for _ in range(100):
-                await shared.read()
-            assert pages.begun == MAX_BURST_PAGES + second
-        assert pages.most_at_once == 1
-
-    asyncio.run(read())
+        assert pages.begun == MAX_BURST_PAGES + second
+    assert pages.most_at_once == 1
 
 
-def test_a_reader_that_leaves_takes_the_page_from_no_other_and_a_fault_is_not_kept() -> None:
-    async def read() -> None:
-        pages = Pages()
-        shared = SharedPage(pages.render)
-        leaving, staying = (asyncio.ensure_future(shared.read()) for _ in range(2))
-        await asyncio.sleep(0)
-        leaving.cancel()
-        pages.go_on.set()
-        assert await staying == 1
+async def test_a_reader_that_leaves_takes_the_page_from_no_other_and_a_fault_is_not_kept() -> None:
+    pages = Pages()
+    shared = SharedPage(pages.render)
+    leaving, staying = (asyncio.ensure_future(shared.read()) for _ in range(2))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    pages.go_on.set()
+    assert await staying == 1
 
-        async def broken() -> int:
-            raise ValueError("broken")
+    async def broken() -> int:
+        raise ValueError("broken")
 
-        shared = SharedPage(broken)
-        with pytest.raises(ValueError, match="broken"):
-            await shared.read()
-        shared._render = pages.render
-        assert await shared.read() == 2
-
-    asyncio.run(read())
+    shared = SharedPage(broken)
+    with pytest.raises(ValueError, match="broken"):
+        await shared.read()
+    shared._render = pages.render
+    assert await shared.read() == 2

@@ -76,25 +76,22 @@ class Instances(Split):
                 await asyncio.sleep(0)
 
 
-def test_a_stage_for_an_idle_instance_is_sent_once_the_one_before_it_has_begun() -> None:
-    async def run() -> None:
-        instances = Instances(count=3)
-        try:
-            sent_ns = time.monotonic_ns()
-            clients = [cast("Waiting", instances.send()) for _ in range(3)]
-            assert instances.there == 1
-            for stages in (2, 3):
-                await instances.until_there(stages)
-                assert time.monotonic_ns() - sent_ns >= (stages - 1) * BEGINS_WITHIN_NS
-            started = sorted(stage.started_ns for stage in instances.driver.running)
-            assert all(later - earlier >= BEGINS_WITHIN_NS for earlier, later in pairwise(started))
-            for _ in clients:
-                instances.tritons[0].answer("Z", ANSWER)
-            assert all(isinstance(client.outcome, bytes) for client in clients)
-        finally:
-            await instances.driver.close()
-
-    asyncio.run(run())
+async def test_a_stage_for_an_idle_instance_is_sent_once_the_one_before_it_has_begun() -> None:
+    instances = Instances(count=3)
+    try:
+        sent_ns = time.monotonic_ns()
+        clients = [cast("Waiting", instances.send()) for _ in range(3)]
+        assert instances.there == 1
+        for stages in (2, 3):
+            await instances.until_there(stages)
+            assert time.monotonic_ns() - sent_ns >= (stages - 1) * BEGINS_WITHIN_NS
+        started = sorted(stage.started_ns for stage in instances.driver.running)
+        assert all(later - earlier >= BEGINS_WITHIN_NS for earlier, later in pairwise(started))
+        for _ in clients:
+            instances.tritons[0].answer("Z", ANSWER)
+        assert all(isinstance(client.outcome, bytes) for client in clients)
+    finally:
+        await instances.driver.close()
 
 
 @pytest.mark.parametrize(
@@ -106,78 +103,66 @@ def test_a_stage_for_an_idle_instance_is_sent_once_the_one_before_it_has_begun()
     ],
     ids=["a Triton that merges nothing", "merged, they take hardly longer", "together, they are too large"],
 )
-def test_else_it_is_sent_at_once(config: str, profile: Profile) -> None:
-    async def run() -> None:
-        instances = Instances(config, profile)
-        try:
+async def test_else_it_is_sent_at_once(config: str, profile: Profile) -> None:
+    instances = Instances(config, profile)
+    try:
+        instances.send()
+        instances.send()
+        assert instances.there == 2
+    finally:
+        await instances.driver.close()
+
+
+async def test_what_was_sent_in_advance_is_in_the_way_until_a_stage_ends() -> None:
+    instances = Instances()
+    try:
+        for _ in range(4):  # what stages take on each of them has to be known
             instances.send()
             instances.send()
-            assert instances.there == 2
-        finally:
-            await instances.driver.close()
-
-    asyncio.run(run())
-
-
-def test_what_was_sent_in_advance_is_in_the_way_until_a_stage_ends() -> None:
-    async def run() -> None:
-        instances = Instances()
-        try:
-            for _ in range(4):  # what stages take on each of them has to be known
-                instances.send()
-                instances.send()
-                await instances.until_there(2)
-                instances.tritons[0].answer("Z", ANSWER)
-                instances.tritons[0].answer("Z", ANSWER)
-                await asyncio.sleep(0)
-            for stages in (1, 2):
-                instances.send()
-                await instances.until_there(stages)
-            await asyncio.sleep(BEGINS_WITHIN_NS / 1e9)  # by then they have begun
-            for _ in range(2):
-                instances.send()
-            async with asyncio.timeout(60):  # both are for instances that run another stage
-                while len(instances.driver.running) < 4:
-                    await asyncio.sleep(0)
-            assert instances.there == 3
+            await instances.until_there(2)
             instances.tritons[0].answer("Z", ANSWER)
-            assert instances.there == 3  # one less, one more
-        finally:
-            await instances.driver.close()
-
-    asyncio.run(run())
-
-
-def test_nothing_is_sent_for_clients_that_left_meanwhile() -> None:
-    async def run() -> None:
-        instances = Instances()
-        try:
+            instances.tritons[0].answer("Z", ANSWER)
+            await asyncio.sleep(0)
+        for stages in (1, 2):
             instances.send()
-            assert instances.driver.leave(instances.send())
-            async with asyncio.timeout(60):
-                while instances.driver.engine.in_flight > 1:
-                    await asyncio.sleep(0)
-            assert instances.there == 1
-        finally:
-            await instances.driver.close()
+            await instances.until_there(stages)
+        await asyncio.sleep(BEGINS_WITHIN_NS / 1e9)  # by then they have begun
+        for _ in range(2):
+            instances.send()
+        async with asyncio.timeout(60):  # both are for instances that run another stage
+            while len(instances.driver.running) < 4:
+                await asyncio.sleep(0)
+        assert instances.there == 3
+        instances.tritons[0].answer("Z", ANSWER)
+        assert instances.there == 3  # one less, one more
+    finally:
+        await instances.driver.close()
 
-    asyncio.run(run())
+
+async def test_nothing_is_sent_for_clients_that_left_meanwhile() -> None:
+    instances = Instances()
+    try:
+        instances.send()
+        assert instances.driver.leave(instances.send())
+        async with asyncio.timeout(60):
+            while instances.driver.engine.in_flight > 1:
+                await asyncio.sleep(0)
+        assert instances.there == 1
+    finally:
+        await instances.driver.close()
 
 
-def test_nor_for_an_instance_that_was_given_up() -> None:
-    async def run() -> None:
-        instances = Instances()
-        try:
-            clients = [cast("Waiting", instances.send()) for _ in range(2)]
-            instances.driver.membership.give_up(cast("Backend", instances.tritons[0]), "it is gone")
-            await asyncio.sleep(3 * BEGINS_WITHIN_NS / 1e9)
-            assert instances.there == 1
-            assert not len(instances.driver.running)
-            assert instances.driver.engine.queued + sum(hasattr(client, "outcome") for client in clients) == 2
-        finally:
-            await instances.driver.close()
-
-    asyncio.run(run())
+async def test_nor_for_an_instance_that_was_given_up() -> None:
+    instances = Instances()
+    try:
+        clients = [cast("Waiting", instances.send()) for _ in range(2)]
+        instances.driver.membership.give_up(cast("Backend", instances.tritons[0]), "it is gone")
+        await asyncio.sleep(3 * BEGINS_WITHIN_NS / 1e9)
+        assert instances.there == 1
+        assert not len(instances.driver.running)
+        assert instances.driver.engine.queued + sum(hasattr(client, "outcome") for client in clients) == 2
+    finally:
+        await instances.driver.close()
 
 
 @pytest.mark.parametrize(

@@ -229,57 +229,49 @@ async def _refused_by_the_second(split: Split) -> None:
         _refused_by_the_second,
     ],
 )
-def test_payloads_and_shared_memory_end_with_their_batch(happens: Callable[[Split], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
-        split = Split()
-        try:
-            await happens(split)
-            assert split.nothing_is_left()
-        finally:
-            await split.driver.close()
-
-    asyncio.run(run())
-
-
-def test_those_that_wait_for_a_worker_that_is_given_up_leave_nothing() -> None:
-    async def run() -> None:
-        split = Split(Piling)
-        try:
-            for _ in range(2):
-                split.send()
-                (await split.called(0)).answer("Y", bytes(4 * WIDTH))
-            hung = await split.called(1)
-            assert len(split.driver.running._between) == 1
-            async with asyncio.timeout(60):
-                while split.driver.running._between:
-                    split.driver.membership.give_up_overdue(cast("Backend", hung))
-                    await asyncio.sleep(0.001)
-        finally:
-            await split.driver.close()
-
-    asyncio.run(run())
+async def test_payloads_and_shared_memory_end_with_their_batch(
+    happens: Callable[[Split], Coroutine[Any, Any, None]],
+) -> None:
+    split = Split()
+    try:
+        await happens(split)
+        assert split.nothing_is_left()
+    finally:
+        await split.driver.close()
 
 
-def test_what_is_learned_of_the_way_back_is_how_long_a_batch_takes_to_be_handed_over() -> None:
-    """Not when its clients take their answers: only the event loop's own work lies in between."""
-
-    async def run() -> None:
-        split = Split()
-        observed: list[int] = []
-        split.driver._headroom.observe = observed.append  # type: ignore[assignment]
-        try:
-            client = split.send()
+async def test_those_that_wait_for_a_worker_that_is_given_up_leave_nothing() -> None:
+    split = Split(Piling)
+    try:
+        for _ in range(2):
+            split.send()
             (await split.called(0)).answer("Y", bytes(4 * WIDTH))
-            assert not observed
-            (await split.called(1, 2)).answer("Z", bytes(4 * WIDTH))
-            assert isinstance(cast("Waiting", client).outcome, bytes)
-            asyncio.get_running_loop().call_soon(observed.append, -1)
-            while -1 not in observed:
-                await asyncio.sleep(0)
-            lag_ns, last = observed
-            assert 0 <= lag_ns <= time.monotonic_ns() - client.ended_ns
-            assert last == -1, "it was seen before anything else could happen"
-        finally:
-            await split.driver.close()
+        hung = await split.called(1)
+        assert len(split.driver.running._between) == 1
+        async with asyncio.timeout(60):
+            while split.driver.running._between:
+                split.driver.membership.give_up_overdue(cast("Backend", hung))
+                await asyncio.sleep(0.001)
+    finally:
+        await split.driver.close()
 
-    asyncio.run(run())
+
+async def test_what_is_learned_of_the_way_back_is_how_long_a_batch_takes_to_be_handed_over() -> None:
+    """Not when its clients take their answers: only the event loop's own work lies in between."""
+    split = Split()
+    observed: list[int] = []
+    split.driver._headroom.observe = observed.append  # type: ignore[assignment]
+    try:
+        client = split.send()
+        (await split.called(0)).answer("Y", bytes(4 * WIDTH))
+        assert not observed
+        (await split.called(1, 2)).answer("Z", bytes(4 * WIDTH))
+        assert isinstance(cast("Waiting", client).outcome, bytes)
+        asyncio.get_running_loop().call_soon(observed.append, -1)
+        while -1 not in observed:
+            await asyncio.sleep(0)
+        lag_ns, last = observed
+        assert 0 <= lag_ns <= time.monotonic_ns() - client.ended_ns
+        assert last == -1, "it was seen before anything else could happen"
+    finally:
+        await split.driver.close()

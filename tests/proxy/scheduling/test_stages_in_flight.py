@@ -80,51 +80,45 @@ def test_both_are_answered_in_whatever_order_they_end() -> None:
     asyncio.run(run(1))
 
 
-def test_a_lone_caller_has_its_answer_before_the_engine_learns_from_the_stage() -> None:
-    async def run() -> None:
-        whole = Whole()
-        try:
-            client = cast("Waiting", whole.send())
-            await whole.called(0)
+async def test_a_lone_caller_has_its_answer_before_the_engine_learns_from_the_stage() -> None:
+    whole = Whole()
+    try:
+        client = cast("Waiting", whole.send())
+        await whole.called(0)
+        whole.tritons[0].answer("Z", bytes(160_000))
+        assert isinstance(client.outcome, bytes)
+        assert whole.driver.engine.in_flight == 1
+        whole.send()  # what comes next is told after it
+        assert whole.driver.engine.tally.answered == 1
+        assert whole.driver.engine.in_flight == 1
+    finally:
+        await whole.driver.close()
+
+
+async def test_behind_a_stage_that_hangs_it_is_given_up_with_it_and_run_again() -> None:
+    whole = Whole()
+    try:
+        clients = await whole.sent_behind()
+        stale, hung = whole.tritons[0].calls, cast("Backend", whole.tritons[0])
+        whole.tritons[0].calls = []
+        async with asyncio.timeout(60):
+            while not whole.tritons[0].calls:
+                whole.driver.membership.give_up_overdue(hung)
+                await asyncio.sleep(0.01)
+        assert whole.driver.engine.in_flight + whole.driver.engine.queued == 3
+        whole.tritons[0].calls, again = stale, whole.tritons[0].calls
+        for _ in range(2):  # too late: nobody is told
             whole.tritons[0].answer("Z", bytes(160_000))
-            assert isinstance(client.outcome, bytes)
-            assert whole.driver.engine.in_flight == 1
-            whole.send()  # what comes next is told after it
-            assert whole.driver.engine.tally.answered == 1
-            assert whole.driver.engine.in_flight == 1
-        finally:
-            await whole.driver.close()
-
-    asyncio.run(run())
-
-
-def test_behind_a_stage_that_hangs_it_is_given_up_with_it_and_run_again() -> None:
-    async def run() -> None:
-        whole = Whole()
-        try:
-            clients = await whole.sent_behind()
-            stale, hung = whole.tritons[0].calls, cast("Backend", whole.tritons[0])
-            whole.tritons[0].calls = []
-            async with asyncio.timeout(60):
-                while not whole.tritons[0].calls:
-                    whole.driver.membership.give_up_overdue(hung)
-                    await asyncio.sleep(0.01)
-            assert whole.driver.engine.in_flight + whole.driver.engine.queued == 3
-            whole.tritons[0].calls, again = stale, whole.tritons[0].calls
-            for _ in range(2):  # too late: nobody is told
-                whole.tritons[0].answer("Z", bytes(160_000))
-            assert not hasattr(clients[0], "outcome")
-            assert not hasattr(clients[2], "outcome")
-            whole.tritons[0].calls = again
-            async with asyncio.timeout(60):
-                while not all(hasattr(client, "outcome") for client in clients):
-                    for triton in whole.tritons:
-                        while triton.calls:
-                            triton.answer("Z", bytes(160_000))
-                    await asyncio.sleep(0.001)
-            assert all(isinstance(client.outcome, bytes) for client in clients)
-            assert whole.nothing_is_left()
-        finally:
-            await whole.driver.close()
-
-    asyncio.run(run())
+        assert not hasattr(clients[0], "outcome")
+        assert not hasattr(clients[2], "outcome")
+        whole.tritons[0].calls = again
+        async with asyncio.timeout(60):
+            while not all(hasattr(client, "outcome") for client in clients):
+                for triton in whole.tritons:
+                    while triton.calls:
+                        triton.answer("Z", bytes(160_000))
+                await asyncio.sleep(0.001)
+        assert all(isinstance(client.outcome, bytes) for client in clients)
+        assert whole.nothing_is_left()
+    finally:
+        await whole.driver.close()

@@ -147,23 +147,19 @@ def test_what_has_no_answer_at_the_end_of_its_requests_is_not_made_one(
     assert _in_order(answers) == [(str(number), "") for number in range(3)]
 
 
-def test_what_had_not_left_for_the_triton_is_unanswered_whatever_its_model() -> None:
+async def test_what_had_not_left_for_the_triton_is_unanswered_whatever_its_model() -> None:
     """What is on its way to a model that may answer any number of times is not, but cuts the stream short."""
     relay = StreamRelay(lambda _size: None, Mock(), "several")
     one, several = PassedThrough("one"), PassedThrough("several")
     passing = BypassedStreamRequest(one, lambda: None)
-
-    async def run() -> None:
-        relay.put((b"a", several, None))
-        relay.put((b"b", one, passing))
-        relay.put((b"c", several, None))
-        messages = relay.messages()
-        assert [await anext(messages), await anext(messages)] == [b"a", b"b"]
-        assert relay.unanswered == [(one, passing), (several, None)]
-        assert relay.is_cut_short
-        relay.put(None)
-        assert [message async for message in messages] == [b"c"]
-        assert relay.unanswered == [(one, passing)]
-        assert not relay.is_cut_short
-
-    asyncio.run(run())
+    relay.put((b"a", several, None))
+    relay.put((b"b", one, passing))
+    relay.put((b"c", several, None))
+    messages = relay.messages()
+    assert [await anext(messages), await anext(messages)] == [b"a", b"b"]
+    assert relay.unanswered == [(one, passing), (several, None)]
+    assert relay.is_cut_short
+    relay.put(None)
+    assert [message async for message in messages] == [b"c"]
+    assert relay.unanswered == [(one, passing)]
+    assert not relay.is_cut_short

@@ -207,7 +207,7 @@ def test_a_channel_closes_though_its_server_does_not_answer_that(
 
 
 @pytest.mark.parametrize("leaving", ["shut down", "terminated"])
-def test_a_connection_is_cut_off_though_its_client_does_not_answer_its_close(files: Files, leaving: str) -> None:
+async def test_a_connection_is_cut_off_though_its_client_does_not_answer_its_close(files: Files, leaving: str) -> None:
     cert, key = files.issue("server")
     connections: list[ServerConnection] = []
 
@@ -222,23 +222,20 @@ def test_a_connection_is_cut_off_though_its_client_does_not_answer_its_close(fil
         plain = socket.create_connection(("127.0.0.1", port), timeout=30)
         return MutePeer(context.wrap_socket(plain, server_hostname=NAME), ngh2.Role.CLIENT)
 
-    async def run() -> None:
-        server = Watched(echo, config_of().limits, ClientBounds())
-        peer = await asyncio.to_thread(connect, await server.listen("127.0.0.1:0", ServerTls(cert=cert, key=key)))
-        (connection,) = connections
-        if leaving == "shut down":
-            connection.shut_down()
-            connection.shut_down()
-        else:
-            connection.terminate(ErrorCode.NO_ERROR, "idle")
-        assert not connection.ended.is_set()
-        connection.abort("it does not leave")
-        async with asyncio.timeout(60):
-            await connection.ended.wait()
-        await server.stop(0)
-        peer.close()
-
-    asyncio.run(run())
+    server = Watched(echo, config_of().limits, ClientBounds())
+    peer = await asyncio.to_thread(connect, await server.listen("127.0.0.1:0", ServerTls(cert=cert, key=key)))
+    (connection,) = connections
+    if leaving == "shut down":
+        connection.shut_down()
+        connection.shut_down()
+    else:
+        connection.terminate(ErrorCode.NO_ERROR, "idle")
+    assert not connection.ended.is_set()
+    connection.abort("it does not leave")
+    async with asyncio.timeout(60):
+        await connection.ended.wait()
+    await server.stop(0)
+    peer.close()
 
 
 @pytest.fixture

@@ -176,26 +176,24 @@ for line in sys.stdin:
 """
 
 
-def test_a_process_that_ends_says_why_and_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_ends_says_why_and_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "child_of_tests.py").write_text(CHILD)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     process = SimulationProcess("child_of_tests")
     requests = [Request(0, "m", 1, 0, 1)]
-
-    async def ask() -> None:
-        first = await process.ask("x", requests, 120)
-        assert await process.ask("x", requests, 120) == first, "it goes on"
-        with pytest.raises(ValueError, match="ended with 1: I was told to"):
-            await process.ask("die", requests, 120)
-        second = await process.ask("x", requests, 120)
-        assert second != first
-        assert process.process_id is not None
-        os.kill(process.process_id, signal.SIGKILL)
-        with contextlib.suppress(ValueError):  # it may be seen before or after the question
-            await process.ask("x", requests, 120)
-        assert await process.ask("x", requests, 120) != second
-        with pytest.raises(ValueError, match="did not end within"):
-            await process.ask("wait", requests, 0.1)
-        assert process.process_id is None
-
-    asyncio.run(ask())
+    first = await process.ask("x", requests, 120)
+    assert await process.ask("x", requests, 120) == first, "it goes on"
+    with pytest.raises(ValueError, match="ended with 1: I was told to"):
+        await process.ask("die", requests, 120)
+    second = await process.ask("x", requests, 120)
+    assert second != first
+    assert process.process_id is not None
+    os.kill(process.process_id, signal.SIGKILL)
+    with contextlib.suppress(ValueError):  # it may be seen before or after the question
+        await process.ask("x", requests, 120)
+    assert await process.ask("x", requests, 120) != second
+    with pytest.raises(ValueError, match="did not end within"):
+        await process.ask("wait", requests, 0.1)
+    assert process.process_id is None

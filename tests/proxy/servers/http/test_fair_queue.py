@@ -84,18 +84,15 @@ def test_a_small_one_that_comes_later_waits_for_few_of_a_crowd() -> None:
     assert asyncio.run(ask()) <= 3
 
 
-def test_who_leaves_takes_no_place_and_is_forgotten() -> None:
-    async def ask() -> None:
-        turns = FairQueue([0])
-        place = await turns.take("a", 1)
-        crowd = [asyncio.create_task(turns.take(str(number), 1)) for number in range(100)]
-        await asyncio.sleep(0)
-        turns.give_back(place)
-        for task in crowd:  # one of them has just been given its place
-            task.cancel()
-        await asyncio.gather(*crowd, return_exceptions=True)
-        assert await turns.take("b", 1000) == 0
-        assert len(turns._waiting) == 0
-        assert len(turns._due) <= 1
-
-    asyncio.run(ask())
+async def test_who_leaves_takes_no_place_and_is_forgotten() -> None:
+    turns = FairQueue([0])
+    place = await turns.take("a", 1)
+    crowd = [asyncio.create_task(turns.take(str(number), 1)) for number in range(100)]
+    await asyncio.sleep(0)
+    turns.give_back(place)
+    for task in crowd:  # one of them has just been given its place
+        task.cancel()
+    await asyncio.gather(*crowd, return_exceptions=True)
+    assert await turns.take("b", 1000) == 0
+    assert len(turns._waiting) == 0
+    assert len(turns._due) <= 1

@@ -145,23 +145,19 @@ def test_small_ones_need_no_process(aside: JsonWorkerPool) -> None:
     assert all(process.pool is None for process in aside._processes)
 
 
-def test_a_large_one_that_a_triton_can_parse_waits_for_no_process_to_start(aside: JsonWorkerPool) -> None:
+async def test_a_large_one_that_a_triton_can_parse_waits_for_no_process_to_start(aside: JsonWorkerPool) -> None:
     body = _request(1 << 16)
-
-    async def ask() -> None:
-        for _ in range(2):
-            with pytest.raises(NotSchedulable, match="are being started"):
-                await aside.translate(SIGNATURE, "", body, len(body), may_bypass=True)
-        expected = await aside.translate(SIGNATURE, "", body, len(body))
-        assert await aside.translate(SIGNATURE, "", body, len(body), may_bypass=True) == expected
-        await asyncio.gather(*aside._starting)
-        crowd = (aside._run("a", 1, os._exit, 1) for _ in aside._processes)
-        assert all(isinstance(each, BrokenProcessPool) for each in await asyncio.gather(*crowd, return_exceptions=True))
+    for _ in range(2):
         with pytest.raises(NotSchedulable, match="are being started"):
             await aside.translate(SIGNATURE, "", body, len(body), may_bypass=True)
-        await asyncio.gather(*aside._starting)
-
-    asyncio.run(ask())
+    expected = await aside.translate(SIGNATURE, "", body, len(body))
+    assert await aside.translate(SIGNATURE, "", body, len(body), may_bypass=True) == expected
+    await asyncio.gather(*aside._starting)
+    crowd = (aside._run("a", 1, os._exit, 1) for _ in aside._processes)
+    assert all(isinstance(each, BrokenProcessPool) for each in await asyncio.gather(*crowd, return_exceptions=True))
+    with pytest.raises(NotSchedulable, match="are being started"):
+        await aside.translate(SIGNATURE, "", body, len(body), may_bypass=True)
+    await asyncio.gather(*aside._starting)
 
 
 def test_a_triton_answers_a_large_one_while_no_process_is_up(
@@ -203,19 +199,15 @@ def test_a_small_one_waits_for_few_large_ones(shared_aside: JsonWorkerPool) -> N
     assert asyncio.run(ask()) <= 6, "the two that run, one of each of the others, and what ends meanwhile"
 
 
-def test_what_ends_a_process_ends_no_other_work(aside: JsonWorkerPool) -> None:
+async def test_what_ends_a_process_ends_no_other_work(aside: JsonWorkerPool) -> None:
     body = _request(1 << 16)
-
-    async def ask() -> None:
-        expected = await aside.translate(SIGNATURE, "", body, len(body))
-        with pytest.raises(BrokenProcessPool):
-            await aside._run("a", 1, os._exit, 1)
-        crowd = (aside.translate(SIGNATURE, "", body, len(body)) for _ in range(4))
-        killer, *others = await asyncio.gather(aside._run("a", 1, os._exit, 1), *crowd, return_exceptions=True)
-        assert isinstance(killer, BrokenProcessPool)
-        assert others == [expected] * 4
-
-    asyncio.run(ask())
+    expected = await aside.translate(SIGNATURE, "", body, len(body))
+    with pytest.raises(BrokenProcessPool):
+        await aside._run("a", 1, os._exit, 1)
+    crowd = (aside.translate(SIGNATURE, "", body, len(body)) for _ in range(4))
+    killer, *others = await asyncio.gather(aside._run("a", 1, os._exit, 1), *crowd, return_exceptions=True)
+    assert isinstance(killer, BrokenProcessPool)
+    assert others == [expected] * 4
 
 
 ENDS_EARLY = """

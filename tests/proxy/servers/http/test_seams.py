@@ -97,7 +97,7 @@ def test_tls(tmp_path: Path, start_http_server: Callable[..., Any]) -> None:
         assert connection.getresponse().status == 500
 
 
-def test_a_stop_ends_connections_whose_clients_do_not_answer_the_close() -> None:
+async def test_a_stop_ends_connections_whose_clients_do_not_answer_the_close() -> None:
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)
@@ -111,16 +111,13 @@ def test_a_stop_ends_connections_whose_clients_do_not_answer_the_close() -> None
         plain = socket.create_connection(("127.0.0.1", port), timeout=30)
         return trusting.wrap_socket(plain, server_hostname="localhost")
 
-    async def run() -> None:
-        bounds = ClientBounds()
-        server = await start_server(answer, bind("127.0.0.1:0"), tls=context, bounds=bounds)
-        with await asyncio.to_thread(connect, server.port):
-            async with asyncio.timeout(60):
-                while not bounds.connections["http"]:
-                    await asyncio.sleep(0.001)
-                await server.drain(0.0)
-                await server.stop()
-                while bounds.connections["http"]:
-                    await asyncio.sleep(0.001)
-
-    asyncio.run(run())
+    bounds = ClientBounds()
+    server = await start_server(answer, bind("127.0.0.1:0"), tls=context, bounds=bounds)
+    with await asyncio.to_thread(connect, server.port):
+        async with asyncio.timeout(60):
+            while not bounds.connections["http"]:
+                await asyncio.sleep(0.001)
+            await server.drain(0.0)
+            await server.stop()
+            while bounds.connections["http"]:
+                await asyncio.sleep(0.001)
