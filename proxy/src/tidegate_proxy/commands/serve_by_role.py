@@ -40,12 +40,12 @@ def serve_by_role(settings: "ServeConfig", read_again: ReadAgain, role: str, num
     from tidegate_proxy.configuration.config_file import assignment_of
 
     if role == "all" and not settings.shards:
-        return _serve_before_one_shard(settings, read_again)
+        return _serve_here(settings, read_again)
     if not settings.shards:
         raise typer.BadParameter(f"{role}: the configuration names no `shards`", param_hint="--role")
     assignment_of(settings)  # what is wrong with it should not have to wait for Tritons
     if role == "all":
-        return _serve_with_shards(settings, read_again)
+        return _serve_here(settings, read_again)
     if not settings.shards[0].address:
         words = (
             f"{role}: `shards` without `address` run beside their frontends: give each HOST:PORT, or leave --role out"
@@ -58,45 +58,37 @@ def serve_by_role(settings: "ServeConfig", read_again: ReadAgain, role: str, num
     return _serve_shard(settings, read_again, number)
 
 
-def _serve_before_one_shard(settings: "ServeConfig", read_again: ReadAgain) -> int:
-    from tidegate_proxy.frontends.address import LocalAddress
-    from tidegate_proxy.frontends.shard import Shard
-    from tidegate_proxy.frontends.supervisor import supervise
-
-    ports = _Ports(settings, metrics=False)
-
-    def run_shard(path: Path) -> int:
-        shard = Shard(LocalAddress(path), ports.grpc_number, ports.http_number, settings.frontends)
-        ports.close()  # the frontends have it
-        return _run_shard(settings, read_again, shard, _kept(path.with_suffix(_KEPT), settings))
-
-    return supervise([run_shard], _frontend(settings, read_again, ports), settings.frontends)
-
-
-def _serve_with_shards(settings: "ServeConfig", read_again: ReadAgain) -> int:
+def _serve_here(settings: "ServeConfig", read_again: ReadAgain) -> int:
+    """Frontends with all shards, or before a single one that has all models and serves the metrics itself."""
     from functools import partial
 
     from tidegate_proxy.frontends.address import LocalAddress
     from tidegate_proxy.frontends.shard import Shard
     from tidegate_proxy.frontends.supervisor import supervise
 
-    ports = _Ports(settings, metrics=True)
+    count = len(settings.shards)
+    ports = _Ports(settings, metrics=count > 0)
+    hold_s = settings.shard_links.reconnect_timeout_s if count else None
 
-    def run_shard(number: int, path: Path) -> int:
+    def run_shard(number: int | None, path: Path) -> int:
         shard = Shard(
             LocalAddress(path),
             ports.grpc_number,
             ports.http_number,
             settings.frontends,
             ports.metrics_number,
-            settings.shard_links.reconnect_timeout_s,
+            hold_s,
             number,
         )
-        ports.close()
+        ports.close()  # the frontends have it
         return _run_shard(settings, read_again, shard, _kept(path.with_suffix(_KEPT), settings))
 
-    shards = [partial(run_shard, number) for number in range(len(settings.shards))]
-    return supervise(shards, _frontend(settings, read_again, ports), settings.frontends)
+    def run_frontend(folder: Path, paths: Sequence[Path]) -> int:
+        kept = _kept(folder / _OF_FRONTENDS, settings)
+        return _run_frontend(settings, read_again, ports, [LocalAddress(path) for path in paths], kept)
+
+    shards = [partial(run_shard, number) for number in (range(count) if count else (None,))]
+    return supervise(shards, run_frontend, settings.frontends)
 
 
 def _serve_frontends(settings: "ServeConfig", read_again: ReadAgain) -> int:
@@ -177,16 +169,6 @@ def _run_shard(settings: "ServeConfig", read_again: ReadAgain, shard: "Shard", k
         say_error(error if number is None else f"shard {number}: {error}")
         return 1
     return 0
-
-
-def _frontend(settings: "ServeConfig", read_again: ReadAgain, ports: "_Ports") -> Callable[[Path, Sequence[Path]], int]:
-    def run_frontend(folder: Path, paths: Sequence[Path]) -> int:
-        from tidegate_proxy.frontends.address import LocalAddress
-
-        kept = _kept(folder / _OF_FRONTENDS, settings)
-        return _run_frontend(settings, read_again, ports, [LocalAddress(path) for path in paths], kept)
-
-    return run_frontend
 
 
 def _run_frontend(
