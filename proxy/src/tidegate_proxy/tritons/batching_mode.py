@@ -32,7 +32,7 @@ WORDS_OF_MODE: Final = {
     "auto": "expanded under load",
     "slots": "in slots",
 }
-"""What happens to the requests of a model in a mode."""
+"""Words for each scheduling mode."""
 MODE_WORDS: Final[dict[str, SchedulingMode]] = {
     "batched": "batched",
     "unbatched": "unbatched",
