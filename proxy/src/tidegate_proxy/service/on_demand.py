@@ -322,6 +322,8 @@ class OnDemandModels(Collector):
         if (backend := self._cheapest(model, candidates)) is None:
             return False
         async with self._locks[backend]:  # until there is room, others may be first
+            if model not in self._evicting and backend in self._directory.catalog.hosts.get(model, ()):
+                return True  # its eviction was given up
             try:
                 return await self._load_instead(backend, model)
             except BackendError:
@@ -346,8 +348,6 @@ class OnDemandModels(Collector):
             raise BackendError(f"Triton at {backend.address} is lost")
         if not await self._has_finished(backend):
             return False
-        if model not in self._evicting and backend in self._directory.catalog.hosts.get(model, ()):
-            return True  # its eviction was given up
         residency = self._residency(backend)
         evictions = residency.evictions_for(model, self._evictable().__contains__)
         if evictions is None:
