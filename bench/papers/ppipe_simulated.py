@@ -130,7 +130,7 @@ def load_factors(task: Task) -> dict[str, Any]:
     }
 
 
-def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def summarize(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return mean load factors and PPipe's gains in percent, for each arrival process and cluster, and all clusters."""
     lines = []
     for arrivals in dict.fromkeys(row["arrivals"] for row in rows):
@@ -205,7 +205,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not tasks:
         parser.error(f"no such problem; there are: {', '.join(problem.name for problem in published)}")
     rows = run_all(console, "simulating", load_factors, tasks, options.jobs)
-    lines = summarise(rows)
+    lines = summarize(rows)
     _print_factors(console, lines)
     settings = {name: getattr(options, name) for name in ("duration_s", "jitter", "margin", "whole_margin")}
     write_json(options.json, {**settings, "rows": rows, "summary": lines})

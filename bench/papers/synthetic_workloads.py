@@ -180,7 +180,7 @@ def compare(workload: Workload, requests_per_model: int = REQUESTS_PER_MODEL) ->
     }
 
 
-def summarise(rows: Sequence[dict[str, Any]], ratio: str) -> dict[str, float]:
+def summarize(rows: Sequence[dict[str, Any]], ratio: str) -> dict[str, float]:
     """Return the distribution of a ratio: shares of workloads above limits, and quantiles.
 
     `rows`: from `compare`; `ratio`: name of the ratio.
@@ -246,7 +246,7 @@ def _search(
 
 def _print(console: Console, title: str, rows: Sequence[dict[str, Any]]) -> None:
     """Print a line for each figure: the paper's, then one ratio each."""
-    of_ratios = [summarise(rows, ratio) for ratio in RATIOS]
+    of_ratios = [summarize(rows, ratio) for ratio in RATIOS]
     lines = [
         [name, PAPER.get(name, ""), *(f"{each[name]:{'.0%' if 'least ' in name else '.2f'}}" for each in of_ratios)]
         for name in of_ratios[0]

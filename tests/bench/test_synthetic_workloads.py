@@ -19,7 +19,7 @@ from bench.papers.synthetic_workloads import (
     main,
     mixed_grid,
     scenario_of,
-    summarise,
+    summarize,
 )
 
 
@@ -101,9 +101,9 @@ def test_where_batches_pay_deferral_makes_larger_ones(rows: list[dict[str, dict[
 
 
 @pytest.mark.slow
-def test_the_distribution_is_summarised() -> None:
+def test_the_distribution_is_summarized() -> None:
     given = [{"ratios": {"r": value}} for value in (0.9, 0.96, 1.2, 1.6, 2.5, None)]
-    assert summarise(given, "r") == {
+    assert summarize(given, "r") == {
         "at least 0.95": 0.8,
         "at least 1": 0.6,
         "at least 1.5": 0.4,

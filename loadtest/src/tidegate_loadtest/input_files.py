@@ -184,7 +184,7 @@ def _fitting(path: Path, name: str, array: NDArray[Any], datatype: str, dims: tu
 
 
 def _picture(path: Path, datatype: str, dims: tuple[int, ...]) -> NDArray[Any]:
-    """A picture as a tensor of these dimensions: channels first or last, 1 (grey) or 3 (red, green, blue) of them.
+    """A picture as a tensor of these dimensions: channels first or last, 1 (gray) or 3 (red, green, blue) of them.
 
     It is scaled to the height and width that are given; where one is open it keeps its proportions, where both are, its
     size. UINT8 has 0 to 255; floating point has x / 127.5 - 1.

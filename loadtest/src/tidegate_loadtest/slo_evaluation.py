@@ -52,7 +52,7 @@ def judge(
     _note_ends(record, requests, seen, warmup_ns)
     if event_log is not None:
         _note_stages(record, event_log, origin_ns)
-    result = figures.summarise(
+    result = figures.summarize(
         record,
         requests,
         setup_of(scenario, seed),

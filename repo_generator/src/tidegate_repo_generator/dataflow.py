@@ -77,7 +77,7 @@ class Dataflow:
     """Indices of nodes that work on data, in order. A cut at position p comes before the p-th of them."""
 
     def __post_init__(self) -> None:
-        """Analyse the graph."""
+        """Analyze the graph."""
         graph = self.proto.graph
         self.weights = {tensor.name: tensor for tensor in graph.initializer}
         self.weights |= {tensor.values.name: tensor for tensor in graph.sparse_initializer}

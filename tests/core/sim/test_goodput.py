@@ -4,7 +4,7 @@ import pytest
 
 from tests.core.sim.conftest import make_scenario
 from tests.examples import few
-from tidegate.sim.goodput import GoodputQuery, search_goodput, summarise_searches
+from tidegate.sim.goodput import GoodputQuery, search_goodput, summarize_searches
 from tidegate.sim.run import RunSpec, SimulationError
 from tidegate.workload import PolicyChoice, Scenario
 
@@ -76,7 +76,7 @@ def test_goodput_needs_something_to_be_late_for() -> None:
         search_goodput(GoodputQuery(RunSpec(make_scenario(models=[model]), ONE_BY_ONE, 1)))
 
 
-def test_seeds_are_summarised_by_policy() -> None:
+def test_seeds_are_summarized_by_policy() -> None:
     scenario = metronome(90).model_copy(update={"duration_s": 2.0})
     poisson = scenario.model_copy(update={"arrivals": scenario.arrivals.model_copy(update={"process": "poisson"})})
     batched = PolicyChoice(name="fifs", label="twin")
@@ -86,7 +86,7 @@ def test_seeds_are_summarised_by_policy() -> None:
         for seed in (1, 2, 3)
     ]
     searches = [search_goodput(question) for question in questions]
-    first, second = summarise_searches(searches)
+    first, second = summarize_searches(searches)
     assert (first.policy, second.policy) == ("fifs(max_rows=1)", "twin")
     rates = sorted(search.rate_rps for search in searches[:3])
     assert (first.min_rps, first.median_rps, first.max_rps) == tuple(rates)

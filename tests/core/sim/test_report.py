@@ -13,7 +13,7 @@ from tidegate.report.number_format import rate, share
 from tidegate.sim.chart_data import CURVE_POINTS
 from tidegate.sim.charts import MAX_COLORED, MAX_MARKS, MAX_PANELS, gantt_charts
 from tidegate.sim.document import goodput_document, simulate_document, sweep_document
-from tidegate.sim.goodput import GoodputQuery, GoodputSearch, search_goodput, summarise_searches
+from tidegate.sim.goodput import GoodputQuery, GoodputSearch, search_goodput, summarize_searches
 from tidegate.sim.report import goodput_page, simulate_page
 from tidegate.sim.result import RunResult, WorkerAdvice
 from tidegate.sim.run import RunSpec, parse_grid, simulate, sweep_runs
@@ -295,7 +295,7 @@ def searched(scenario: Scenario, *, whole: bool) -> list[GoodputSearch]:
 
 
 def goodput_shown(scenario: Scenario, searches: list[GoodputSearch], limit: float = 0.1) -> str:
-    found = summarise_searches(searches)
+    found = summarize_searches(searches)
     written = goodput_document(scenario, found, limit=limit, precision=0.4)
     return goodput_page("small", found, limit, written, ORIGIN)
 
@@ -317,7 +317,7 @@ def test_a_search_shows_all_rates_that_were_tried_through_the_limit(
 
 
 def test_the_verdict_of_a_search_is_what_was_found(short: Scenario, quick: list[GoodputSearch]) -> None:
-    best, *others = sorted(summarise_searches(quick), key=lambda each: -each.median_rps)
+    best, *others = sorted(summarize_searches(quick), key=lambda each: -each.median_rps)
     first, second = verdicts(goodput_shown(short, quick))
     assert first.startswith(
         f"{best.policy} carries {rate(best.median_rps)} requests/s with at most 10 % of every model's"

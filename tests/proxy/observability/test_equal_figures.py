@@ -29,7 +29,7 @@ from tidegate.observation import (
 )
 from tidegate.sim.record import RunRecord
 from tidegate.sim.replay import replay
-from tidegate.sim.result import RunResult, summarise
+from tidegate.sim.result import RunResult, summarize
 from tidegate.workload import RequestSequence, Scenario
 from tidegate.workload.arrivals import NS_PER_S
 from tidegate_loadtest.live import LiveObservations
@@ -121,7 +121,7 @@ class Log:
         reducer = Reducer(Shifted(record, self.origin_ns))
         for entry in self.entries:
             reducer.handled(entry.event, entry.effects)
-        return summarise(
+        return summarize(
             record, self.requests, self.setup, policy="p", seed=0, rate_rps=1, warmup_s=0, duration_s=self.duration_s
         )
 

@@ -144,7 +144,7 @@ MIXING: dict[str, Small] = {
     # What is found in all rows.
     "non_zero": Small("r = Relu(x)  p = NonZero(r)  c = Shape<start = 1, end = 2>(p)  f = Cast<to = 1>(c)  y = Add(x, f)"),
     "unique": Small("u = Unique(x)  c = Shape(u)  f = Cast<to = 1>(c)  y = Add(x, f)"),
-    "dynamic_quantisation": Small(
+    "dynamic_quantization": Small(
         "q, s, z = DynamicQuantizeLinear(x)  a = MatMulInteger(q, wq, z)  f = Cast<to = 1>(a)  y = Mul(f, s)",
         {"wq": np.arange(64, dtype=np.uint8).reshape(8, 8)}),
     "scale_of_all_by_hand": Small(
@@ -226,7 +226,7 @@ INDEPENDENT: dict[str, Small] = {
         "c = Conv(x, k)  a = Reshape(c, s)  t = Transpose<perm = [0, 2, 1, 3, 4]>(a)  r = Reshape(t, b)  "
         "y = ReduceMean<axes = [2, 3], keepdims = 0>(r)",
         {"k": drawn(4, 3, 3, 3), "s": np.array([-1, 2, 2, 6, 6]), "b": np.array([-1, 4, 6, 6])}, PICTURE),
-    "static_quantisation": Small(
+    "static_quantization": Small(
         "q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  y = MatMul(d, w)",
         {**W, "s": np.float32(0.02), "z": np.uint8(128)}),
     "attention_over_steps": Small(

@@ -225,7 +225,7 @@ def test_fixed_sizes_need_no_range(save_onnx: SaveOnnx, tmp_path: Path, trt: Fak
         ([{"x": (3, 48)}], {}, "it is [3, any, any] in the model, without the rows, and [3, 48] does not fit"),
         ([{"x": (4, 48, 320)}], {}, "and [4, 48, 320] does not fit"),
         ([{"z": (3, 48, 320)}], {}, "has no such input; its inputs: x"),
-        ([{"x": (3, 48, 320)}], {"precision": Precision.INT8}, "is not quantised (it has no QuantizeLinear)"),
+        ([{"x": (3, 48, 320)}], {"precision": Precision.INT8}, "is not quantized (it has no QuantizeLinear)"),
         (
             [],
             {"deploy_target": DeployTarget.TRITON, "precision": Precision.FP16},

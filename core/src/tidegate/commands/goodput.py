@@ -60,7 +60,7 @@ def goodput(
     console = console_for_tables(quiet=as_json)
     with errors_explained():
         from tidegate.sim.document import goodput_document
-        from tidegate.sim.goodput import GoodputQuery, search_goodput, summarise_searches
+        from tidegate.sim.goodput import GoodputQuery, search_goodput, summarize_searches
         from tidegate.sim.parallel import run_parallel
         from tidegate.sim.report import goodput_page
         from tidegate.sim.run import RunSpec, choose_policies, parse_changes
@@ -76,7 +76,7 @@ def goodput(
             for number in seed or range(document.seed, document.seed + 5)
         ]
         searches = run_parallel(search_goodput, questions, jobs=jobs, backend=backend, address=address)
-        found = summarise_searches(with_progress(console, "searching", searches, len(questions)))
+        found = summarize_searches(with_progress(console, "searching", searches, len(questions)))
         table = Table("policy", "median /s", "least", "most", "spread", "seeds")
         table.title = f"{title_of(document)}; at most {limit:g} bad of every model"
         for column in table.columns[1:]:

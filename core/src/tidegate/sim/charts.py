@@ -144,7 +144,7 @@ def attainment_over_time(results: Sequence[RunResult], colors: Colors) -> Chart 
     """Return the chart of attainment over time: a line for each contender; for a single contender also one for each
     model.
 
-    Models with the most misses have colors, the others are grey. None if no run has chart data.
+    Models with the most misses have colors, the others are gray. None if no run has chart data.
     """
     of_policy = {policy: _details(own) for policy, own in by_policy(results).items()}
     spans = [result.detail.span_s for result in results if result.detail]

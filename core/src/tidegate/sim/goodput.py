@@ -122,7 +122,7 @@ def search_goodput(question: GoodputQuery) -> GoodputSearch:
     return GoodputSearch(run.policy.title, run.seed, rate_rps, bad is not None, probes, found)
 
 
-def summarise_searches(searches: list[GoodputSearch]) -> list[Goodput]:
+def summarize_searches(searches: list[GoodputSearch]) -> list[Goodput]:
     """Return median, minimum and maximum goodput over the seeds, policy by policy."""
     goodputs = []
     for policy in dict.fromkeys(search.policy for search in searches):

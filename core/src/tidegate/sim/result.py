@@ -235,7 +235,7 @@ class RunResult:
         return self.rows[0]
 
 
-def summarise(
+def summarize(
     record: RunRecord,
     requests: RequestSequence,
     setup: Setup,

@@ -16,7 +16,7 @@ from tidegate.observation import Observer
 from tidegate.sim.build import setup_of, simulation_of
 from tidegate.sim.policy_frames import policy_frame
 from tidegate.sim.record import RunRecord
-from tidegate.sim.result import RunResult, summarise
+from tidegate.sim.result import RunResult, summarize
 from tidegate.workload import (
     PolicyChoice,
     RequestSequence,
@@ -91,7 +91,7 @@ def simulate(
         raise SimulationError(
             f"policy {choice.title!r}, seed {run.seed}, at {simulation.engine.now_ns} ns: {why}"
         ) from error
-    return summarise(
+    return summarize(
         record,
         requests,
         setup,

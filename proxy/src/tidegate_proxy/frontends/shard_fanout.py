@@ -182,7 +182,7 @@ class HttpShardFanout:
         return await self._fan_out.answer(_VERB_OF_ROUTE[method, route.pattern], question)
 
     async def page(self, scope: dict[str, Any]) -> HttpAnswer:
-        """Return the metrics, or a document, of several shards together, labelled with the shard's number."""
+        """Return the metrics, or a document, of several shards together, labeled with the shard's number."""
         path = scope["raw_path"]
         if is_dashboard_path(path):
             return error(404, NO_DASHBOARD)

@@ -18,7 +18,7 @@ BUILD_SCRIPT: Final = Path(__file__).parent / "build_engine.py"
 
 _TYPES: Final = {"BOOL", "UINT8", "INT8", "INT32", "INT64", "FP16", "FP32", "BF16"}
 """Types that Triton's TensorRT backend supports."""
-_QUANTISED: Final = {"QuantizeLinear", "DequantizeLinear"}
+_QUANTIZED: Final = {"QuantizeLinear", "DequantizeLinear"}
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ def check_graph(model: OnnxFile, precision: Precision) -> None:
         )
     if precision is not Precision.INT8:
         return
-    if not any(node.op_type in _QUANTISED for node in flow.nodes):
+    if not any(node.op_type in _QUANTIZED for node in flow.nodes):
         raise GenerateError(
-            f"{model.path} is not quantised (it has no QuantizeLinear), so that it lacks the scales that --precision "
-            "int8 needs: quantise it first, with onnxruntime.quantization or NVIDIA ModelOpt, or use fp16"
+            f"{model.path} is not quantized (it has no QuantizeLinear), so that it lacks the scales that --precision "
+            "int8 needs: quantize it first, with onnxruntime.quantization or NVIDIA ModelOpt, or use fp16"
         )
 
 
