@@ -1,7 +1,7 @@
 """The requests that fair queueing shows a policy: how many rows of each batch key, and which make room for others."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -112,6 +112,7 @@ def test_each_request_beyond_a_full_batch_displaces_another_one_of_more_than_a_s
         max_size=12,
     )
 )
+@example([("a", 1, "k", 40), ("b", 1, "", 80), ("a", 1, "k", 20)])
 def test_each_flow_keeps_a_visible_request_and_shows_none_that_was_displaced(
     arrivals: list[tuple[str, int, str, int]],
 ) -> None:

@@ -631,14 +631,15 @@ class FairQueueGroup:
         still shows its share. So no flow may show again what was displaced, and none loses its only visible request.
         """
         overfull, self._overfull = self._overfull, []
-        full = {(shown.model, shown.shape, shown.merge_key): self._costs.full_rows(shown) for shown in overfull}
-        rows = {key: self._view.rows_of(key[0]).get(key, 0) for key in full}
         most = Counter((shown.model, shown.shape, shown.merge_key) for shown in overfull)
+        rows = {key: self._view.rows_of(key[0]).get(key, 0) for key in most}
         gone: Counter[tuple[int, str]] = Counter()
         displaced: list[Request] = []
         for request in queued:
             key = (request.model, request.shape, request.merge_key)
-            if not most.get(key) or rows[key] - request.rows < full[key] or not self._view.is_counted(request.id):
+            if not most.get(key) or not self._view.is_counted(request.id):
+                continue
+            if rows[key] - request.rows < self._costs.full_rows(request):  # it could join again
                 continue
             flow = self._flows.of(request.id)
             left = self._view.rows_of_flow(flow, request.model) - gone[flow.top.number, request.model] - request.rows
