@@ -377,13 +377,16 @@ class OnDemandModels(Collector):
         self.loads[model] += 1
         fields = {"model": model, "triton": backend.address, "took_ms": round(load_ns / 1e6)}
         log.info("model loaded on demand", extra={**fields, "memory_bytes": residency.memory_of(model)})
+        await self._evict_over_budget(backend, residency)
+        return True
+
+    async def _evict_over_budget(self, backend: Backend, residency: Residency) -> None:
         if over := residency.evictions_over_budget(self._evictable().__contains__):
             with self._leaving(backend, over):
                 if await self._drained(over):
                     for victim in over:
                         await self._evict(backend, victim)
                     await self._discovery.refresh(over)
-        return True
 
     async def _drained(self, models: Collection[str]) -> bool:
         """Wait until models whose new requests wait have none in flight; return False if that takes too long.
