@@ -233,7 +233,7 @@ BREAKAGES: dict[Callable[[EngineState], None], tuple[Callable[[EngineState], obj
     break_a_timer: (running, "that will not fire"),
     plan_a_start_of_nothing: (running, "is not to start"),
     miscount_who_waits: (running, "queued and"),
-    stop_looking_for_turns: (contended, "no turn is looked for"),
+    stop_looking_for_turns: (contended, "fair queueing does not visit them"),
     miscount_a_flow: (contended, "other requests than theirs"),
     miscount_flows: (contended, "flows that wait are counted as"),
     lose_a_request_of_a_flow: (contended, "flows have"),

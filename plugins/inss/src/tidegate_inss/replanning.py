@@ -55,7 +55,7 @@ def _searched(predictor: Predictor, placement: Placement, present: Sequence[Assi
 
 
 class _Steps:
-    """Number of questions per second, in place of a clock, which controllers have not."""
+    """Clock of a planner that advances with each question, as controllers have no clock."""
 
     def __init__(self) -> None:
         self._asked = 0

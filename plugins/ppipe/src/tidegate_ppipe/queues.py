@@ -37,7 +37,7 @@ class PoolQueue(RequestQueue):
     def __init__(self, key: QueueKey, model: Model) -> None:
         super().__init__(key, model)
         self.waits_for_rows = 0
-        """Rows that must wait, or the timer fire, before there is something to decide; 0: decide now."""
+        """Rows from which there is something to decide before the timer fires; 0: now."""
         self.due_ns = NEVER_NS
         """The instant by which all that waits has to be done with what is planned."""
         self.budget = 1.0

@@ -88,10 +88,10 @@ def registry_of(
 ) -> CollectorRegistry:
     """Build a registry with every `tidegate_` metric of an engine, and those of this process, as of `now_ns`.
 
-    It may be built in any thread, because the event loop does not modify what it reads. `ejections`: for each Triton,
-    how often it was ejected, and whether it is. `bounds`: what clients hold. `restarts`: restarts of each worker's
-    Triton in a deployment. `left_apis`: Triton, protocol and API of everything that a Triton restricts itself.
-    `policy`: name of the current policy.
+    It may be built in any thread: the event loop changes only `bounds` meanwhile, and their counters are copied before
+    they are sorted. `ejections`: for each Triton, how often it was ejected, and whether it is. `bounds`: what clients
+    hold. `restarts`: restarts of each worker's Triton in a deployment. `left_apis`: Triton, protocol and API of
+    everything that a Triton restricts itself. `policy`: name of the current policy.
     """
     metrics = [
         *_about_clients(bounds),

@@ -205,7 +205,7 @@ def _sharing(state: EngineState, reducer: Reducer) -> Iterator[str]:
                 yield f"of {names} several flows wait as if they were one"
             continue
         if shared not in sharing._contended:
-            yield f"of {names} requests may be held, and no turn is looked for"
+            yield f"of {names} requests may be held, and fair queueing does not visit them"
         yield from _flows(shared, queued, held)
         yield from _view(shared, queued)
         if stray := [request_id for request_id in shared.hopeless._live if request_id not in held]:

@@ -1,4 +1,4 @@
-"""Queries to Tritons beyond configurations: failed loads, latency of requests, why one is unreachable."""
+"""Queries to Tritons beyond configurations: failed loads, mean execution times, why one is unreachable."""
 
 import asyncio
 import socket
