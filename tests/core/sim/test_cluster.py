@@ -32,7 +32,7 @@ from tidegate.schemas import Interference, InterferenceModel, NonDecreasingLine,
 from tidegate.sim.build import MAX_IDLE_TIMERS
 from tidegate.sim.cluster import Cluster
 from tidegate.sim.links import Forwarding, NetworkLinks
-from tidegate.sim.record import ANSWERED, FAILED, RunRecord
+from tidegate.sim.record import ANSWERED, FAILED, WAITING, RunRecord
 from tidegate.sim.simulation import Simulation
 from tidegate.sim.true_latency import (
     ConstantSlowdown,
@@ -343,6 +343,21 @@ def test_links_of_other_nodes_are_others() -> None:
 
 
 # The end -------------------------------------------------------------------------------------------------------------
+
+
+class Sleepy(FirstComeFirstServed):
+    """Sets timers for ever, and never runs anything."""
+
+    def on_request_arrived(self, event: RequestArrived) -> Commands:
+        return [SetTimer("again", event.now_ns + 10)]
+
+    def on_timer_fired(self, event: TimerFired) -> Commands:
+        return [SetTimer("again", event.now_ns + 10)]
+
+
+def test_a_policy_that_only_sets_timers_does_not_go_on_for_ever() -> None:
+    record = run([arrived(0)], policy=Sleepy(SETUP, PolicyOptions()))
+    assert record.outcome[0] == WAITING
 
 
 def test_timers_alone_do_not_keep_a_run_going() -> None:
