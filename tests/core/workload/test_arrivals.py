@@ -71,6 +71,23 @@ def test_a_shape_must_be_positive() -> None:
         Gamma(10, 0)
 
 
+@pytest.mark.parametrize(
+    ("unit", "steps", "problem"),
+    [
+        (Poisson(2), ((0, 100),), "unit: its rate_rps must be 1, not 2"),
+        (Poisson(1), (), "must begin at 0 s and rise"),
+        (Poisson(1), ((1, 100),), "must begin at 0 s and rise"),
+        (Poisson(1), ((0, 100), (2, 50), (2, 70)), "must begin at 0 s and rise"),
+        (Poisson(1), ((0, 100), (float("nan"), 50)), "must begin at 0 s and rise"),
+        (Poisson(1), ((0, -1),), "must be finite and not negative"),
+        (Poisson(1), ((0, float("inf")),), "must be finite and not negative"),
+    ],
+)
+def test_steps_must_rise_and_have_rates(unit: Poisson, steps: tuple[tuple[float, float], ...], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        VaryingRate(1, unit, steps)
+
+
 @given(processes)
 def test_a_process_survives_json(process: Arrivals) -> None:
     assert msgspec.json.decode(msgspec.json.encode(process), type=Poisson | Gamma | Uniform | VaryingRate) == process

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, pairwise
 from math import inf
 from random import Random
 
@@ -82,6 +82,17 @@ class VaryingRate(Arrivals, frozen=True, tag="varying"):
     """A process of rate 1."""
     steps: tuple[tuple[float, float], ...]
     """Steps (start in seconds, arrivals per second from then on), the first at 0; the last one has no end."""
+
+    def __post_init__(self) -> None:
+        """Refuse steps out of order, and rates that are none."""
+        super().__post_init__()
+        if self.unit.rate_rps != 1:
+            raise ValueError(f"unit: its rate_rps must be 1, not {self.unit.rate_rps}")
+        starts = [from_s for from_s, _ in self.steps]
+        if not starts or starts[0] != 0 or any(not earlier < later < inf for earlier, later in pairwise(starts)):
+            raise ValueError(f"steps: they must begin at 0 s and rise, not {starts}")
+        if not all(0 <= rate_rps < inf for _, rate_rps in self.steps):
+            raise ValueError("steps: the rate of every step must be finite and not negative")
 
     def _instants_s(self, rng: Random) -> Iterator[float]:
         steps = iter(self.steps)
