@@ -51,13 +51,13 @@ PAPER = {"at least 0.95": "almost all", "at least 1.5": "16 %", "at least 2": "e
 
 SEED = 1
 """Seed of the arrivals, the same for every policy."""
-PRECISION = 0.015
+TOLERANCE = 0.015
 REQUESTS_PER_MODEL, LEAST_REQUESTS = 500, 10_000
 """Requests per model in the window, and the minimum of all: a model may lose five, and its miss rate is known to
 0.4 %.
 """
-PILOT_SHARE, PILOT_PRECISION = 0.25, 0.1
-"""Share of the requests, and relative precision, of the first search, which sets the length of the window."""
+PILOT_SHARE, PILOT_TOLERANCE = 0.25, 0.1
+"""Share of the requests, and relative tolerance, of the first search, which sets the length of the window."""
 WARMUP_SLOS = 4
 """Warm-up as a multiple of the longest SLO; no queued request is older than one SLO."""
 
@@ -158,12 +158,12 @@ def compare(workload: Workload, requests_per_model: int = REQUESTS_PER_MODEL) ->
     """
     requests = max(LEAST_REQUESTS * requests_per_model / REQUESTS_PER_MODEL, requests_per_model * workload.models)
     rate_rps = _bound_rps(workload)
-    pilot = _search(workload, POLICIES[0], rate_rps, requests * PILOT_SHARE, PILOT_PRECISION)
+    pilot = _search(workload, POLICIES[0], rate_rps, requests * PILOT_SHARE, PILOT_TOLERANCE)
     rate_rps = pilot.rate_rps or rate_rps
     duration_s = requests / rate_rps
     found: dict[str, GoodputSearch] = {}
     for choice in POLICIES:
-        found[choice.title] = _search(workload, choice, rate_rps, rate_rps * duration_s, PRECISION, duration_s)
+        found[choice.title] = _search(workload, choice, rate_rps, rate_rps * duration_s, TOLERANCE, duration_s)
         rate_rps = found[choice.title].rate_rps or rate_rps
     goodput = {title: search.rate_rps for title, search in found.items()}
     return {
@@ -237,11 +237,11 @@ def _search(
     choice: PolicyChoice,
     rate_rps: float,
     requests: float,
-    precision: float,
+    tolerance: float,
     duration_s: float | None = None,
 ) -> GoodputSearch:
     scenario = scenario_of(workload, rate_rps, duration_s or requests / rate_rps)
-    return search_goodput(GoodputQuery(RunSpec(scenario, choice, SEED), precision=precision))
+    return search_goodput(GoodputQuery(RunSpec(scenario, choice, SEED), tolerance=tolerance))
 
 
 def _print(console: Console, title: str, rows: Sequence[dict[str, Any]]) -> None:

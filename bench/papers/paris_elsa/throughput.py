@@ -17,7 +17,7 @@ LARGEST_ROWS, SLO_FACTOR = 32, 1.5
 """Rows of the largest request, and the SLA as a multiple of its latency on GPU(7)."""
 LATE = 0.05
 """Maximum share of late requests, for a 95th percentile within the SLA."""
-PRECISION = 0.01
+TOLERANCE = 0.01
 SEED = 1
 
 
@@ -68,7 +68,7 @@ def measure(cell: Cell) -> Found:
     # FIFS takes the first idle slice: listed by size, it would use the small ones, on which large queries are late.
     layout = layout.model_copy(update={"workers": tuple(Random(SEED).sample(layout.workers, len(layout.workers)))})
     scenario = scenario_of(layout, sizes, rate_rps, cell.requests / rate_rps, merging=cell.point.merging)
-    search = search_goodput(GoodputQuery(RunSpec(scenario, cell.point.policy, SEED), LATE, PRECISION))
+    search = search_goodput(GoodputQuery(RunSpec(scenario, cell.point.policy, SEED), LATE, TOLERANCE))
     return Found(cell, search.rate_rps, slices_of(layout))
 
 

@@ -96,6 +96,7 @@ def test_goodput_reports_the_spread_over_the_seeds(scenario: Path, tmp_path: Pat
     arguments = ("--policy", "fifs", "--seed", 1, "--seed", 2, "--limit", 0.1, "--tolerance", 0.1, "--jobs", 1)
     result = invoke("goodput", scenario, *arguments, "-o", out, "--html", page)
     assert result.exit_code == 0, result.output
+    assert read(out)["tolerance"] == 0.1
     (found,) = read(out)["goodput"]
     rates = [search["rate_rps"] for search in found["searches"]]
     assert (found["min_rps"], found["max_rps"]) == (min(rates), max(rates))

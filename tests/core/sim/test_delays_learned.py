@@ -29,7 +29,7 @@ def total(changes: dict[str, Any], rate_rps: float, **options: str) -> ResultRow
 
 
 def goodput_rps(changes: dict[str, Any], seed: int) -> float:
-    return search_goodput(GoodputQuery(run_of(changes, 4700, seed), precision=0.02)).rate_rps
+    return search_goodput(GoodputQuery(run_of(changes, 4700, seed), tolerance=0.02)).rate_rps
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ def metronome(rate_rps: float) -> Scenario:
     few([90, 3, 104, 900]),
 )
 def test_the_border_is_found_from_wherever_the_search_begins(begun_at_rps: float) -> None:
-    question = GoodputQuery(RunSpec(metronome(begun_at_rps), ONE_BY_ONE, 1), precision=0.005)
+    question = GoodputQuery(RunSpec(metronome(begun_at_rps), ONE_BY_ONE, 1), tolerance=0.005)
     search = search_goodput(question)
     assert search.bounded
     assert search.rate_rps == pytest.approx(100, rel=0.006)
@@ -81,7 +81,7 @@ def test_seeds_are_summarized_by_policy() -> None:
     poisson = scenario.model_copy(update={"arrivals": scenario.arrivals.model_copy(update={"process": "poisson"})})
     batched = PolicyChoice(name="fifs", label="twin")
     questions = [
-        GoodputQuery(RunSpec(poisson, policy, seed), limit=0.2, precision=0.05)
+        GoodputQuery(RunSpec(poisson, policy, seed), limit=0.2, tolerance=0.05)
         for policy in (ONE_BY_ONE, batched)
         for seed in (1, 2, 3)
     ]

@@ -291,12 +291,12 @@ def whole(short: Scenario) -> list[GoodputSearch]:
 
 def searched(scenario: Scenario, *, whole: bool) -> list[GoodputSearch]:
     runs = [RunSpec(scenario, choice, seed) for choice in (*scenario.policies, ODD) for seed in (1, 2)]
-    return [search_goodput(GoodputQuery(run, limit=0.1, precision=0.4, whole=whole)) for run in runs]
+    return [search_goodput(GoodputQuery(run, limit=0.1, tolerance=0.4, whole=whole)) for run in runs]
 
 
 def goodput_shown(scenario: Scenario, searches: list[GoodputSearch], limit: float = 0.1) -> str:
     found = summarize_searches(searches)
-    written = goodput_document(scenario, found, limit=limit, precision=0.4)
+    written = goodput_document(scenario, found, limit=limit, tolerance=0.4)
     return goodput_page("small", found, limit, written, ORIGIN)
 
 

@@ -95,7 +95,7 @@ def goodput(
         console.print(table)
         for verdict in goodput_verdicts(found, limit):
             console.print(verdict, style="bold", markup=False)
-        written = goodput_document(document, found, limit=limit, precision=tolerance)
+        written = goodput_document(document, found, limit=limit, tolerance=tolerance)
         write_results(
             console,
             written,

@@ -42,10 +42,10 @@ def simulate_document(scenario: Scenario, results: Sequence[RunResult]) -> Docum
     return {**document, "tenants": tenants} if tenants else document
 
 
-def goodput_document(scenario: Scenario, goodputs: Sequence[Goodput], *, limit: float, precision: float) -> Document:
+def goodput_document(scenario: Scenario, goodputs: Sequence[Goodput], *, limit: float, tolerance: float) -> Document:
     """Return the results of `tidegate goodput`: the rates found, every rate tried, and the rows at the rates found.
 
-    `limit`: maximum miss rate of a model, 0 to 1. `precision`: relative precision of the rates.
+    `limit`: maximum miss rate of a model, 0 to 1. `tolerance`: relative tolerance of the rates.
     """
     found = [
         {
@@ -69,7 +69,7 @@ def goodput_document(scenario: Scenario, goodputs: Sequence[Goodput], *, limit: 
     return {
         **_head("goodput", scenario),
         "limit": limit,
-        "precision": precision,
+        "tolerance": tolerance,
         "goodput": found,
         "rows": _rows(best),
     }

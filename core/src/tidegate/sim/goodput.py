@@ -9,7 +9,7 @@ from tidegate.sim.run import RunSpec, SimulationError, simulate
 
 MAX_MISS_RATE = 0.01
 """Default limit of a model's miss rate (late, dropped, failed)."""
-RATE_PRECISION = 0.005
+RATE_TOLERANCE = 0.005
 """Default relative difference between the rate found and the lowest rate that fails."""
 FIRST_STEP = 1.1
 """First factor by which the rate changes; each further step squares it, until one rate is good and one is not."""
@@ -67,7 +67,7 @@ class GoodputQuery:
 
     run: RunSpec
     limit: float = MAX_MISS_RATE
-    precision: float = RATE_PRECISION
+    tolerance: float = RATE_TOLERANCE
     whole: bool = False
     """For charts: complete failing runs, too, so that their miss rate is known, and also try CHART_RATE_FACTORS of the
     result.
@@ -108,7 +108,7 @@ def search_goodput(question: GoodputQuery) -> GoodputSearch:
         return good
 
     good, bad = _bracket(is_good, run.load)
-    while bad is not None and good is not None and bad - good > question.precision * good:
+    while bad is not None and good is not None and bad - good > question.tolerance * good:
         middle = (good + bad) / 2
         if is_good(middle):
             good = middle

@@ -102,7 +102,7 @@ def goodput_page(title: str, goodputs: Sequence[Goodput], limit: float, document
     facts = {
         "Seeds": ", ".join(seeds),
         "Limit": number_format.limit(limit),
-        "Precision": number_format.limit(document["precision"]),
+        "Tolerance": number_format.limit(document["tolerance"]),
     }
     return Page(
         title,
