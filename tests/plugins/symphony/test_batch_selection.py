@@ -52,6 +52,12 @@ def test_larger_requests_are_left_behind_where_smaller_ones_bring_more() -> None
     assert chosen(queue_of((1, 60), (2, 60), (1, 60))) == FormedBatch(0, 3, 4, 60), "all fit"
 
 
+def test_smaller_requests_are_compared_with_a_run_that_is_filled() -> None:
+    """Four requests of six rows take 25, four of one row each 23, and five of seven rows, the last one behind, 26."""
+    queue = queue_of((1, 60), (1, 60), (1, 60), (3, 60), (5, 60), (1, 60))
+    assert chosen(queue) == FormedBatch(0, 4, 7, 60, fillers=(5,))
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 3), st.integers(1, 60)), min_size=1, max_size=12),
     st.booleans(),

@@ -106,20 +106,18 @@ def most_on_time(
     """
     waiting = list(islice(queue, MAX_COMPARED_REQUESTS))
     most = _rate(promised, queue, promises, gathering, now_ns) if promised else 0.0
-    best, run = promised, _best_run(waiting, promises, gathering, now_ns, most_rows, most, skips=skips)
-    if run:
-        most = run.rate
+    best = promised
+    if run := _best_run(waiting, promises, gathering, now_ns, most_rows, most, skips=skips):
+        best, most = gathering.longest_run(queue, run.rows, promises.least, now_ns, start=run.start), run.rate
+        if run.end < len(waiting) and run.rows + waiting[run.end].rows > most_rows:
+            filled = gathering.longest_run(queue, most_rows, promises.least, now_ns, start=run.start)
+            if filled and (rate := _rate(filled, queue, promises, gathering, now_ns)) > most:
+                best, most = filled, rate
     smaller = _smaller(waiting) if skips else []
     if of_smaller := _best_run(smaller, promises, gathering, now_ns, most_rows, most, skips=True):
         members = smaller[of_smaller.start : of_smaller.end]
         due_ns, ids = min(map(gathering.due_ns, members)), tuple([each.id for each in members])
         return SelectedBatch(of_smaller.start, len(ids), of_smaller.rows, due_ns, ids=ids, promises=promises)
-    if run:
-        best = gathering.longest_run(queue, run.rows, promises.least, now_ns, start=run.start)
-        if run.end < len(waiting) and run.rows + waiting[run.end].rows > most_rows:
-            filled = gathering.longest_run(queue, most_rows, promises.least, now_ns, start=run.start)
-            if filled and _rate(filled, queue, promises, gathering, now_ns) > most:
-                best = filled
     return best
 
 
