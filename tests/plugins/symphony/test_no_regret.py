@@ -129,3 +129,8 @@ def test_in_overload_models_are_served_by_their_weights(overload: Scenario) -> N
 def test_weights_belong_to_their_objective(options: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="`objective: weighted` needs them"):
         SymphonyOptions.model_validate(options)
+
+
+def test_weights_need_adaptive_deferral() -> None:
+    with pytest.raises(ValidationError, match="objective: weighted needs `deferral: adaptive`"):
+        SymphonyOptions(deferral="frontrun", objective="weighted", weights={"slow": 2})

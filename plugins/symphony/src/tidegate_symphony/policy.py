@@ -92,6 +92,8 @@ class SymphonyOptions(PolicyOptions):
     def _weighs(self) -> Self:
         if bool(self.weights) != (self.objective == "weighted"):
             raise ValueError("weights: `objective: weighted` needs them, and no other objective has them")
+        if self.weights and self.deferral != "adaptive":
+            raise ValueError("objective: weighted needs `deferral: adaptive`; frontrun ranks batches by urgency alone")
         return self
 
 
