@@ -193,3 +193,17 @@ def test_two_tidegates_that_list_each_other_part_again(
     write(triton, other.address)
     eventually(lambda: f"{other.address} leads back to Tidegate itself" in caplog.text, "a word on the loop")
     eventually(lambda: _in_use(proxy) == _addresses(triton), "the loop to be opened")
+
+
+def test_a_tidegate_that_another_one_lists_by_mistake_keeps_its_triton(
+    listed: Make, start_proxy_here: Make, start_fake: Make, call: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other one does not let it join, but asks it again and again; its own tokens must not come back with that."""
+    triton = start_fake(echo)
+    proxy, write = listed(triton)
+    first = start_proxy_here(read_config(flags={"tritons": [proxy.address], "policy": "fifs", "listen": "127.0.0.1:0"}))
+    eventually(lambda: proxy.serving._tritons._loops._others_s, "a token of the first one")
+    write(triton, first.address)
+    eventually(lambda: f"{first.address} leads back to Tidegate itself" in caplog.text, "a word on the loop")
+    assert not any(backend.leads_back for backend in first.serving._discovery.backends)
+    assert call(first, "ModelInfer", request_of("echo", {"X": ROW}))[0] is grpc.StatusCode.OK

@@ -13,16 +13,16 @@ def test_a_token_that_comes_back_through_others_shows_a_loop(monkeypatch: pytest
     monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
     here, there, beyond = LoopDetector(), LoopDetector(), LoopDetector()
     token, harmless, next_one = here.new_token(), here.new_token(), there.new_token()
-    there.receive(here.metadata(token))
+    there.receive(here.metadata(token, takes_part=True))
     assert not here.leads_back(token)
-    beyond.receive(there.metadata(next_one))
-    here.receive(beyond.metadata(beyond.new_token()))
+    beyond.receive(there.metadata(next_one, takes_part=True))
+    here.receive(beyond.metadata(beyond.new_token(), takes_part=True))
     assert here.leads_back(token)
     assert not here.leads_back(harmless)
     assert not there.leads_back(next_one)
     now_s[0] += loop_detector.MEMORY_S + 1
     assert not here.leads_back(token)
-    assert there.metadata(next_one) == ((PROBE_HEADER, next_one),)
+    assert there.metadata(next_one, takes_part=True) == ((PROBE_HEADER, next_one),)
 
 
 def test_clients_cannot_make_probes_long() -> None:
@@ -30,4 +30,4 @@ def test_clients_cannot_make_probes_long() -> None:
     token = detector.new_token()
     tokens = [LoopDetector().new_token() for _ in range(3 * MAX_PASSED_ON)]
     detector.receive([(PROBE_HEADER, ",".join(tokens)), (PROBE_HEADER, "x" * 5000), ("other", tokens[-1])])
-    assert detector.metadata(token) == ((PROBE_HEADER, ",".join([token, *tokens[:MAX_PASSED_ON]])),)
+    assert detector.metadata(token, takes_part=True) == ((PROBE_HEADER, ",".join([token, *tokens[:MAX_PASSED_ON]])),)

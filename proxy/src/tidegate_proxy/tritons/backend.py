@@ -120,10 +120,9 @@ class Backend:
         """Device class of its workers, if configured."""
         self.model_memory = triton.model_memory
         """Memory for models that are loaded on demand, in bytes; None: it loads none."""
-        serialized = triton.serialize_models
-        self.learns_turns = serialized == "learned" and not self.worker
+        self.learns_turns = triton.serialize_models == "learned" and not self.worker
         """Whether models are serialized if that is found to be better."""
-        self.serialize_models = None if serialized == "learned" else serialized
+        self.serialize_models = None if triton.serialize_models == "learned" else triton.serialize_models
         """Whether its models are serialized, if configured."""
         self.turns = SerializationController() if self.serialize_models is None and not self.worker else None
         """Estimator of interference between its models, and the decision on serialization."""
@@ -139,6 +138,8 @@ class Backend:
         """Whether its channel is closed for good."""
         self.alive = True
         """Whether it is live: False from a call that fails to reach it until a probe succeeds."""
+        self.takes_part = False
+        """Whether it may get requests; False while it is only asked whether it can join."""
         self.heard_ns = 0
         """Instant of its last response to an inference, on the monotonic clock."""
         self.open_calls: set[Any] = set()
@@ -297,7 +298,7 @@ class Backend:
         """Probe the health, one at a time for all callers: a slow Triton needs no more of them."""
         under_way = self._health.get(method)
         if under_way is None or under_way.done():
-            metadata = self._loops.metadata(self._token)
+            metadata = self._loops.metadata(self._token, takes_part=self.takes_part)
             call = self.ask(SERVICE_PREFIX + method, b"", metadata, self.health_timeout_s)
             under_way = self._health[method] = asyncio.ensure_future(call)
             under_way.add_done_callback(_take_note)
@@ -414,7 +415,7 @@ class Backend:
     async def _ask(self, method: str, request: Any) -> bytes:  # noqa: ANN401 - protobuf messages share no type
         """Call the Triton and return its response. Raises BackendError."""
         try:
-            metadata = self._loops.metadata(self._token)
+            metadata = self._loops.metadata(self._token, takes_part=self.takes_part)
             return await self.ask(SERVICE_PREFIX + method, request.SerializeToString(), metadata, ANSWER_TIMEOUT_S)
         except CallFailed as error:
             kind = BackendSilent if error.code in _SILENT else BackendError

@@ -3,7 +3,8 @@
 A list of Tritons may hold the address of Tidegate by mistake: that of its own service instead of Triton's. It answers
 every probe, so it would get requests, which come back, and keep every model in the index for good. So each probe
 carries a token of its Triton, and a Tidegate that receives tokens of others passes them on with its own probes. A token
-that comes back shows a loop.
+that comes back shows a loop. Probes of a Triton that does not take part carry no tokens of others: no request goes
+there, so that their loop is not closed.
 """
 
 import re
@@ -37,10 +38,10 @@ class LoopDetector:
         self._tokens += 1
         return f"{self._instance}.{self._tokens}"
 
-    def metadata(self, token: str) -> Metadata:
-        """Return the metadata of a probe of the Triton with this token."""
+    def metadata(self, token: str, *, takes_part: bool) -> Metadata:
+        """Return the metadata of a probe of the Triton with this token. `takes_part`: whether it may get requests."""
         self._forget()
-        return ((PROBE_HEADER, ",".join([token, *self._others_s])),)
+        return ((PROBE_HEADER, ",".join([token, *(self._others_s if takes_part else ())])),)
 
     def receive(self, metadata: Metadata) -> None:
         """Take the tokens in the metadata of a call that was received."""
