@@ -195,6 +195,17 @@ def test_a_stream_may_name_models_of_both(tidegate: Tidegate, open_stream: Make)
             assert answer.infer_response.raw_output_contents[0] == ROW.tobytes()
 
 
+def test_a_model_that_is_named_last_is_found(tidegate: Tidegate, call: Make, open_stream: Make) -> None:
+    """The last name counts at Triton, wherever it stands."""
+    others = [service_pb2.ModelInferRequest(model_name=name).SerializeToString() for name in ("ant", "cow")]
+    asked = [start + request_of("cat", {"X": ROW}).SerializeToString() for start in (*others, b"\x12\x011")]
+    for message in asked:
+        assert call(tidegate, "ModelInfer", message)[0] is OK
+    answers, code, _ = rest_of(open_stream(tidegate, asked))
+    assert code is OK
+    assert [answer.error_message for answer in answers] == [""] * len(asked)
+
+
 def test_a_model_is_loaded_where_it_is_known(
     tidegate: Tidegate, clients: list[triton_grpc.InferenceServerClient]
 ) -> None:

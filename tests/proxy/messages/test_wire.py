@@ -17,6 +17,7 @@ from tidegate_proxy.messages.wire import (
     first_string,
     join,
     lacks_model_version,
+    last_string,
     split,
     string_in,
     with_model_version,
@@ -122,6 +123,7 @@ def test_a_truncated_message_is_a_wire_error_or_ends_between_fields(
 @example(b"\x3a\xff\xff\xff\xff\xff\xff\xff\xff\x7f")
 def test_random_bytes_are_a_message_or_a_wire_error(message: bytes) -> None:
     first_string(message)
+    last_string(message)
     try:
         header, id_field, tensors = split(message, REQUEST_RAW_FIELD)
     except WireError:
@@ -140,6 +142,21 @@ def test_varints_are_protobufs(value: int) -> None:
 @given(requests())
 def test_the_first_string_is_the_models_name(message: service_pb2.ModelInferRequest) -> None:
     assert first_string(message.SerializeToString()) == message.model_name
+
+
+@given(requests(), requests())
+def test_the_last_string_is_the_models_name(
+    first: service_pb2.ModelInferRequest, last: service_pb2.ModelInferRequest
+) -> None:
+    message = first.SerializeToString() + last.SerializeToString()
+    assert last_string(message) == service_pb2.ModelInferRequest.FromString(message).model_name
+
+
+def test_the_last_string_is_looked_for_in_no_more_fields_than_a_message_may_have() -> None:
+    first, last = (service_pb2.ModelInferRequest(model_name=name).SerializeToString() for name in ("first", "last"))
+    assert last_string(first + b"\x0a\xff") == "first"
+    assert last_string(first + b"\x28\x00" * MAX_FIELDS + last) == "first"
+    assert last_string(b"") == ""
 
 
 def test_a_message_without_a_first_string_has_none() -> None:

@@ -13,7 +13,7 @@ from tidegate_proxy.frontends import frames
 from tidegate_proxy.frontends.frames import MAX_INLINE_BYTES, STREAM_METHOD, FrameType
 from tidegate_proxy.frontends.shard_connection import ShardConnection, failure_in
 from tidegate_proxy.messages.request import PassedThrough
-from tidegate_proxy.messages.wire import first_string
+from tidegate_proxy.messages.wire import last_string
 from tidegate_proxy.servers.http.interface import NAMES_EXTENSION, Message, Receive, Scope, Send
 from tidegate_proxy.transport import RpcCall
 
@@ -62,7 +62,7 @@ class RelayedCall:
         """Begin again, at the shard that has its model now."""
         self._shard = None
         if not self._call.gone:
-            model = first_string(self._first or b"") if self._shards.are_several else ""
+            model = last_string(self._first or b"") if self._shards.are_several else ""
             self._shards.find(model, self._begin, self.fail)
 
     def _begin(self, shard: ShardConnection) -> None:
@@ -309,7 +309,7 @@ class RelayedStream:
             if part:
                 part.pass_on(message)
 
-        self._shards.find(first_string(message), then, lambda failure: self.refuse(message, failure))
+        self._shards.find(last_string(message), then, lambda failure: self.refuse(message, failure))
 
     def _begin_at(self, shard: ShardConnection, message: bytes | None) -> "_Part | None":
         part = _Part(self, self._call, shard)

@@ -5,6 +5,8 @@ leaves a small header to parse; joining a header with slices of the tensors of o
 """
 
 from collections.abc import Iterable, Iterator, Sized
+from contextlib import suppress
+from itertools import islice
 from typing import TypeVar
 
 Buffer = bytes | memoryview
@@ -172,6 +174,19 @@ def first_string(message: bytes) -> str:
         return message[position : position + length].decode()
     except (IndexError, ValueError):
         return ""
+
+
+def last_string(message: bytes) -> str:
+    """Return field 1, a string, as a parser reads it: the last one, wherever it stands; "" if absent.
+
+    Of a malformed message, or one with too many fields, it is the last one before that shows.
+    """
+    found = b""
+    with suppress(WireError):
+        for _, value, end, tag in islice(fields_of(message, 0, len(message)), _most_fields(len(message))):
+            if tag == (1 << 3 | _LENGTH_DELIMITED):
+                found = message[value:end]
+    return found.decode(errors="replace")
 
 
 def with_model_name_first(message: bytes, model: str) -> bytes:
