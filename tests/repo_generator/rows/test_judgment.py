@@ -250,9 +250,30 @@ def test_rows_that_meet_at_uneven_sizes_only(save_onnx: SaveOnnx, tmp_path: Path
     path = save_onnx(WINDOWS, [value("x", ["n", "tokens", 4])], [value("y", ["n", "tokens", 4])], weights)
     np.save(tmp_path / "rows.npy", np.random.default_rng(1).random((4, 32, 4), np.float32))
     verdict = judge_batching(read_onnx(path), [tmp_path / "rows.npy"] if given else [])
-    assert verdict.batches is False
+    assert verdict.batches is (None if given else False)
     assert "node 'padded' (Pad)" in verdict.reason
     assert verdict.reason.endswith("(with rows of 'x' of [21, 4])")
+
+
+def test_random_rows_of_another_size_do_not_overrule_given_ones(
+    save_onnx: SaveOnnx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows mix where some flag is 0, which is never so in real ones."""
+    monkeypatch.setattr("tidegate_repo_generator.rows.judgment._examined", lambda *_: Finding("independent"))
+    mixing = [
+        node("ReduceMin", ["flag"], ["least"], keepdims=0),
+        node("Cast", ["least"], ["all"], to=TensorProto.BOOL),
+        node("ReduceMean", ["x"], ["mean"], keepdims=0),
+        node("Where", ["all", "zero", "mean"], ["shift"]),
+        node("Add", ["x", "shift"], ["y"]),
+    ]
+    inputs = [value("flag", ["n"], TensorProto.INT64), value("x", ["n", "tokens"])]
+    weights = [numpy_helper.from_array(np.array(0, np.float32), "zero")]
+    path = save_onnx(mixing, inputs, [value("y", ["n", "tokens"])], weights)
+    assert judge_batching(read_onnx(path)).batches is False
+    rows = np.random.default_rng(1).random((4, 32), np.float32)
+    np.savez(tmp_path / "real.npz", x=rows, flag=np.ones(4, np.int64))
+    assert judge_batching(read_onnx(path), [tmp_path / "real.npz"]).batches is True
 
 
 def test_dimensions_with_names_of_their_own_have_sizes_of_their_own(save_onnx: SaveOnnx) -> None:

@@ -59,7 +59,7 @@ def judge_rows(
     """Judge a model whose inputs all have the rows first. `folder`: folder of its external weights.
 
     `proto`: the model. `declared`: the inputs as the model declares them, if `inputs` have sizes that the user gave.
-    A model with dynamic dimensions is judged at two sizes.
+    A model with dynamic dimensions is judged at two sizes; if rows are `given`, at the second one only by its graph.
     """
     try:
         session = open_session(proto, folder)
@@ -77,7 +77,7 @@ def judge_rows(
     if verdict.batches and finding.verdict == "independent" and other:
         shapes = ", ".join(f"'{name}' of {list(array.shape[1:])}" for name, array in other.rows(1).items())
         finding = _examined(proto, folder, other)
-        again = _tried(session, other, outputs)
+        again = verdict if given else _tried(session, other, outputs)  # random rows do not overrule given ones
         if again.batches is False or finding.verdict != "independent":
             reason = finding.reason or again.reason
             return BatchingVerdict(False if again.batches is False else None, f"{reason} (with rows of {shapes})")
