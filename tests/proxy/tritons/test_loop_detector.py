@@ -1,4 +1,4 @@
-"""The tokens of probes: own ones that come back, and others', which are passed on, but not any number of them."""
+"""The tokens of probes: own ones that come back, and others', of which the last few are passed on."""
 
 import time
 
@@ -31,3 +31,15 @@ def test_clients_cannot_make_probes_long() -> None:
     tokens = [LoopDetector().new_token() for _ in range(3 * MAX_PASSED_ON)]
     detector.receive([(PROBE_HEADER, ",".join(tokens)), (PROBE_HEADER, "x" * 5000), ("other", tokens[-1])])
     assert detector.metadata(token, takes_part=True) == ((PROBE_HEADER, ",".join([token, *tokens[:MAX_PASSED_ON]])),)
+
+
+def test_clients_cannot_hide_a_loop_behind_tokens_that_they_made_up() -> None:
+    """They send as many as are kept, to both, and the probes that follow still lead back."""
+    here, there = LoopDetector(), LoopDetector()
+    token, next_one = here.new_token(), there.new_token()
+    for detector in (here, there):
+        made_up = [LoopDetector().new_token() for _ in range(MAX_PASSED_ON)]
+        detector.receive([(PROBE_HEADER, ",".join(made_up))])
+    there.receive(here.metadata(token, takes_part=True))
+    here.receive(there.metadata(next_one, takes_part=True))
+    assert here.leads_back(token)
