@@ -494,7 +494,6 @@ AMONG_OURSELVES = {
     "background.py",  # a process of ours reads what another one wrote
     "kept.py",  # the same
     "up.py",
-    "users.py",  # a worker of Locust reads what its master drew
 }
 
 

@@ -15,11 +15,18 @@ if TYPE_CHECKING:
 
 
 def start(start_locust: "StartLocust", port: int, *arguments: object) -> tuple["Locust", list["Locust"]]:
-    workers = [start_locust("--worker", "--master-port", port) for _ in range(2)]
-    master = start_locust(
+    workers = start_workers(start_locust, port)
+    return start_master(start_locust, port, *arguments), workers
+
+
+def start_workers(start_locust: "StartLocust", port: int) -> list["Locust"]:
+    return [start_locust("--worker", "--master-port", port) for _ in range(2)]
+
+
+def start_master(start_locust: "StartLocust", port: int, *arguments: object) -> "Locust":
+    return start_locust(
         "--master", "--master-bind-port", port, "--expect-workers", 2, "--headless", "--only-summary", *arguments
     )
-    return master, workers
 
 
 def test_two_workers_send_the_schedule_without_overlap(
@@ -35,6 +42,44 @@ def test_two_workers_send_the_schedule_without_overlap(
     row = master.row()
     assert int(row["requests"]) == sum(at_ns >= 0.2 * 1e9 for at_ns in sequence.at_ns)
     assert (row["attainment"], row["failed"]) == ("100.00%", "0")
+
+
+@pytest.fixture
+def traced(scenario: Callable[..., Path]) -> Path:
+    """Scenario in a folder where no process runs, with a trace beside it."""
+    path = scenario()
+    folder = path.parent / "scenarios"
+    folder.mkdir()
+    (folder / "trace.txt").write_text("".join(f"{number / 100}\n" for number in range(100)))
+    poisson = "{process: poisson, rate_rps: 100}"
+    text = path.read_text().replace(poisson, "{process: trace, file: trace.txt, format: lines}")
+    traced = folder / path.name
+    traced.write_text(text)
+    return traced
+
+
+@pytest.mark.slow
+def test_workers_find_a_trace_beside_the_scenario(
+    triton: "FakeTriton", start_locust: "StartLocust", traced: Path, free_port: int
+) -> None:
+    scenario = traced.relative_to(traced.parent.parent)
+    master, workers = start(start_locust, free_port, "--host", triton.target, "--scenario", scenario)
+    assert master.ended() == 0, [each.output for each in (master, *workers)]
+    assert len(triton.requests) == len(draw_requests(read_scenario(traced), 0))
+
+
+@pytest.mark.slow
+def test_a_worker_that_cannot_draw_ends_the_test(
+    triton: "FakeTriton", start_locust: "StartLocust", traced: Path, free_port: int
+) -> None:
+    master = start_master(start_locust, free_port, "--host", triton.target, "--scenario", traced, "--loglevel", "DEBUG")
+    eventually(lambda: "Waiting for workers" in master.output, "the master to have read the trace")
+    (traced.parent / "trace.txt").unlink()
+    workers = start_workers(start_locust, free_port)
+    assert master.ended() == 1, master.output
+    assert "trace.txt: No such file" in master.output
+    assert [worker.ended() for worker in workers] == [0, 0], [worker.output for worker in workers]
+    assert triton.requests == []
 
 
 @pytest.mark.slow

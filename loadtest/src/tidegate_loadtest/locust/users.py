@@ -6,6 +6,7 @@ requests; each sending process draws them again from what `parsed_options` carri
 
 import gc
 import json
+import logging
 import signal
 import sys
 import time
@@ -24,16 +25,20 @@ from locust import LoadTestShape, User, events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.exception import StopTest
+from locust.rpc import Message
 from locust.runners import MasterRunner, WorkerRunner
 from locust.web import WebUI
+from pydantic import ValidationError
 from rich.console import Console
 from typer import BadParameter
 
 from tidegate.api import NEVER_NS, NS_PER_MS
 from tidegate.commands.common import console_for_tables
 from tidegate.host import PluginError
+from tidegate.schemas import field_errors, format_field_errors
 from tidegate.workload import RequestSequence, Scenario, ScenarioError, TraceError, draw_requests, read_scenario
 from tidegate.workload.arrivals import NS_PER_S
+from tidegate.workload.scenario_file import UNION_MEMBERS
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.input_files import parse_inputs
 from tidegate_loadtest.locust.attainment import TABLE_COLUMNS, Attainment, print_rows
@@ -42,10 +47,14 @@ from tidegate_loadtest.result import OK_STATUS
 from tidegate_loadtest.scenario_requests import ScenarioRequests
 from tidegate_loadtest.shapes import parse_shapes
 
+logger = logging.getLogger(__name__)
+
 USER_ERRORS = (LoadTestError, ScenarioError, TraceError, PluginError, OSError, BadParameter)
 """Errors that a user can remedy."""
 TAB_KEY = "slo-attainment"
 LOCAL_SENDER = "local"
+FAILED_MESSAGE = "tidegate_failed"
+"""Message of a worker to the master: the worker cannot prepare its requests; data: the error."""
 BEGIN_IN_S = {True: 2.0, False: 0.2}
 """Seconds from the start of a test to its first request; True: workers draw their requests in that time."""
 REPORTS_WITHIN_S = 7.0
@@ -217,6 +226,9 @@ class LocustTest:
         environment.events.test_stop.add_listener(self._on_test_stop)
         if isinstance(environment.runner, WorkerRunner):
             environment.events.report_to_master.add_listener(self._on_report)
+        if isinstance(environment.runner, MasterRunner):
+            # In a greenlet of its own: to quit kills the one that receives messages.
+            environment.runner.register_message(FAILED_MESSAGE, self._on_worker_failed, concurrent=True)
         environment.events.worker_report.add_listener(lambda data, **_rest: self.attainment.merge(data["tidegate"]))
 
     @property
@@ -233,7 +245,8 @@ class LocustTest:
             raise LoadTestError("give --scenario FILE: what to send")
         scenario = read_scenario(Path(self.options.tidegate_scenario))
         seed = scenario.seed if self.options.tidegate_seed is None else self.options.tidegate_seed
-        self.options.tidegate_drawn = (scenario.model_dump_json(exclude_defaults=True), seed)
+        folder = str(scenario.folder.resolve())
+        self.options.tidegate_drawn = (scenario.model_dump_json(exclude_defaults=True), folder, seed)
         self._load = Load.drawn(self.options, scenario, seed, target_of(self.environment.host))
         return self._load
 
@@ -262,6 +275,7 @@ class LocustTest:
     def _on_test_start(self, **_rest: object) -> None:
         runner, options = self.environment.runner, self.options
         self.attainment.take()
+        self.sender = None
         self.ended, self._running, self._stop_unix_ns = False, True, 0
         if not isinstance(runner, WorkerRunner):
             try:
@@ -277,9 +291,17 @@ class LocustTest:
         if isinstance(runner, MasterRunner):
             return
         if isinstance(runner, WorkerRunner):
-            document, seed = options.tidegate_drawn
-            scenario = Scenario.model_validate_json(document)
-            self._load = Load.drawn(options, scenario, seed, target_of(self.environment.host))
+            document, folder, seed = options.tidegate_drawn
+            try:
+                scenario = Scenario.model_validate_json(document, context={"folder": Path(folder)})
+                self._load = Load.drawn(options, scenario, seed, target_of(self.environment.host))
+            except ValidationError as error:
+                wrong = field_errors(error, Scenario, members=UNION_MEMBERS)
+                runner.send_message(FAILED_MESSAGE, format_field_errors(f"scenario of {folder}", wrong))
+                return
+            except USER_ERRORS as error:
+                runner.send_message(FAILED_MESSAGE, str(error))
+                return
         load = self._load
         assert load is not None
         closed_loop = options.tidegate_closed_loop
@@ -296,6 +318,17 @@ class LocustTest:
         gevent.killall([each for each in (self._sending,) if each])
         if self.sender:
             self.sender.stopped = True
+
+    def _on_worker_failed(self, msg: Message, **_rest: object) -> None:
+        logger.error("worker failed, stopping the test: %s (worker=%s)", msg.data, msg.node_id)
+        if not self._running:
+            return
+        self._running = False
+        self.environment.process_exit_code = 1
+        if self.options.headless:
+            self.environment.runner.quit()
+        else:
+            self.environment.runner.stop()
 
     def _on_report(self, data: dict[str, Any], **_rest: object) -> None:
         data["tidegate"] = self.attainment.take()
