@@ -107,6 +107,7 @@ def test_one_with_a_response_is_told_before_a_silent_triton_is_given_up(
     answers, code, details = rest_of(open_stream(proxy, [request_of("echo", {"X": ROW[0]}, id="0")], metadata=STRICT))
     assert _in_order(answers) == [("0", "")]
     assert (code, details) == (UNAVAILABLE, "it breaks")
+    assert len(proxy.serving.driver.running) == 1, "nobody else gets the slot before"
 
 
 def test_so_is_each_of_a_client_that_was_not_done(

@@ -80,8 +80,8 @@ class Slot:
             self.occupied.fail(self.run, code, details)
 
     def give_up(self) -> None:
-        """Free the slot of a request that no client waits for any more."""
-        if self.is_held:
+        """Free the slot of a request that no client waits for any more, unless its failure is being dealt with."""
+        if self.is_held and self.run.recovery is None:
             self.occupied.abandon(self.run, HOLDER_LEFT)
 
     def cancel(self) -> None:

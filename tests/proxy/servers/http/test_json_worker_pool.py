@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -107,6 +108,27 @@ def test_an_answer_waits_for_no_process_to_start(
     bodies, rounds = asyncio.run(ask())
     assert [json.loads(bytes(body.pieces[0]))["outputs"][0]["data"] for body in bodies] == [list(range(FROM_BYTES))] * 2
     assert rounds > 1, "the loop goes on meanwhile"
+
+
+def test_an_answer_waits_for_no_other_in_the_thread_once_a_process_is_up(
+    aside: JsonWorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = _answer("FP32", np.arange(FROM_BYTES, dtype=np.float32))
+    expected = infer_response.render(message, TEXT)
+    is_done = threading.Event()
+    monkeypatch.setattr(infer_response, "render", lambda *_: is_done.wait() and expected)
+
+    async def ask() -> None:
+        first = asyncio.create_task(aside.render(message, TEXT))
+        await asyncio.sleep(0)  # it begins
+        try:
+            assert await aside.render(message, TEXT) == expected
+            assert not first.done()
+        finally:
+            is_done.set()  # the loop waits for the thread at its end
+        assert await first == expected
+
+    asyncio.run(ask())
 
 
 def test_what_is_passed_on_is_looked_into_so_too(aside: JsonWorkerPool) -> None:

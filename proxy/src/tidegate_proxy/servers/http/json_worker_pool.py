@@ -100,7 +100,8 @@ class JsonWorkerPool:
         self._processes = [_JsonProcess() for _ in range(_PROCESSES)]
         self._queue = FairQueue(self._processes)
         self._starting: list[asyncio.Task[None]] = []
-        self._in_thread = asyncio.Lock()
+        self._rendering: asyncio.Future[infer_response.ResponseBody] | None = None
+        """The response that a thread renders."""
 
     async def translate(
         self,
@@ -136,10 +137,13 @@ class JsonWorkerPool:
         all_binary = all(form.named.values()) if form.named else form.binary
         if len(answer) < FROM_BYTES or all_binary:
             return infer_response.render(answer, form)
-        if not self._is_up():
-            async with self._in_thread:
-                if not self._is_up():
-                    return await asyncio.to_thread(infer_response.render, answer, form)
+        while not self._is_up():
+            if self._rendering is None or self._rendering.done():
+                loop = asyncio.get_running_loop()
+                self._rendering = loop.run_in_executor(None, infer_response.render, answer, form)
+                return await asyncio.shield(self._rendering)  # a client that leaves does not stop the thread
+            awaited: list[asyncio.Future[Any]] = [task for task in self._starting if not task.done()]
+            await asyncio.wait([self._rendering, *awaited], return_when=asyncio.FIRST_COMPLETED)
         pieces, json_bytes = await self._run(owner, len(answer), _rendered, answer, form)
         return infer_response.ResponseBody(pieces, json_bytes)
 
