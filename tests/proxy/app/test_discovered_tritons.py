@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from tests.conftest import eventually
 from tests.proxy.fixtures.calls import request_of
 from tests.proxy.fixtures.fake_answers import echo
 from tidegate_proxy.configuration.config_file import read_config
+from tidegate_proxy.configuration.triton_sources import SourceError
 from tidegate_proxy.tritons import sources
 from tidegate_proxy.tritons.backend import BackendError
 
@@ -140,16 +143,16 @@ def test_tritons_of_a_name_come_and_go_as_it_resolves(
     port = int(first.address.rpartition(":")[2])
     second = start_fake(echo, address=f"127.0.0.3:{port}")
     hosts = ["127.0.0.2"]
-    resolve = asyncio.BaseEventLoop.getaddrinfo
+    resolve = socket.getaddrinfo
 
-    async def answer(loop: Any, host: str, *rest: Any, **named: Any) -> Any:
+    def answer(host: str, *rest: Any, **named: Any) -> Any:
         if host != "triton.test":
-            return await resolve(loop, host, *rest, **named)
+            return resolve(host, *rest, **named)
         if not hosts:
             raise OSError("no such name")
-        return [each for host in hosts for each in await resolve(loop, host, *rest, **named)]
+        return [each for host in hosts for each in resolve(host, *rest, **named)]
 
-    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", answer)
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
     source = {"dns": "triton.test", "port": port, "interval_s": 0.05, "device_class": "a100"}
     proxy = start_proxy_here(read_config(flags={"tritons": source, "policy": "fifs", "listen": "127.0.0.1:0"}))
     assert _in_use(proxy) == _addresses(first)
@@ -159,6 +162,17 @@ def test_tritons_of_a_name_come_and_go_as_it_resolves(
     hosts.clear()
     hosts.append("127.0.0.3")
     eventually(lambda: _in_use(proxy) == _addresses(second), "the first to leave")
+
+
+def test_the_end_waits_for_no_silent_dns_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.wait() and [])
+    monkeypatch.setattr(sources, "RESOLVE_TIMEOUT_S", 0.01)
+    source = read_config(flags={"tritons": {"dns": "triton.test", "port": 8001}}).discovery[0]
+    with pytest.raises(SourceError, match=r"triton\.test: it does not resolve \(no answer in 0\.01 s\)"):
+        asyncio.run(sources.list_tritons(source))
+    assert not answers.is_set()
+    answers.set()
 
 
 def test_without_any_triton_it_does_not_start_and_says_why(listed: Make) -> None:

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
 from tidegate.schemas import field_errors, format_yaml_error
+from tidegate_proxy.base.tasks import in_thread
 from tidegate_proxy.configuration.triton_sources import SourceError, TritonSource
 from tidegate_proxy.configuration.tritons import TritonAddress, check_workers
 from tidegate_proxy.tritons.endpoint_slices import EndpointSlices
@@ -57,10 +58,10 @@ async def watch_tritons(source: TritonSource) -> AsyncGenerator[TritonList | Sou
 
 async def _resolved(source: TritonSource, name: str) -> TritonList:
     """The addresses of a name: IPv4 ones if there are any, since a Triton with both would otherwise count twice."""
-    loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(RESOLVE_TIMEOUT_S):
-            found = await loop.getaddrinfo(name, source.port, type=socket.SOCK_STREAM)
+            # In a thread of its own: the event loop's threads delay the end of Tidegate while a DNS server is silent.
+            found = await in_thread(lambda: socket.getaddrinfo(name, source.port, type=socket.SOCK_STREAM))
     except (OSError, TimeoutError, UnicodeError) as error:
         why = f"no answer in {RESOLVE_TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else str(error)
         remedy = "check the name, and that a Triton is ready behind it"

@@ -5,15 +5,13 @@ their batches and stop. It changes the engine only by stimuli, so the event log 
 """
 
 import asyncio
-import contextlib
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.api import NEVER_NS
 from tidegate.control import Action, ControlLoop, LayoutRevision, QueryController, StartWorker, StopWorker, Switch
@@ -23,7 +21,7 @@ from tidegate_proxy.app.actuation.controller_process import ControllerProcess
 from tidegate_proxy.app.actuation.warm_up import NotWarm, warm
 from tidegate_proxy.app.tritons import Tritons
 from tidegate_proxy.base.internal_errors import faults
-from tidegate_proxy.base.tasks import cancel
+from tidegate_proxy.base.tasks import cancel, in_thread
 from tidegate_proxy.deployed.folder import WorkerNotStarted
 from tidegate_proxy.deployed.tritons import RunningTritons
 from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
@@ -32,36 +30,6 @@ if TYPE_CHECKING:
     from tidegate_proxy.configuration.tritons import TritonAddress
 
 log = logging.getLogger(__name__)
-
-
-T = TypeVar("T")
-
-
-async def in_thread(work: Callable[[], T]) -> T:
-    """Run `work` in a thread of its own; return its result or raise its exception. Cancellation abandons the thread."""
-    loop = asyncio.get_running_loop()
-    outcome: asyncio.Future[T] = loop.create_future()
-
-    def tell(value: T | None, error: BaseException | None) -> None:
-        if outcome.done():
-            return
-        if error is not None:
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(value)  # type: ignore[arg-type]  # what `work` gave
-
-    def run() -> None:
-        value, error = None, None
-        try:
-            value = work()
-        except BaseException as raised:  # raised in the caller that awaits it
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed, so no caller waits
-            loop.call_soon_threadsafe(tell, value, error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return await outcome
-
 
 DRAIN_POLL_S: Final = 0.05
 """Interval, in seconds, at which it checks during a change whether workers have drained or died."""
