@@ -41,6 +41,7 @@ from tidegate.engine import (
     Engine,
     EngineRestarted,
     Fail,
+    PolicyOverran,
     PolicyReplaced,
     RetryLimitChanged,
     StartStage,
@@ -207,6 +208,7 @@ def eventful(world: World) -> None:
         world.happens(RequestArrived(event.now_ns, replace(event.request, app="x")))
         world.cancels(number if number == 25 else -1)  # it runs
         world.passes(world.now_ns + 3)
+    world.happens(PolicyOverran(world.now_ns, took_ns=30, within_ns=100, budget_ns=20))
     world.passes(world.now_ns + 400)
 
 
