@@ -1,5 +1,7 @@
 """The requests that fair queueing shows a policy: how many rows of each batch key, and which make room for others."""
 
+from typing import Any
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -20,9 +22,9 @@ from tidegate.engine.waiting.flows import ClientFlow
 FLOW = ClientFlow(1, hurried=True)
 
 
-MODELS = {"m": Model("m", max_rows=4)}
-PLACES = {"m": WidestRoute(frozenset({0}), ((("m", "default"),),), 4)}
-PROFILES = [Profile("m", "default", (10, 20, 30, 40))]
+MODELS = {name: Model(name, max_rows=4) for name in "mn"}
+PLACES = {name: WidestRoute(frozenset({0}), (((name, "default"),),), 4) for name in MODELS}
+PROFILES = [Profile(name, "default", (10, 20, 30, 40)) for name in MODELS]
 
 
 def view() -> VisibleRequests:
@@ -63,7 +65,7 @@ class Contention:
     """Three requests of a flood that the policy sees, one more than a full batch has; the worker is busy."""
 
     def __init__(self) -> None:
-        fleet = WorkerTable([Worker(0, "w0", ("m",))], MODELS)
+        fleet = WorkerTable([Worker(0, "w0", ("m", "n"))], MODELS)
         fleet.idle_ids.clear()
         self.group = FairQueueGroup(fleet, Expectations(PROFILES, learn=False), PLACES, 1000, lambda model: False)
         self.seen = {number: request(number, client="flood") for number in (1, 2, 3)}
@@ -168,3 +170,29 @@ def test_what_was_shown_before_a_more_urgent_class_came_displaces_nothing_after_
     contention.show()
     assert wide.id in contention.seen
     assert len(contention.withdraw()) == 1
+
+
+@pytest.mark.parametrize(
+    ("others", "exceeds"),
+    [
+        ([], False),
+        ([{"client": "a", "rows": 1}], False),
+        ([{"client": "a", "rows": 2}], True),
+        ([{"client": "a", "rows": 1}, {"client": "a", "rows": 1}], True),
+        ([{"client": "a", "rows": 4, "model": "n"}] * 4, False),
+        ([{"client": "b", "rows": 4}], False),
+        ([{"client": "b", "rows": 1, "tenant": "t"}], False),
+        ([{"client": "b", "rows": 2, "tenant": "t"}], True),
+        ([{"client": "b", "rows": 4, "model": "n", "tenant": "t"}], False),
+    ],
+)
+def test_a_share_is_of_rows_of_the_model_and_of_the_whole_tenant(others: list[dict[str, Any]], exceeds: bool) -> None:
+    """Of two or three flows each has two rows of four, or a row and a third; all wait behind those of a flood."""
+    contention = Contention()
+    tenant = next((other["tenant"] for other in others if "tenant" in other), "")
+    hopeless = replace(request(4, client="a"), tenant=tenant)
+    contention.group.contend(hopeless)
+    for number, other in enumerate(others, start=5):
+        contention.group.contend(replace(request(number), **other))
+    contention.group.contend(request(99, client="flood"))  # a request that arrives alone is not held yet
+    assert contention.group.exceeds_share(0, hopeless) == exceeds

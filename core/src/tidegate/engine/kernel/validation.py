@@ -208,6 +208,7 @@ def _sharing(state: EngineState, reducer: Reducer) -> Iterator[str]:
             yield f"of {names} requests may be held, and fair queueing does not visit them"
         yield from _flows(shared, queued, held)
         yield from _view(shared, queued)
+        yield from _throttled(shared)
         if stray := [request_id for request_id in shared.hopeless._live if request_id not in held]:
             yield f"of {names} {stray} are watched for their deadline and not held"
 
@@ -242,3 +243,12 @@ def _view(shared: FairQueueGroup, queued: dict[int, Request]) -> Iterator[str]:
         rows.setdefault(request.model, Counter())[request.model, request.shape, request.merge_key] += request.rows
     if {model: dict(of_key) for model, of_key in rows.items()} != view._rows:
         yield f"kinds of batches are thought to have {view._rows} rows"
+
+
+def _throttled(shared: FairQueueGroup) -> Iterator[str]:
+    for model, throttled in shared._held.items():
+        rows = Counter[int]()
+        for request in throttled:
+            rows[throttled.flow_of(request).top.number] += request.rows
+        if dict(rows) != dict(throttled._rows):
+            yield f"of {model!r} {dict(rows)} rows are held by flow, and counted are {dict(throttled._rows)}"

@@ -204,7 +204,7 @@ class VisibleRequests:
         return self._rows.get(model, NO_REQUESTS)
 
     def rows_of_flow(self, flow: ClientFlow, model: str) -> int:
-        """Return the rows of a flow for a model that the policy sees."""
+        """Return the rows of a flow, or of all flows of its tenant, for a model that the policy sees."""
         return self._shown.get((flow.top.number, model), 0)
 
     def show(self, now_ns: int, request: Request, flow: ClientFlow) -> None:
@@ -464,13 +464,14 @@ class FairQueueGroup:
         self.hopeless.set(request.id, self._costs.hopeless_ns(request))
 
     def exceeds_share(self, now_ns: int, request: Request) -> bool:
-        """Whether a throttled request waits because its flow was served more than others, or has its share without it.
+        """Whether a request of `pop_hopeless` waits because its flow was served more than others, or has its share
+        without it.
 
         Otherwise it came with too little time, or workers were too slow.
         """
-        flow = self._flows.of(request.id)
-        others = max(self._view.rows_of_flow(flow, request.model), flow.waiting - 1, flow.top.waiting - 1)
-        return not self._is_turn_of(now_ns, flow, request) or self._is_share(request.model, flow, others)
+        flow, model = self._flows.of(request.id), request.model
+        rows = self._view.rows_of_flow(flow, model) + self._held[model].rows_of_flow(flow) - request.rows
+        return not self._is_turn_of(now_ns, flow, request) or self._is_share(model, flow, rows)
 
     @property
     def held(self) -> list[Request]:

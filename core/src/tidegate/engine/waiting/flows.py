@@ -4,7 +4,7 @@ A flow contains the requests of one client for models that share workers; reques
 separate flows. The flows of one tenant share one turn by its weight, and take it in rotation.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush, heapreplace
 
@@ -263,6 +263,8 @@ class ThrottledRequests:
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[Request, ClientFlow]] = {}
+        self._rows: Counter[int] = Counter()
+        """Their rows, by the number of the flow that has a turn of its own."""
         self._passed_over: dict[int, None] = {}
         self._of_flow: dict[int, deque[Request]] = {}
         self._of_key: dict[QueueKey, deque[Request]] = {}
@@ -281,6 +283,7 @@ class ThrottledRequests:
     def add(self, request: Request, flow: ClientFlow, *, oldest: bool = False) -> None:
         """Add a request, the youngest of its flow, or the `oldest`."""
         self._held[request.id] = request, flow
+        self._rows[flow.top.number] += request.rows
         of_flow = self._of_flow.setdefault(flow.number, deque())
         of_key = self._of_key.setdefault((request.model, request.shape, request.merge_key), deque())
         if oldest:
@@ -298,8 +301,13 @@ class ThrottledRequests:
 
     def remove(self, request_id: int) -> Request | None:
         """Remove a request and return it; None if it was not throttled."""
-        request, _ = self._held.pop(request_id, (None, None))
+        request, flow = self._held.pop(request_id, (None, None))
         self._passed_over.pop(request_id, None)
+        if request and flow:
+            number = flow.top.number
+            self._rows[number] -= request.rows
+            if not self._rows[number]:
+                del self._rows[number]
         return request
 
     def pass_over(self, request: Request) -> None:
@@ -313,6 +321,10 @@ class ThrottledRequests:
     def flow_of(self, request: Request) -> ClientFlow:
         """Return the flow of a throttled request."""
         return self._held[request.id][1]
+
+    def rows_of_flow(self, flow: ClientFlow) -> int:
+        """Return the throttled rows of a flow, or of all flows of its tenant."""
+        return self._rows[flow.top.number]
 
     def is_oldest_of_flow(self, request_id: int) -> bool:
         """Whether a request is throttled, and no older one of its flow is, except those passed over."""
