@@ -62,6 +62,14 @@ class Locust:
 StartLocust = Callable[..., Locust]
 
 
+def printed_by(program: str) -> list[str]:
+    """Lines that a program prints which may import Locust."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
+    return done.stdout.splitlines()
+
+
 @pytest.fixture
 def start_locust(tmp_path: Path) -> Iterator[StartLocust]:
     """`start_locust("--headless", ...)`: a `tidegate-locust`, killed if it has not ended."""

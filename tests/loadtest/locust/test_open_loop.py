@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import eventually
+from tests.loadtest.locust.conftest import printed_by
 from tests.python_models import ECHO, write_model
 from tidegate.workload import draw_requests, read_scenario
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
@@ -89,11 +88,6 @@ for host in (None, "localhost", "http://localhost:8000/", "localhost:8001"):
     except Exception as error:
         print(error)
 """
-
-
-def printed_by(program: str) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    return done.stdout.splitlines()
 
 
 def test_reports_of_workers_are_added_and_lost_requests_are_misses() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import eventually
+from tests.loadtest.locust.conftest import printed_by
 from tidegate.workload import draw_requests, read_scenario
 
 if TYPE_CHECKING:
@@ -42,6 +43,63 @@ def test_two_workers_send_the_schedule_without_overlap(
     row = master.row()
     assert int(row["requests"]) == sum(at_ns >= 0.2 * 1e9 for at_ns in sequence.at_ns)
     assert (row["attainment"], row["failed"]) == ("100.00%", "0")
+
+
+BARRIER = """
+from argparse import Namespace
+from locust.env import Environment
+from locust.rpc import Message
+from locust.runners import MasterRunner, WorkerNode, WorkerNodes
+from tidegate_loadtest.locust import users
+
+class Master(MasterRunner):
+    def __init__(self):
+        self.clients, self.custom_messages, self.begun = WorkerNodes(), {}, []
+        for name in ("first", "second", "lost"):
+            self.clients[name] = WorkerNode(name)
+
+    def __del__(self):
+        pass
+
+    def send_message(self, msg_type, data=None, client_id=None):
+        assert msg_type == users.BEGIN_MESSAGE
+        self.begun.append((client_id, data))
+
+    def is_ready(self, worker):
+        listener, _concurrent = self.custom_messages[users.READY_MESSAGE]
+        listener(environment=environment, msg=Message(users.READY_MESSAGE, None, worker))
+
+environment = Environment(parsed_options=Namespace())
+runner = environment.runner = Master()
+test = users.LocustTest(environment)
+test.check = lambda: None
+environment.events.test_start.fire(environment=environment)
+runner.is_ready("first")
+runner.is_ready("second")
+print([name for name, _instant in runner.begun])
+del runner.clients["lost"]
+environment.events.worker_report.fire(client_id="first", data={"tidegate": test.attainment.take()})
+print(sorted(name for name, _instant in runner.begun))
+runner.is_ready("latecomer")
+print(runner.begun[-1][0], len({instant for _name, instant in runner.begun}))
+"""
+
+
+def test_workers_begin_together_once_all_are_ready_or_lost() -> None:
+    assert printed_by(BARRIER) == ["[]", "['first', 'second']", "latecomer 1"]
+
+
+@pytest.mark.slow
+def test_workers_share_a_closed_loop(
+    triton: "FakeTriton", start_locust: "StartLocust", scenario: Callable[..., Path], free_port: int
+) -> None:
+    users = ("--closed-loop", "--users", 2, "--spawn-rate", 10)
+    load = ("--host", triton.target, "--scenario", scenario())
+    master, workers = start(start_locust, free_port, *load, *users)
+    eventually(lambda: len(triton.requests) > 10, "requests")
+    master.interrupt()
+    assert master.ended() == 0, [each.output for each in (master, *workers)]
+    assert 1 <= triton.most_in_flight <= 2
 
 
 @pytest.fixture

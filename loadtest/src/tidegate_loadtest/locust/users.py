@@ -20,13 +20,13 @@ from typing import Any
 import gevent
 import numpy as np
 from flask import Response, request
-from gevent.event import Event
+from gevent.event import AsyncResult, Event
 from locust import LoadTestShape, User, events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
 from locust.exception import StopTest
 from locust.rpc import Message
-from locust.runners import MasterRunner, WorkerRunner
+from locust.runners import STATE_INIT, MasterRunner, WorkerRunner
 from locust.web import WebUI
 from pydantic import ValidationError
 from rich.console import Console
@@ -55,8 +55,12 @@ TAB_KEY = "slo-attainment"
 LOCAL_SENDER = "local"
 FAILED_MESSAGE = "tidegate_failed"
 """Message of a worker to the master: the worker cannot prepare its requests; data: the error."""
-BEGIN_IN_S = {True: 2.0, False: 0.2}
-"""Seconds from the start of a test to its first request; True: workers draw their requests in that time."""
+READY_MESSAGE = "tidegate_ready"
+"""Message of a worker to the master: the worker has prepared its requests."""
+BEGIN_MESSAGE = "tidegate_begin"
+"""Message of the master to a worker that is ready; data: the instant at which the schedule begins, in ns since 1970."""
+BEGIN_IN_NS = 200 * NS_PER_MS
+"""Time from the readiness of all processes to the first request."""
 REPORTS_WITHIN_S = 7.0
 """Seconds within which Locust's workers have reported twice."""
 AWAKE_BEFORE_S = 0.001
@@ -92,6 +96,12 @@ def target_of(host: str | None) -> str:
     if not target.rpartition(":")[2].isdigit() or ":" not in target:
         raise LoadTestError(f"--host must be HOST:PORT of a server, such as localhost:8001, not {host!r}")
     return target
+
+
+def freeze_heap() -> None:
+    """Exempt all objects from garbage collection: to walk them would make requests late by tens of ms."""
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass(frozen=True)
@@ -146,9 +156,6 @@ class Sender:
 
     def send_part(self, position: int, senders: int) -> None:
         """Send each `senders`-th request at its instant, from number `position` on."""
-        # What is imported and drawn stays: a collection that walked it would make requests late by tens of ms.
-        gc.collect()
-        gc.freeze()
         at_ns = self._load.requests.at_ns
         for number in range(position, len(at_ns), senders):
             if at_ns[number] <= self._now_ns():
@@ -202,8 +209,8 @@ class TritonUser(User):  # type: ignore[misc]
     @task  # type: ignore[untyped-decorator]
     def ask(self) -> None:
         """Send one request."""
-        sender = self.environment.tidegate_test.sender
-        if sender is None or not sender.closed_loop:
+        sender = self.environment.tidegate_test.sender.get()
+        if not sender.closed_loop:
             Event().wait()  # until the test is stopped
         sender.call()
 
@@ -215,21 +222,29 @@ class LocustTest:
         """Register with Locust; send nothing before a test is started."""
         self.environment, self.options = environment, environment.parsed_options
         self.attainment = Attainment()
-        self.sender: Sender | None = None
+        self.sender: AsyncResult[Sender] = AsyncResult()
+        """Sender of the current test, once it begins; a master has none."""
         self.ended = False
         """Whether an open loop has ended by itself."""
         self._load: Load | None = None
         self._running = False
         self._begin_unix_ns, self._stop_unix_ns = 0, 0
+        self._ready: set[str] = set()
+        """Ids of the workers that are ready and wait for the beginning."""
         self._sending: gevent.Greenlet | None = None
+        runner = environment.runner
         environment.events.test_start.add_listener(self._on_test_start)
         environment.events.test_stop.add_listener(self._on_test_stop)
-        if isinstance(environment.runner, WorkerRunner):
+        if isinstance(runner, WorkerRunner):
             environment.events.report_to_master.add_listener(self._on_report)
-        if isinstance(environment.runner, MasterRunner):
+            runner.register_message(BEGIN_MESSAGE, lambda msg, **_rest: self._begin(msg.data))
+            if runner.worker_state != STATE_INIT:  # the master has started a test while this process was starting
+                self._on_test_start()
+        if isinstance(runner, MasterRunner):
+            environment.events.worker_report.add_listener(self._on_worker_report)
+            runner.register_message(READY_MESSAGE, self._on_worker_ready)
             # In a greenlet of its own: to quit kills the one that receives messages.
-            environment.runner.register_message(FAILED_MESSAGE, self._on_worker_failed, concurrent=True)
-        environment.events.worker_report.add_listener(lambda data, **_rest: self.attainment.merge(data["tidegate"]))
+            runner.register_message(FAILED_MESSAGE, self._on_worker_failed, concurrent=True)
 
     @property
     def senders(self) -> list[str]:
@@ -253,7 +268,7 @@ class LocustTest:
     def is_over(self) -> bool:
         """Return whether all requests of the open loop have ended, or those of lost workers have had their time."""
         load = self._load
-        if load is None or not self._running:
+        if load is None or not self._running or not self._begin_unix_ns:
             return False
         last_ns = self._begin_unix_ns + (load.requests.at_ns[-1] if len(load.requests) else 0)
         patience_s = self.options.tidegate_timeout_s + REPORTS_WITHIN_S
@@ -275,49 +290,78 @@ class LocustTest:
     def _on_test_start(self, **_rest: object) -> None:
         runner, options = self.environment.runner, self.options
         self.attainment.take()
-        self.sender = None
-        self.ended, self._running, self._stop_unix_ns = False, True, 0
-        if not isinstance(runner, WorkerRunner):
-            try:
-                if self._load is None or self._load.connection.target != target_of(self.environment.host):
-                    self.check()
-            except USER_ERRORS as error:
-                self._running = False
-                raise StopTest(f"error: {error}") from error
-            begin_in_s = BEGIN_IN_S[isinstance(runner, MasterRunner)]
-            options.tidegate_begin_unix_ns = time.time_ns() + round(begin_in_s * NS_PER_S)
-            options.tidegate_senders = self.senders
-        self._begin_unix_ns = options.tidegate_begin_unix_ns
-        if isinstance(runner, MasterRunner):
-            return
+        self.sender = AsyncResult()
+        self.ended, self._running, self._begin_unix_ns, self._stop_unix_ns = False, False, 0, 0
         if isinstance(runner, WorkerRunner):
-            document, folder, seed = options.tidegate_drawn
-            try:
-                scenario = Scenario.model_validate_json(document, context={"folder": Path(folder)})
-                self._load = Load.drawn(options, scenario, seed, target_of(self.environment.host))
-            except ValidationError as error:
-                wrong = field_errors(error, Scenario, members=UNION_MEMBERS)
-                runner.send_message(FAILED_MESSAGE, format_field_errors(f"scenario of {folder}", wrong))
-                return
-            except USER_ERRORS as error:
-                runner.send_message(FAILED_MESSAGE, str(error))
-                return
-        load = self._load
+            self._prepare(runner)
+            return
+        try:
+            if self._load is None or self._load.connection.target != target_of(self.environment.host):
+                self.check()
+        except USER_ERRORS as error:
+            raise StopTest(f"error: {error}") from error
+        options.tidegate_senders = self.senders
+        self._running = True
+        self._ready.clear()
+        if not isinstance(runner, MasterRunner):
+            freeze_heap()
+            self._begin(time.time_ns() + BEGIN_IN_NS)
+
+    def _prepare(self, runner: WorkerRunner) -> None:
+        """Draw the requests that the master has drawn, and report to it."""
+        document, folder, seed = self.options.tidegate_drawn
+        try:
+            scenario = Scenario.model_validate_json(document, context={"folder": Path(folder)})
+            self._load = Load.drawn(self.options, scenario, seed, target_of(self.environment.host))
+        except ValidationError as error:
+            wrong = field_errors(error, Scenario, members=UNION_MEMBERS)
+            runner.send_message(FAILED_MESSAGE, format_field_errors(f"scenario of {folder}", wrong))
+        except USER_ERRORS as error:
+            runner.send_message(FAILED_MESSAGE, str(error))
+        else:
+            self._running = True
+            freeze_heap()
+            runner.send_message(READY_MESSAGE)
+
+    def _begin(self, begin_unix_ns: int) -> None:
+        """Send this process's part from an instant on."""
+        load, runner, closed_loop = self._load, self.environment.runner, self.options.tidegate_closed_loop
+        if not self._running or self.sender.ready():
+            return
         assert load is not None
-        closed_loop = options.tidegate_closed_loop
-        self.sender = Sender(
-            self.environment, load, self.attainment, begin_unix_ns=self._begin_unix_ns, closed_loop=closed_loop
-        )
-        if not closed_loop:
-            own = runner.client_id if isinstance(runner, WorkerRunner) else LOCAL_SENDER
-            senders = options.tidegate_senders
-            self._sending = gevent.spawn(self.sender.send_part, senders.index(own), len(senders))
+        self._begin_unix_ns = begin_unix_ns
+        sender = Sender(self.environment, load, self.attainment, begin_unix_ns=begin_unix_ns, closed_loop=closed_loop)
+        self.sender.set(sender)
+        own = runner.client_id if isinstance(runner, WorkerRunner) else LOCAL_SENDER
+        senders = self.options.tidegate_senders
+        if not closed_loop and own in senders:  # else this worker came after the start of the test
+            self._sending = gevent.spawn(sender.send_part, senders.index(own), len(senders))
 
     def _on_test_stop(self, **_rest: object) -> None:
         self._running, self._stop_unix_ns = False, time.time_ns()
         gevent.killall([each for each in (self._sending,) if each])
-        if self.sender:
-            self.sender.stopped = True
+        if self.sender.ready():
+            self.sender.get().stopped = True
+
+    def _on_worker_ready(self, msg: Message, **_rest: object) -> None:
+        self._ready.add(msg.node_id)
+        self._begin_workers()
+
+    def _on_worker_report(self, data: dict[str, Any], **_rest: object) -> None:
+        self.attainment.merge(data["tidegate"])
+        self._begin_workers()  # if the only workers that were not ready are lost
+
+    def _begin_workers(self) -> None:
+        """Let workers begin, together, as soon as each that is not lost is ready."""
+        if not self._running:
+            return
+        runner = self.environment.runner
+        if not self._begin_unix_ns:
+            if set(self.options.tidegate_senders) & set(runner.clients) - self._ready:
+                return
+            self._begin_unix_ns = time.time_ns() + BEGIN_IN_NS
+        while self._ready:
+            runner.send_message(BEGIN_MESSAGE, self._begin_unix_ns, self._ready.pop())
 
     def _on_worker_failed(self, msg: Message, **_rest: object) -> None:
         logger.error("worker failed, stopping the test: %s (worker=%s)", msg.data, msg.node_id)
