@@ -200,7 +200,7 @@ class Tritons:
         await cancel(*self._watches.values(), *self._retiring)
 
     def _watch(self, backend: Backend) -> None:
-        backend.takes_part = True
+        backend.take_part()
         self._watches[backend] = asyncio.create_task(watch(backend, self._driver, self._discovery))
 
     def _stop_watching(self, backends: Sequence[Backend]) -> None:

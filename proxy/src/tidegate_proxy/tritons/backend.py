@@ -138,7 +138,7 @@ class Backend:
         """Whether its channel is closed for good."""
         self.alive = True
         """Whether it is live: False from a call that fails to reach it until a probe succeeds."""
-        self.takes_part = False
+        self._takes_part = False
         """Whether it may get requests; False while it is only asked whether it can join."""
         self.heard_ns = 0
         """Instant of its last response to an inference, on the monotonic clock."""
@@ -212,6 +212,10 @@ class Backend:
         `opened`: called when the stream is open; `for_client`: whether a client waits for it.
         """
         return AsyncStream(self.channel, method, self._with_headers(method, metadata, opened, for_client), timeout_s)
+
+    def take_part(self) -> None:
+        """Mark the Triton as one that gets requests, so that its probes carry the tokens of other Tidegates."""
+        self._takes_part = True
 
     def withdraw(self) -> None:
         """Mark the Triton as lost: it gets no more requests until it is taken back."""
@@ -298,7 +302,7 @@ class Backend:
         """Probe the health, one at a time for all callers: a slow Triton needs no more of them."""
         under_way = self._health.get(method)
         if under_way is None or under_way.done():
-            metadata = self._loops.metadata(self._token, takes_part=self.takes_part)
+            metadata = self._loops.metadata(self._token, takes_part=self._takes_part)
             call = self.ask(SERVICE_PREFIX + method, b"", metadata, self.health_timeout_s)
             under_way = self._health[method] = asyncio.ensure_future(call)
             under_way.add_done_callback(_take_note)
@@ -415,7 +419,7 @@ class Backend:
     async def _ask(self, method: str, request: Any) -> bytes:  # noqa: ANN401 - protobuf messages share no type
         """Call the Triton and return its response. Raises BackendError."""
         try:
-            metadata = self._loops.metadata(self._token, takes_part=self.takes_part)
+            metadata = self._loops.metadata(self._token, takes_part=self._takes_part)
             return await self.ask(SERVICE_PREFIX + method, request.SerializeToString(), metadata, ANSWER_TIMEOUT_S)
         except CallFailed as error:
             kind = BackendSilent if error.code in _SILENT else BackendError
