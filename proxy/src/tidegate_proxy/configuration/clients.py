@@ -26,7 +26,7 @@ class ClientsConfig(ConfigSection):
 
     by: Literal["connection", "token", "metadata"] = Field(
         default="connection",
-        description="What identifies a client: its connection; its bearer token or API key; or a value of `key`",
+        description="Identity of a client: its connection; its bearer token or API key; or a value of `key`",
     )
     key: HeaderName | None = Field(default=None, description="gRPC metadata key, or HTTP header, for `metadata`")
 

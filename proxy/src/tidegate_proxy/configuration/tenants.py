@@ -45,7 +45,7 @@ class TenantsConfig(ConfigSection):
     """Tenants, and how a client is assigned to one."""
 
     by: Literal["metadata", "token", "application"] = Field(
-        description="What names the tenant: the value of `key`, the bearer token or API key, or the application"
+        description="Source of the tenant: the value of `key`, the bearer token or API key, or the application"
     )
     key: HeaderName | None = Field(default=None, description="gRPC metadata key, or HTTP header, for `metadata`")
     named: dict[Name, TenantConfig] = Field(
