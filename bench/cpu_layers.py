@@ -105,8 +105,7 @@ def install_borders(clock: LayerClock) -> None:
     """Wrap the functions at the borders of the proxy's layers."""
     from tidegate.engine import Engine  # noqa: PLC0415 - not before this process is one with clocks
     from tidegate.observation import Reducer  # noqa: PLC0415
-    from tidegate_proxy.observability.metrics import Metrics  # noqa: PLC0415
-    from tidegate_proxy.observability.observability import Observability  # noqa: PLC0415
+    from tidegate_proxy.observability.metrics import Metrics, Observability  # noqa: PLC0415
     from tidegate_proxy.scheduling.in_flight import BatchPayload  # noqa: PLC0415
     from tidegate_proxy.scheduling.stages import RunningBatches  # noqa: PLC0415
     from tidegate_proxy.servers.grpc import GrpcService  # noqa: PLC0415

@@ -15,7 +15,7 @@ from tidegate.engine import Engine
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.configuration.settings import CurrentSettings, SettingsHolder
 from tidegate_proxy.messages.model_signature import ModelSignature
-from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.metrics import Observability
 from tidegate_proxy.scheduling import stages as spacing
 from tidegate_proxy.scheduling.driver import Driver, StableAdvice
 from tidegate_proxy.tritons.backend import LoadedModel

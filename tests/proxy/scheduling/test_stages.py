@@ -30,7 +30,7 @@ from tidegate_proxy.base.outcome import Outcome
 from tidegate_proxy.configuration.settings import CurrentSettings, SettingsHolder
 from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
 from tidegate_proxy.messages.request import PendingRequest, ResponseDeadline, open_envelope
-from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.metrics import Observability
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 from tidegate_proxy.tritons.shared_memory import SharedRegion, SharedRegions

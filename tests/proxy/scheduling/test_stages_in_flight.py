@@ -8,7 +8,7 @@ from tidegate.api import Model, PolicyOptions, Profile, Setup, Worker
 from tidegate.engine import Engine
 from tidegate.toolkit import FirstComeFirstServed
 from tidegate_proxy.configuration.settings import CurrentSettings, SettingsHolder
-from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.metrics import Observability
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog
 

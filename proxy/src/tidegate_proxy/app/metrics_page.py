@@ -24,10 +24,9 @@ from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.tasks import cancel
 from tidegate_proxy.configuration.apis import Api
 from tidegate_proxy.deployed.tritons import RunningTritons
-from tidegate_proxy.observability.metrics import MetricsSnapshot
+from tidegate_proxy.observability.metrics import MetricsSnapshot, Observability
 from tidegate_proxy.observability.metrics_registry import registry_of
 from tidegate_proxy.observability.model_statistics import RequestCounts
-from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.observability.triton_metrics import merge, request_metrics
 from tidegate_proxy.rollout.mode import RolloutMode
 from tidegate_proxy.scheduling.driver import Driver

@@ -40,7 +40,7 @@ from tidegate_proxy.configuration.tritons import TritonAddress
 from tidegate_proxy.deployed.tritons import RunningTritons
 from tidegate_proxy.frontends.shard import GrpcOfFrontends, HttpOfFrontends, Shard, ShardServices
 from tidegate_proxy.messages.request import ApplicationTags, PendingRequest
-from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.metrics import Observability
 from tidegate_proxy.observability.tracing import otlp_tracing
 from tidegate_proxy.rollout.mode import RolloutMode
 from tidegate_proxy.scheduling.driver import Driver

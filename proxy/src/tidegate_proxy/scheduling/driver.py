@@ -33,7 +33,7 @@ from tidegate_proxy.base.outcome import SHUTTING_DOWN, TIMEOUT_EXPIRED, Outcome,
 from tidegate_proxy.configuration.config import PolicyChoice
 from tidegate_proxy.configuration.settings import CurrentSettings, SettingsHolder
 from tidegate_proxy.messages.request import PendingRequest, ResponseDeadline
-from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.metrics import Observability
 from tidegate_proxy.scheduling.clock import LiveEngine
 from tidegate_proxy.scheduling.failures import LookAgain, PoisonRequestTracker, Recovery, skip_health_check
 from tidegate_proxy.scheduling.in_flight import PendingRequests, RunningStages, StageRun

@@ -33,7 +33,7 @@ from tidegate_proxy.messages.merging import (
 from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, ModelSignature
 from tidegate_proxy.messages.padding import Piece, ResizedTensor, join
 from tidegate_proxy.messages.request import InferenceRequest, PendingRequest
-from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.metrics import Observability
 from tidegate_proxy.observability.tracing import BatchSpan
 from tidegate_proxy.scheduling.clock import LiveEngine
 from tidegate_proxy.tritons.backend import Backend

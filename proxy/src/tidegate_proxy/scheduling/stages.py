@@ -20,7 +20,7 @@ from tidegate_proxy.messages.forwarded_metadata import forwarded_with_all
 from tidegate_proxy.messages.merging import ScatterError, has_strings
 from tidegate_proxy.messages.model_signature import STRINGS_ASIDE_FROM
 from tidegate_proxy.messages.request import InferenceRequest, PendingRequest
-from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.metrics import Observability
 from tidegate_proxy.scheduling.clock import LiveEngine
 from tidegate_proxy.scheduling.failures import FailureVerdict, Recovery
 from tidegate_proxy.scheduling.in_flight import (

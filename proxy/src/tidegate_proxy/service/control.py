@@ -19,8 +19,8 @@ from tidegate_proxy.base import reserved_names
 from tidegate_proxy.base.outcome import Outcome, RequestFailed, answer_in
 from tidegate_proxy.configuration.apis import METHOD_API, Api, Protocol
 from tidegate_proxy.messages.wire import WireError, fields_of, first_string
+from tidegate_proxy.observability.metrics import Observability
 from tidegate_proxy.observability.model_statistics import merge_statistics
-from tidegate_proxy.observability.observability import Observability
 from tidegate_proxy.service.discovery import Discovery
 from tidegate_proxy.service.fan_out import (
     CONTROL_VERBS,

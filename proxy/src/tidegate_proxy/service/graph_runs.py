@@ -24,7 +24,7 @@ from tidegate_proxy.messages.request import (
     PendingRequest,
     ResponseDeadline,
 )
-from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.metrics import Observability
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.service.graph_load import GraphGroup, groups_of
 from tidegate_proxy.service.passthrough import BypassedInference, BypassedInferences

@@ -23,7 +23,7 @@ from tidegate_proxy.messages.request import (
 )
 from tidegate_proxy.messages.slot_request import slot_request_of
 from tidegate_proxy.messages.wire import first_string
-from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.metrics import Observability
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.scheduling.slots import SlotWaiter
 from tidegate_proxy.service.graph_runs import GraphRuns

@@ -23,7 +23,7 @@ from tidegate_proxy.messages import guards
 from tidegate_proxy.messages.forwarded_metadata import forwarded
 from tidegate_proxy.messages.request import NotSchedulable, PassedThrough, PendingRequest, open_envelope
 from tidegate_proxy.messages.wire import first_string
-from tidegate_proxy.observability.observability import Observability
+from tidegate_proxy.observability.metrics import Observability
 from tidegate_proxy.scheduling.driver import Driver, refuse_stray
 from tidegate_proxy.scheduling.slots import SlotWaiter
 from tidegate_proxy.service.open_sequences import OpenSequences
