@@ -305,7 +305,7 @@ def test_the_reason_of_what_ran_out_of_time_behind_others_is_said() -> None:
 @settings(max_examples=examples(0.4))
 @given(rng=st.randoms(use_true_random=False), name=st.sampled_from(sorted(PLUGINS.policies)))
 def test_a_client_of_one_request_has_no_more_than_its_share(rng: random.Random, name: str) -> None:
-    """What came with too little time for the next batch waits, too, but not because of other requests of its client."""
+    """A request with too little time for the next batch waits, but other requests of its client are not the reason."""
     scenario = random_world(rng, disturbances=False)
     engine = Engine(make_policy(PLUGINS.policy(name), scenario.setup, {}), name=name, strict=True)
     simulation = Simulation(engine)

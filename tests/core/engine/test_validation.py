@@ -177,7 +177,7 @@ def watch_what_is_not_held(state: EngineState) -> None:
     contended(state)[0].hopeless.set(10**9, state.now_ns + MS)
 
 
-def hold_though_nobody_else_waits(state: EngineState) -> None:
+def hold_though_no_other_flow_waits(state: EngineState) -> None:
     contended(state)[0].contended = False
 
 
@@ -240,7 +240,7 @@ BREAKAGES: dict[Callable[[EngineState], None], tuple[Callable[[EngineState], obj
     miscount_what_is_seen: (contended, "is thought to see"),
     miscount_rows: (contended, "are thought to have"),
     watch_what_is_not_held: (contended, "watched for their deadline and not held"),
-    hold_though_nobody_else_waits: (contended, "are held though no other flow waits"),
+    hold_though_no_other_flow_waits: (contended, "are held though no other flow waits"),
     take_several_flows_for_one: (lonely, "several flows wait as if they were one"),
     count_what_is_gone: (contended, "fill batches of which the policy does not know"),
     forget_to_tell: (running, "the policy has not received all events"),

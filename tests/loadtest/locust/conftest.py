@@ -40,7 +40,7 @@ class Locust:
         return self._log.read_text()
 
     def row(self, model: str = "echo") -> dict[str, str]:
-        """What the table of SLO attainment says of a model."""
+        """Row of a model in the table of SLO attainment."""
         (line,) = (line for line in self.output.splitlines() if line.startswith(f"│ {model} "))
         keys = ("model", "slo_ms", "requests", "attainment", "goodput", "failed", "generator")
         return dict(zip(keys, (cell.strip() for cell in line.strip("│").split("│")), strict=True))
