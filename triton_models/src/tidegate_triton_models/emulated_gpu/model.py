@@ -137,8 +137,8 @@ class _Neighbors:
     `AWAY_NS`.
     """
 
-    STEP_NS = 1_000_000
-    """How often an instance looks at the board while it is busy."""
+    MIN_STEP_NS, MAX_STEP_NS, STEPS = 1_000_000, 4_000_000, 32
+    """How often an instance reads the board while it is busy: `STEPS` times a batch, within these limits."""
     AWAY_NS = 50_000_000
     """How long its line lasts without being written: a busy machine lets a process wait for tens of milliseconds."""
     AHEAD_S = 1.0
@@ -151,11 +151,16 @@ class _Neighbors:
         self._file = os.open(board, os.O_RDWR | os.O_CREAT, 0o666)
         if os.fstat(self._file).st_size < self.LINES * self.LINE_BYTES:
             os.ftruncate(self._file, self.LINES * self.LINE_BYTES)
-        self._board = np.frombuffer(mmap.mmap(self._file, self.LINES * self.LINE_BYTES), np.float64).reshape(-1, 3)
+        # Plain floats: numpy's arrays of a few elements took several times as long, in every instance's every step.
+        self._board = memoryview(mmap.mmap(self._file, self.LINES * self.LINE_BYTES)).cast("d")
         self._line = self._take_line(board)
-        self._board[self._line] = 0
+        self._mine = 3 * self._line
+        """Where its line begins."""
+        self._write(0.0, 0.0, 0.0)
         self._uses, self._minds = uses, minds
-        self._others = np.arange(self.LINES) != self._line
+
+    def _write(self, until_s: float, cache: float, dram: float) -> None:
+        self._board[self._mine], self._board[self._mine + 1], self._board[self._mine + 2] = until_s, cache, dram
 
     def _take_line(self, board: str) -> int:
         for line in range(self.LINES):
@@ -173,25 +178,27 @@ class _Neighbors:
         """Sleep for as long as work takes beside those that are busy meanwhile; return when it should have ended."""
         known = min((each for each in self._uses if each >= rows), default=max(self._uses))
         cache, dram, computing = self._uses[known]
-        now_ns, left_ns, mine = start_ns, float(work_ns), self._board[self._line]
-        mine[1:] = cache, dram
+        now_ns, left_ns = start_ns, float(work_ns)
+        longest_ns = min(self.MAX_STEP_NS, max(self.MIN_STEP_NS, work_ns // self.STEPS))
         while left_ns > 0:
             slowdown = 1 + computing * self._felt(now_ns)
-            step_ns = min(self.STEP_NS, math.ceil(left_ns * slowdown))
-            mine[0] = (now_ns + self.AWAY_NS) / 1e9
+            step_ns = min(longest_ns, math.ceil(left_ns * slowdown))
+            self._write((now_ns + self.AWAY_NS) / 1e9, cache, dram)
             now_ns += step_ns
             _sleep_until(now_ns)
             left_ns -= step_ns / slowdown
-        mine[0] = 0
+        self._write(0.0, cache, dram)
         return now_ns
 
     def _felt(self, now_ns: int) -> float:
         """Say by how much computing takes longer, as a share of what it takes alone."""
-        others = self._board[self._others]
-        ahead_s = others[:, 0] - now_ns / 1e9
-        busy = others[(ahead_s > 0) & (ahead_s < self.AHEAD_S)]
+        now_s = now_ns / 1e9
         cache, dram, each = self._minds
-        return float(cache * busy[:, 1].sum() + dram * busy[:, 2].sum() + each * len(busy))
+        felt = 0.0
+        for at, until_s in zip(range(0, 3 * self.LINES, 3), self._board[::3].tolist(), strict=True):
+            if now_s < until_s < now_s + self.AHEAD_S and at != self._mine:
+                felt += cache * self._board[at + 1] + dram * self._board[at + 2] + each
+        return felt
 
 
 def neighbors(parameters: dict[str, str]) -> _Neighbors | None:
