@@ -348,7 +348,7 @@ class HttpApplication:
 
     async def _plain(self, exchange: HttpExchange, content: bytes) -> bytes:
         """A body as it was before it was compressed. Raises NotSchedulable for an unknown encoding, TooLarge."""
-        if exchange.content_encoding in (b"gzip", b"deflate"):
+        if exchange.content_encoding in compression.COMPRESSED_ENCODINGS:
             if len(content) < _COMPRESSED_ASIDE:
                 return compression.decompress(content, self._limit, exchange.hold)
             return await asyncio.to_thread(compression.decompress, content, self._limit, exchange.hold)

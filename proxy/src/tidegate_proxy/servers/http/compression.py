@@ -9,6 +9,8 @@ from tidegate_proxy.messages.request import NotSchedulable
 
 _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _WINDOW_BITS: Final = {b"gzip": 31, b"deflate": 15}
+COMPRESSED_ENCODINGS: Final = frozenset(_WINDOW_BITS)
+"""Content encodings of compressed bodies."""
 _EITHER: Final = 47
 """Tells zlib to see for itself which of the two it has before it, as Triton does."""
 
@@ -25,7 +27,7 @@ def response_encoding(accept_encoding: bytes) -> bytes:
     chosen, highest = "identity", 0.0
     for entry in accept_encoding.decode("latin1").split(","):
         name, weighted, weight_text = entry.lstrip(" ").partition(";q=")
-        if name not in ("identity", "gzip", "deflate"):
+        if name != "identity" and name.encode() not in COMPRESSED_ENCODINGS:
             continue
         number = _NUMBER.match(weight_text)
         if weighted and not number:

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from tidegate_proxy.base import reserved_names
 from tidegate_proxy.messages.guards import JsonDepth, shape_problem
 from tidegate_proxy.messages.request import NotSchedulable
-from tidegate_proxy.servers.http.compression import BodyDecompression
+from tidegate_proxy.servers.http.compression import COMPRESSED_ENCODINGS, BodyDecompression
 from tidegate_proxy.servers.http.json_data import TOO_DEEP, RefusedRequest
 from tidegate_proxy.servers.http.routes import Route
 
@@ -61,7 +61,7 @@ class RequestScreen:
         self._is_inference = is_inference
         self._plain = _Search(json_bytes)
         self._inside = _Search(json_bytes)
-        compressed = any(encoding in (b"gzip", b"deflate") for encoding in encodings)
+        compressed = not COMPRESSED_ENCODINGS.isdisjoint(encodings)
         self._inflation = BodyDecompression(limit) if compressed else None
         self.takes_time = compressed
         """Whether to run the check in a thread."""
