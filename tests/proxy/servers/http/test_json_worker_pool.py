@@ -167,6 +167,37 @@ def test_small_ones_need_no_process(aside: JsonWorkerPool) -> None:
     assert all(process.pool is None for process in aside._processes)
 
 
+@pytest.mark.parametrize("what", ["translate", "render", "outline"])
+async def test_of_a_crowd_the_event_loop_parses_or_writes_one_an_iteration(aside: JsonWorkerPool, what: str) -> None:
+    loop = asyncio.get_running_loop()
+    body, answer = _request(2000), _answer("FP32", np.zeros(10_000, np.float32))
+    iteration = 0
+    worked_at: list[int] = []
+
+    def count() -> None:
+        nonlocal iteration
+        iteration += 1
+        loop.call_soon(count)
+
+    async def ask(owner: str) -> int:
+        if what == "translate":
+            await aside.translate(SIGNATURE, "", body, len(body), owner)
+        elif what == "render":
+            await aside.render(answer, TEXT, owner)
+        else:
+            await aside.outline(body, owner)
+        worked_at.append(iteration)
+        return len(worked_at)
+
+    loop.call_soon(count)
+    crowd = [asyncio.create_task(ask("crowd")) for _ in range(20)]
+    await asyncio.sleep(0)
+    place = await ask("neighbor")
+    await asyncio.gather(*crowd)
+    assert len(set(worked_at)) == len(worked_at) == 21
+    assert place <= 3, "the neighbor's turn comes before those of the crowd that wait"
+
+
 async def test_a_large_one_that_a_triton_can_parse_waits_for_no_process_to_start(aside: JsonWorkerPool) -> None:
     body = _request(1 << 16)
     for _ in range(2):

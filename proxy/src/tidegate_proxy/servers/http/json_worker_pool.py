@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from pathlib import Path
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from tritonclient.grpc import service_pb2
 
@@ -23,6 +23,8 @@ from tidegate_proxy.servers.http.infer_request import ResponseForm
 from tidegate_proxy.service.passthrough import SequencePosition, sequence_in_json
 
 Place = TypeVar("Place")
+Result = TypeVar("Result")
+Arguments = ParamSpec("Arguments")
 
 
 class FairQueue(Generic[Place]):
@@ -81,6 +83,8 @@ class FairQueue(Generic[Place]):
 
 FROM_BYTES: Final = 1 << 18
 """Size in bytes from which a worker is used: smaller JSON takes at most 30 ms, a round trip to a process 2 ms."""
+TURN_FROM_BYTES: Final = 1 << 13
+"""Size in bytes from which JSON waits for its turn: it takes more than a millisecond of the event loop."""
 _PROCESSES: Final = 2
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -99,6 +103,8 @@ class JsonWorkerPool:
     def __init__(self) -> None:
         self._processes = [_JsonProcess() for _ in range(_PROCESSES)]
         self._queue = FairQueue(self._processes)
+        self._loop_turn = FairQueue(["event loop"])
+        """Place of the one text that the event loop parses or writes in an iteration."""
         self._starting: list[asyncio.Task[None]] = []
         self._rendering: asyncio.Future[infer_response.ResponseBody] | None = None
         """The response that a thread renders."""
@@ -119,7 +125,7 @@ class JsonWorkerPool:
         process is up, which takes a second of a core: a Triton parses it meanwhile.
         """
         if json_bytes < FROM_BYTES:
-            return infer_request.translate(signature, version, body, json_bytes)
+            return await self._in_loop(owner, json_bytes, infer_request.translate, signature, version, body, json_bytes)
         if may_bypass and not self._is_up():
             raise NotSchedulable("the processes that parse large JSON are being started")
         result: tuple[bytes, ResponseForm] = await self._run(
@@ -135,8 +141,10 @@ class JsonWorkerPool:
         `answer`: serialized ModelInferResponse; `owner`: client, for fair queueing.
         """
         all_binary = all(form.named.values()) if form.named else form.binary
-        if len(answer) < FROM_BYTES or all_binary:
+        if all_binary:
             return infer_response.render(answer, form)
+        if len(answer) < FROM_BYTES:
+            return await self._in_loop(owner, len(answer), infer_response.render, answer, form)
         while not self._is_up():
             if self._rendering is None or self._rendering.done():
                 loop = asyncio.get_running_loop()
@@ -152,11 +160,30 @@ class JsonWorkerPool:
     ) -> tuple[SequencePosition, service_pb2.ModelInferRequest | None]:
         """Return the sequence in a request's JSON, and the description of its tensors, if known."""
         if len(text) < FROM_BYTES:
-            return sequence_in_json(text), infer_request.outline(text, len(text))
+            return await self._in_loop(
+                owner, len(text), lambda: (sequence_in_json(text), infer_request.outline(text, len(text)))
+            )
         sequence, header = await self._run(owner, len(text), _outlined, text)
         return SequencePosition(*sequence), service_pb2.ModelInferRequest.FromString(
             header
         ) if header is not None else None
+
+    async def _in_loop(
+        self,
+        owner: str,
+        size: int,
+        work: Callable[Arguments, Result],
+        *arguments: Arguments.args,
+        **named: Arguments.kwargs,
+    ) -> Result:
+        """Do work in the event loop: of a crowd's, one an iteration, so that others' requests go on in between."""
+        if size < TURN_FROM_BYTES:
+            return work(*arguments, **named)
+        turn = await self._loop_turn.take(owner, size)
+        try:
+            return work(*arguments, **named)
+        finally:
+            asyncio.get_running_loop().call_soon(self._loop_turn.give_back, turn)
 
     def _is_up(self) -> bool:
         """Whether a process is up; if not, all are started, unless they are being started."""
