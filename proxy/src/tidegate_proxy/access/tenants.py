@@ -91,8 +91,8 @@ def why_rejected(tenant: Tenant, rows: int, request_id: str = "") -> RequestFail
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         f"[request id: {request_id or '<id_unknown>'}] Exceeds the rate limit of tenant '{tenant.name}': {limits}",
         queued=False,
-        reason="REJECTED",
-        refusal=refusal.RATE_LIMITED,
+        category="REJECTED",
+        reason=refusal.RATE_LIMITED,
         retry_after_s=wait_ns / NS_PER_S,
     )
 

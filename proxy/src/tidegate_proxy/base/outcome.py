@@ -18,36 +18,36 @@ class RequestFailed(Exception):
         details: str,
         *,
         queued: bool = True,
-        reason: str = "OTHER",
+        category: str = "OTHER",
         outcome: str = "",
-        refusal: str = "",
+        reason: str = "",
         retry_after_s: float | None = None,
     ) -> None:
         """Create a failure with the gRPC status and the message for the client.
 
-        `queued`: False for a request rejected on arrival, which a stream reports in another way. `reason`: the category
-        it counts as, one of `statistics.FAILURE_REASONS`; `outcome`: the same for traces, in more words. `refusal`: the
-        `tidegate-reason`, if Tidegate rejected it; empty if a Triton did. `retry_after_s`: time in seconds after which
-        another try may succeed; None: unknown.
+        `queued`: False for a request rejected on arrival, which a stream reports in another way. `category`: what it
+        counts as, one of `model_statistics.FAILURE_REASONS`; `outcome`: the same for traces, in more words. `reason`:
+        the `tidegate-reason`, if Tidegate rejected it; empty if a Triton did. `retry_after_s`: time in seconds after
+        which another try may succeed; None: unknown.
         """
         super().__init__(details)
         self.code = code
         self.details = details
         self.queued = queued
-        self.reason = reason
+        self.category = category
         self.outcome = outcome or f"failed: {details}"
-        self.refusal = refusal
+        self.reason = reason
         self.retry_after_s = retry_after_s
 
     @property
     def grpc_reason(self) -> str:
         """The `tidegate-reason` for the end of a gRPC call, with the time after which to try again."""
-        return refusal.with_retry_after(self.refusal, self.retry_after_s)
+        return refusal.with_retry_after(self.reason, self.retry_after_s)
 
 
 def own_fault(words: str = "Tidegate failed; its log says more") -> RequestFailed:
     """Return the error for a request that failed because of an internal error of Tidegate."""
-    return RequestFailed(grpc.StatusCode.INTERNAL, words, refusal=refusal.INTERNAL_ERROR)
+    return RequestFailed(grpc.StatusCode.INTERNAL, words, reason=refusal.INTERNAL_ERROR)
 
 
 Outcome = bytes | RequestFailed

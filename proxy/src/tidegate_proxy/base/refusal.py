@@ -5,7 +5,7 @@ from math import ceil
 from typing import Final
 
 REASON_HEADER: Final = "tidegate-reason"
-"""Name of the trailing gRPC metadata, the HTTP header and the parameter of a stream's response with the reason."""
+"""Name of the trailing gRPC metadata and of the HTTP header with the reason."""
 DEADLINE_UNREACHABLE: Final = "deadline_unreachable"
 """Reason: the deadline cannot be met any more; this is the default of policies."""
 DEADLINE_EXPIRED: Final = "deadline_expired"

@@ -259,7 +259,7 @@ class Frontend:
         except Exception as error:
             faults.report("a call", error)
             failed = own_fault()
-            call.end(failed.code, failed.details, failed.refusal)
+            call.end(failed.code, failed.details, failed.reason)
 
     async def _ask(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The HTTP application."""

@@ -56,7 +56,7 @@ class RelayedCall:
 
     def fail(self, failure: RequestFailed) -> None:
         """End the call with a status."""
-        self._call.end(failure.code, failure.details, failure.refusal)
+        self._call.end(failure.code, failure.details, failure.reason)
 
     def again(self) -> None:
         """Begin again, at the shard that has its model now."""
@@ -122,7 +122,7 @@ class ShardLost(Exception):
 
     def __init__(self, failure: RequestFailed) -> None:
         super().__init__(failure.details)
-        self.reason = failure.refusal
+        self.reason = failure.reason
         """Value of `tidegate-reason`."""
 
 
@@ -383,7 +383,7 @@ class RelayedStream:
         if self._parts or self._outbox or self._is_sending or not (self._client_done or self._end):
             return
         if self._end:
-            self._call.end(self._end.code, self._end.details, self._end.refusal)
+            self._call.end(self._end.code, self._end.details, self._end.reason)
         else:
             self._call.end()
 

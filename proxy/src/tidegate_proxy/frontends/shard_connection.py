@@ -33,23 +33,23 @@ _UNAVAILABLE: Final = grpc.StatusCode.UNAVAILABLE
 
 def scheduler_unavailable() -> RequestFailed:
     """Return the error for a client whose shard is not connected."""
-    return RequestFailed(_UNAVAILABLE, SCHEDULER_UNAVAILABLE, refusal=refusal.SCHEDULER_UNAVAILABLE)
+    return RequestFailed(_UNAVAILABLE, SCHEDULER_UNAVAILABLE, reason=refusal.SCHEDULER_UNAVAILABLE)
 
 
 def shard_lost() -> RequestFailed:
     """Return the error for a client whose shard ended during its request."""
-    return RequestFailed(_UNAVAILABLE, SHARD_LOST, refusal=refusal.SCHEDULER_UNAVAILABLE)
+    return RequestFailed(_UNAVAILABLE, SHARD_LOST, reason=refusal.SCHEDULER_UNAVAILABLE)
 
 
 def shutting_down() -> RequestFailed:
     """Return the error for a client during shutdown."""
-    return RequestFailed(_UNAVAILABLE, SHUTTING_DOWN, refusal=refusal.SHUTTING_DOWN)
+    return RequestFailed(_UNAVAILABLE, SHUTTING_DOWN, reason=refusal.SHUTTING_DOWN)
 
 
 def failure_in(payload: bytes) -> RequestFailed:
     """Return the status in the payload of an END frame as an outcome; its code may be OK."""
     code, details, reason = frames.status_of(payload)
-    return RequestFailed(STATUS_BY_NUMBER[code], details, refusal=reason)
+    return RequestFailed(STATUS_BY_NUMBER[code], details, reason=reason)
 
 
 class ShardRelay(Protocol):
@@ -325,7 +325,7 @@ class _Asked:
         elif kind == FrameType.END:
             self.fail(failure_in(payload))
         elif kind == FrameType.GONE:
-            self.fail(RequestFailed(_UNAVAILABLE, "the shard broke the answer off", refusal=refusal.INTERNAL_ERROR))
+            self.fail(RequestFailed(_UNAVAILABLE, "the shard broke the answer off", reason=refusal.INTERNAL_ERROR))
         elif kind == FrameType.WANT and self._rest is not None and self._kind == FrameType.ASK:
             self._shard.send(FrameType.BODY_END, self._number, self._rest)
             self._rest = None

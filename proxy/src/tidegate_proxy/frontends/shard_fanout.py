@@ -71,11 +71,11 @@ class ShardFanout:
                 asked = ControlCall(call.method, message, call.metadata, call.remaining_s())
                 call.answer(await self._answer(asked))
             except RequestFailed as failure:
-                call.end(failure.code, failure.details, failure.refusal)
+                call.end(failure.code, failure.details, failure.reason)
             except Exception as error:  # one call's fault must not end the frontend
                 faults.report("a call", error)
                 failed = own_fault()
-                call.end(failed.code, failed.details, failed.refusal)
+                call.end(failed.code, failed.details, failed.reason)
 
         work = spawn(answer())
 

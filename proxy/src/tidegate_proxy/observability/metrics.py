@@ -629,8 +629,8 @@ class Observability:
             self.metrics.graph_cancelled(model)
             self.failed(client, "CANCELED", "cancelled")
         else:
-            self.metrics.graph_failed(model, failure.refusal)
-            self.failed(client, failure.reason, failure.outcome)
+            self.metrics.graph_failed(model, failure.reason)
+            self.failed(client, failure.category, failure.outcome)
 
     @isolated
     def passed_through(self, model: str, version: str, *, rows: int, sent_ns: int, ok: bool) -> None:

@@ -85,7 +85,7 @@ class StableAdvice:
 def refuse_stray(client: PendingRequest) -> None:
     """Fail a request that cannot be scheduled any more, if nothing else will answer it."""
     words = "its model has just changed"
-    client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.REASON_UNAVAILABLE))
+    client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, words, reason=refusal.REASON_UNAVAILABLE))
 
 
 TenantOf = Callable[[str, str], Tenant | None]
@@ -267,7 +267,7 @@ class Driver:
         """Fail the requests of all waiting clients."""
         for client in self.clients:
             if self.leave(client):
-                client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, refusal=refusal.SHUTTING_DOWN))
+                client.resolve(RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, reason=refusal.SHUTTING_DOWN))
 
     async def close(self) -> None:
         """Stop, and fail the requests of all waiting clients."""
@@ -286,7 +286,7 @@ class Driver:
                 dropped = _rejected(self._in_force.settings, TIMEOUT_EXPIRED, word, outcome=outcome)
                 self.clients.fail(effect.request_id, dropped)
             case Fail():
-                failed = RequestFailed(grpc.StatusCode.UNAVAILABLE, effect.reason, refusal=refusal.REASON_UNAVAILABLE)
+                failed = RequestFailed(grpc.StatusCode.UNAVAILABLE, effect.reason, reason=refusal.REASON_UNAVAILABLE)
                 self.clients.fail(effect.request_id, failed)
             case PolicyReplaced():
                 fields = {"policy": effect.policy, "error": effect.reason, "retry_in_s": effect.backoff_ns / 1e9}
@@ -337,4 +337,4 @@ class Driver:
 def _rejected(
     settings: CurrentSettings, details: str, why: str, *, queued: bool = True, outcome: str = ""
 ) -> RequestFailed:
-    return RequestFailed(settings.shed_status, details, queued=queued, reason="REJECTED", outcome=outcome, refusal=why)
+    return RequestFailed(settings.shed_status, details, queued=queued, category="REJECTED", outcome=outcome, reason=why)

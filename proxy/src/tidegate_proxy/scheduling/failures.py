@@ -157,7 +157,7 @@ class Recovery:
         self._suspect(run.clients)
         if len(run.clients) > 1 and self._may_try_again(len(run.clients)):
             return FailureVerdict(halved=True)
-        return FailureVerdict(outcome=RequestFailed(code, details, reason="BACKEND"))
+        return FailureVerdict(outcome=RequestFailed(code, details, category="BACKEND"))
 
     def failed(self, run: StageRun, code: grpc.StatusCode, details: str) -> None:
         """Count a failed stage against its Triton, unless any one of several clients may be at fault."""

@@ -628,7 +628,7 @@ class PendingRequests:
     def tell(self, client: PendingRequest, failure: RequestFailed) -> None:
         """Fail a request: notify the client first, then the observers."""
         self._give(client, failure)
-        self._observability.failed(client, failure.reason, failure.outcome)
+        self._observability.failed(client, failure.category, failure.outcome)
 
     def _give(self, client: PendingRequest, outcome: Outcome) -> None:
         try:

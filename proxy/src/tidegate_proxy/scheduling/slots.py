@@ -185,7 +185,7 @@ class OccupiedSlots:
         seconds.
         """
         if run.clients[0].ended_ns:
-            self._clients.fail(run.clients[0].request_id, RequestFailed(code, details, reason="BACKEND"))
+            self._clients.fail(run.clients[0].request_id, RequestFailed(code, details, category="BACKEND"))
         self._fail(run, code, details)
 
     def _count(self, run: StageRun, now_ns: int) -> None:

@@ -481,4 +481,4 @@ def _divided(answer: bytes, run: StageRun) -> Sequence[Outcome]:
     try:
         return run.payload.outcomes(answer)
     except ScatterError as error:
-        return [RequestFailed(grpc.StatusCode.INTERNAL, str(error), reason="BACKEND")] * len(run.clients)
+        return [RequestFailed(grpc.StatusCode.INTERNAL, str(error), category="BACKEND")] * len(run.clients)

@@ -218,7 +218,7 @@ class GrpcService:
         try:
             answer = await self._control.unary(ControlCall(call.method, message, call.metadata, call.remaining_s()))
         except RequestFailed as failure:
-            call.end(failure.code, failure.details, failure.refusal)
+            call.end(failure.code, failure.details, failure.reason)
         else:
             call.answer(answer)
 
@@ -275,7 +275,7 @@ def _break(call: RpcCall, error: Exception) -> None:
     """A fault of Tidegate's own ends the call that it met."""
     faults.report("a call", error)
     failed = own_fault()
-    call.end(failed.code, failed.details, failed.refusal)
+    call.end(failed.code, failed.details, failed.reason)
 
 
 def _answer(call: RpcCall, outcome: Outcome) -> None:

@@ -112,7 +112,7 @@ class InferStream:
         if self._client_done:
             return
         self._client_done = True
-        self._end = RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, refusal=refusal.SHUTTING_DOWN)
+        self._end = RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, reason=refusal.SHUTTING_DOWN)
         for relay in self._relays.values():
             relay.put(None)
         self._send()
@@ -515,7 +515,7 @@ def _is_for_streams(outcome: Outcome) -> bool:
 
 def _is_late(outcome: Outcome) -> bool:
     """Whether a request was given up as it cannot be answered on time, not as too many wait."""
-    return isinstance(outcome, RequestFailed) and outcome.refusal in _LATE
+    return isinstance(outcome, RequestFailed) and outcome.reason in _LATE
 
 
 def _refused(asked: InferenceRequest | PassedThrough, failure: RequestFailed) -> bytes:

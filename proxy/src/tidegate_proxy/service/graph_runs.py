@@ -267,7 +267,7 @@ class GraphRun:
             else:
                 self._answer()
         except ScatterError as error:
-            self._fail(RequestFailed(grpc.StatusCode.INTERNAL, str(error), reason="BACKEND"))
+            self._fail(RequestFailed(grpc.StatusCode.INTERNAL, str(error), category="BACKEND"))
         except Exception as error:
             faults.report("a stage of a graph", error)
             self._fail(own_fault())
@@ -328,7 +328,7 @@ class GraphRun:
             tensor = self._tensors.get(source)
             if tensor is None:
                 words = f"step {number} ({stage.model}): its input {name!r} takes {source!r}, which no step gave"
-                self._fail(RequestFailed(grpc.StatusCode.INTERNAL, words, reason="BACKEND"))
+                self._fail(RequestFailed(grpc.StatusCode.INTERNAL, words, category="BACKEND"))
                 return None
             tensors.append(tensor)
         heading = self._client.envelope.heading
@@ -355,7 +355,7 @@ class GraphRun:
         for name in self._form.outputs:
             if name not in self._tensors:
                 words = f"no step gave its output {name!r}"
-                self._fail(RequestFailed(grpc.StatusCode.INTERNAL, words, reason="BACKEND"))
+                self._fail(RequestFailed(grpc.StatusCode.INTERNAL, words, category="BACKEND"))
                 return
             tensors.append(self._tensors[name])
         key = (self._form.outputs, *((tensor.datatype, tensor.shape) for tensor in tensors))
@@ -377,9 +377,10 @@ class GraphRun:
             failure.code,
             f"in ensemble '{self._state.graph.model.name}', {failure.details}",
             queued=failure.queued,
-            reason=failure.reason,
+            category=failure.category,
             outcome=failure.outcome,
-            refusal=failure.refusal,
+            reason=failure.reason,
+            retry_after_s=failure.retry_after_s,
         )
         self._end()
         self._client.resolve(failed)

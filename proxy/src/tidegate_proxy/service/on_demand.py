@@ -149,7 +149,7 @@ class OnDemandModels(Collector):
         that, or than the model's SLO; the load goes on, so that a later request finds the model.
         """
         if sum(self._waiting.values()) >= self._in_force.settings.queue.requests:
-            raise RequestFailed(grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size", refusal=refusal.QUEUE_FULL)
+            raise RequestFailed(grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size", reason=refusal.QUEUE_FULL)
         self._refuse_failed(model)
         limit_s = self._limit_s(model, remaining_s)
         task = self._loads.get(model)
@@ -207,7 +207,7 @@ class OnDemandModels(Collector):
         return RequestFailed(
             self._in_force.settings.shed_status,
             f"model '{model}' is being loaded, which takes {time_left} longer than its deadline allows: ask again then",
-            refusal=refusal.MODEL_LOADING,
+            reason=refusal.MODEL_LOADING,
             retry_after_s=1.0 if expected_s is None else max(0.1, expected_s),
         )
 
@@ -218,7 +218,7 @@ class OnDemandModels(Collector):
         left_s = failure.until_s - time.monotonic()
         if left_s > 0:
             words = f"model '{model}' could not be loaded: {failure.why}; the next try is in {left_s:.1f} s"
-            raise RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.MODEL_LOADING, retry_after_s=left_s)
+            raise RequestFailed(grpc.StatusCode.UNAVAILABLE, words, reason=refusal.MODEL_LOADING, retry_after_s=left_s)
 
     # Loads -------------------------------------------------------------------------------------------------------
 

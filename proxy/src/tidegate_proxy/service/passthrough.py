@@ -268,7 +268,7 @@ class Routing:
         """
         if code is grpc.StatusCode.CANCELLED and not backend.alive:  # it was given up, and the call with it
             words = f"Triton at {backend.address} does not answer"
-            return RequestFailed(grpc.StatusCode.UNAVAILABLE, words, refusal=refusal.BACKEND_UNAVAILABLE)
+            return RequestFailed(grpc.StatusCode.UNAVAILABLE, words, reason=refusal.BACKEND_UNAVAILABLE)
         if is_restricted(details):  # which speaks neither against the Triton nor of its end
             return RequestFailed(code, details)
         gone = is_shutdown(code, details) and await self._driver.membership.lost(backend, details)
@@ -499,7 +499,7 @@ class BypassedInferences:
         for task in self._tasks:
             task.cancel()
         for passage in list(self._under_way):
-            passage.end(RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, refusal=refusal.SHUTTING_DOWN))
+            passage.end(RequestFailed(grpc.StatusCode.UNAVAILABLE, SHUTTING_DOWN, reason=refusal.SHUTTING_DOWN))
 
 
 def bypassed_in_words(bypassed: Mapping[tuple[str, str], int]) -> str:

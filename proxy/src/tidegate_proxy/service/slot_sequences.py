@@ -249,7 +249,7 @@ class _MemberSlot(Slot):
         if not self.is_left:
             waiter = self.member.waiter
             self._sequence.driver.membership.failed(self.backend, (waiter.owner,), code, details)
-            waiter.resolve(RequestFailed(code, details, reason="BACKEND"))
+            waiter.resolve(RequestFailed(code, details, category="BACKEND"))
         self.finished()
 
     def give_up(self) -> None:

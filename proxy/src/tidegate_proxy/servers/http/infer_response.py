@@ -111,7 +111,7 @@ def _value(parameter: service_pb2.InferParameter) -> bytes:
 
 def failure(failed: RequestFailed) -> HttpAnswer:
     """Return the response to a failed request, with Triton's status for the code, and `tidegate-reason` if rejected."""
-    why = [(refusal.REASON_HEADER.encode(), failed.refusal.encode())] if failed.refusal else []
+    why = [(refusal.REASON_HEADER.encode(), failed.reason.encode())] if failed.reason else []
     if failed.retry_after_s is not None:
         why.append((b"retry-after", b"%d" % math.ceil(failed.retry_after_s)))
     return error(_STATUS.get(failed.code, 400), failed.details, *why)
