@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tests.command_line import invoke
 from tidegate.api import CommandSpec, hookimpl
 from tidegate.cli import build_app, main
-from tidegate.host import Plugins
+from tidegate.host import PluginConflict, Plugins
 
 run = CliRunner().invoke
 
@@ -103,6 +103,21 @@ def test_ctrl_c_while_plugins_are_imported_is_no_traceback(monkeypatch: pytest.M
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 130
+
+
+def test_two_plugins_of_one_name_are_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    why = "'dist-one' and 'dist-two' both offer a policy named 'a': uninstall one of them"
+
+    def conflict() -> None:
+        raise PluginConflict(why)
+
+    monkeypatch.setattr("tidegate.cli.Plugins.installed", conflict)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert capsys.readouterr() == ("", f"error: {why}\n")
 
 
 def test_who_has_read_enough_is_not_told_of_it() -> None:

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from tidegate.commands.plugins import plugins_command
-from tidegate.host import Plugins
+from tidegate.host import PluginError, Plugins
 from tidegate.schemas import plain_message
 
 
@@ -110,12 +110,21 @@ COMMANDS_OF: Final = {
     "generate": ("generate", "profile-blocks", "split"),
 }
 """Commands of each extra of this distribution, to name the extra where it is not installed."""
+_OF_TRITON: Final = "; TLS of a Triton is set in a configuration, as tritons[].tls"
+_IN_SCENARIO: Final = "; options of a policy are in the scenario: --set policies.0.options.NAME=VALUE"
+_INSTEAD: Final = {
+    ("serve", "--port"): "; the address is --listen HOST:PORT",
+    **{("serve", flag): _OF_TRITON for flag in ("--tls", "--tls-ca", "--tls-cert", "--tls-key")},
+    **{(name, flag): _IN_SCENARIO for name in ("simulate", "sweep", "goodput") for flag in ("--option", "-O")},
+    ("explain", "-1"): "; requests are numbered from 0",
+}
+"""Remedies for options that people expect and a command does not have, by command and option."""
 _UsageError: Any = typer.BadParameter.__mro__[1]
 """Its base: typer has a copy of click's, and does not show it."""
 
 
 def main() -> None:
-    """Run the command line. A usage error is printed in one line, with exit status 2.
+    """Run the command line. A usage error is printed in one line, with exit status 2; an unusable plugin with status 1.
 
     What Ctrl-C ends while plugins are imported, too, ends with 130 and no traceback.
     """
@@ -123,6 +132,9 @@ def main() -> None:
         sys.exit(build_app(Plugins.installed())(standalone_mode=False))
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
+    except PluginError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
     except BrokenPipeError:
         # The reader, such as `head`, has closed the pipe: discard the rest of the buffer.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -141,5 +153,7 @@ def _in_a_line(error: Any) -> str:  # noqa: ANN401 - a copy of click's error
         for extra, commands in COMMANDS_OF.items():
             if asked[1] in commands:
                 return f'the command {asked[1]!r} is not installed: pip install "tidegate[{extra}]"'
+    if context and (asked := re.match(r"No such option: (-+[\w-]+)", message)):
+        message += _INSTEAD.get((context.info_name or "", asked[1]), "")
     end = "" if message.endswith(("?", ".")) else "."
     return f"{message}{end} See `{context.command_path if context else 'tidegate'} --help`"

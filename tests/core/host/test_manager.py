@@ -220,3 +220,19 @@ def test_a_plugin_that_cannot_be_imported_does_not_harm_the_others(monkeypatch: 
     plugins = Plugins.installed()
     assert plugins.broken == {"a": "ModuleNotFoundError: No module named 'no_such_module_of_ours'"}
     assert "fifs" in plugins.policies
+
+
+def test_a_hook_that_is_no_hook_is_refused() -> None:
+    forgotten = ModuleType("forgotten")
+    vars(forgotten)["tidegate_policies"] = list
+    with pytest.raises(PluginError, match="plugin 'dist': tidegate_policies is not marked as a hook: put @hookimpl"):
+        Plugins().register(forgotten, "dist")
+    with pytest.raises(
+        PluginError, match=r"there is no hook 'tidegate_policy'; did you mean 'tidegate_policies'\? There"
+    ):
+        Plugins().register(plugin(policy=lambda: []), "dist")
+
+
+def test_a_policy_that_is_none_is_refused() -> None:
+    with pytest.raises(PluginError, match=r"policy 'a' is <class 'str'>, which is no subclass of Policy: derive it"):
+        Plugins().register(plugin(policies=lambda: [PolicySpec("a", "", str)]), "dist")  # type: ignore[arg-type]

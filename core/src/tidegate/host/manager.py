@@ -1,10 +1,11 @@
 """Plugin manager: loads plugins, checks the results of their hooks, rejects duplicate names, and selects by name."""
 
+import re
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import pluggy
 from pydantic import BaseModel, ValidationError
@@ -103,6 +104,7 @@ class Plugins:
         self._manager.register(plugin, name)
         try:
             self._manager.check_pending()
+            _check_marked(plugin, name)
             offers = [
                 *self._offers(plugin, "tidegate_policies", PolicySpec, self.policies, name),
                 *self._offers(plugin, "tidegate_planners", PlannerSpec, self.planners, name),
@@ -112,7 +114,7 @@ class Plugins:
             ]
         except (PluginError, pluggy.PluginValidationError) as error:
             self._manager.unregister(plugin)
-            raise error if isinstance(error, PluginError) else PluginError(f"plugin {name!r}: {error}") from error
+            raise error if isinstance(error, PluginError) else PluginError(_invalid(name, error)) from error
         for keep in offers:
             keep()
 
@@ -167,6 +169,11 @@ class Plugins:
         for spec in _call(caller, kind, source):
             if not isinstance(spec, kind):
                 raise PluginError(f"plugin {source!r}: {hook} returned {spec!r}, not a {kind.__name__}")
+            if isinstance(spec, PolicySpec) and not (isinstance(spec.policy, type) and issubclass(spec.policy, Policy)):
+                raise PluginError(
+                    f"plugin {source!r}: policy {spec.name!r} is {spec.policy!r}, which is no subclass of Policy: "
+                    "derive it from a class of tidegate.toolkit, such as FirstComeFirstServed"
+                )
             if spec.name in known or spec.name in returned:
                 other = self.source.get((kind, spec.name), source)
                 raise PluginConflict(
@@ -185,7 +192,8 @@ class Plugins:
             return known[name]
         broken = "".join(f"; {where} could not be imported ({why})" for where, why in self.broken.items())
         installed = did_you_mean(name, known, "installed")
-        raise UnknownPlugin(f"no {word} named {name!r} is installed{installed}{broken}")
+        remedy = "" if broken or "did you mean" in installed else "; pip install the plugin that has it"
+        raise UnknownPlugin(f"no {word} named {name!r} is installed{installed}{broken}{remedy}")
 
 
 def make_policy(spec: PolicySpec, setup: Setup, options: dict[str, Any], plugins: Plugins | None = None) -> Policy:
@@ -229,6 +237,24 @@ def _validated(
     except ValidationError as error:
         wrong = "; ".join(map(str, field_errors(error, kind, whole="options")))
         raise PluginError(f"options of {of}: {wrong}") from error
+
+
+_HOOKS: Final = tuple(name for name in vars(Hooks) if name.startswith("tidegate_"))
+
+
+def _check_marked(plugin: object, source: str) -> None:
+    """Raise PluginError for a hook that pluggy ignores, as its function lacks the decorator."""
+    for hook in _HOOKS:
+        if callable(function := getattr(plugin, hook, None)) and not hasattr(function, f"{PROJECT_NAME}_impl"):
+            raise PluginError(f"plugin {source!r}: {hook} is not marked as a hook: put @hookimpl above it")
+
+
+def _invalid(source: str, error: pluggy.PluginValidationError) -> str:
+    """Return what pluggy says of a plugin, with the hooks that there are where it names another."""
+    unknown = re.match(r"unknown hook '(\w+)'", str(error))
+    if unknown is None:
+        return f"plugin {source!r}: {error}"
+    return f"plugin {source!r}: there is no hook {unknown[1]!r}{did_you_mean(unknown[1], _HOOKS, 'there are')}"
 
 
 def _call(hook: pluggy.HookCaller, kind: type[Spec], source: str) -> list[object]:
