@@ -237,3 +237,10 @@ def test_profiles_may_be_named_without_a_configuration(triton: EmbeddedTriton, t
         for profiles in ((), ("--profiles", tmp_path / "p.json"))
     )
     assert without - given == {"model patient no-profile"}
+
+
+def test_a_grpc_port_in_place_of_the_http_port(triton: EmbeddedTriton) -> None:
+    status, out = _run("--triton", f"{triton.grpc_address},http={triton.grpc_address}")
+    assert status == 1
+    assert f"error: tritons.0.http: no HTTP is spoken at {triton.grpc_address}: give its HTTP port" in out
+    assert "restricts" not in out

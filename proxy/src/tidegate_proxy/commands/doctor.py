@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidegate.commands.flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
-from tidegate_proxy.commands.triton_flags import RepositoryFlags, TritonFlags, repositories_of, tritons_of
+from tidegate_proxy.commands.triton_flags import (
+    RepositoryFlags,
+    TritonFlags,
+    check_is_file,
+    repositories_of,
+    tritons_of,
+)
 
 if TYPE_CHECKING:
     from tidegate_proxy.app.doctor.facts import DoctorFacts, Finding
@@ -15,7 +21,8 @@ if TYPE_CHECKING:
 
 def doctor(
     config: Annotated[
-        Path | None, typer.Argument(help="Configuration of `tidegate serve`.", show_default=False)
+        Path | None,
+        typer.Argument(help="Configuration of `tidegate serve`.", show_default=False, callback=check_is_file),
     ] = None,
     triton: TritonFlags = None,
     tls: TlsFlag = False,

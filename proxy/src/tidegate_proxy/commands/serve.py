@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate_proxy.commands.triton_flags import TritonFlags, pairs, tritons_of
+from tidegate_proxy.commands.triton_flags import TritonFlags, check_is_file, pairs, tritons_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +23,7 @@ def serve(
             metavar="[CONFIG]",
             help="Configuration file (YAML); flags have precedence. SIGHUP reloads it.",
             show_default=False,
+            callback=check_is_file,
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="Configuration file (YAML), in place of the argument.")] = None,

@@ -1,5 +1,6 @@
 """Options for Tritons and model repositories; `tidegate.commands.flags` has the TLS options of connections."""
 
+import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ TritonFlags = Annotated[
         help="gRPC address of a Triton; at port 8001 its HTTP is at 8000, its metrics at 8002. Repeatable.",
     ),
 ]
+_ADDRESS: Final = re.compile(r"[^/]+:\d+")
 _FLAGS: Final = {
     "tls": "--tls",
     "tls.ca": "--tls-ca",
@@ -36,6 +38,13 @@ def tritons_of(texts: Sequence[str] | None, tls: Mapping[str, Path | str] | None
         raise typer.BadParameter(words, param_hint="--tls")
     section = {} if tls is None else {"tls": dict(tls)}
     return [{**_triton(text), **section} for text in texts] if texts else None
+
+
+def check_is_file(config: Path | None) -> Path | None:
+    """Return the path of a configuration. Raises typer.BadParameter for the address of a Triton."""
+    if config is not None and _ADDRESS.fullmatch(str(config)) and not config.exists():
+        raise typer.BadParameter(f"{config} is an address, not a file: give --triton {config}")
+    return config
 
 
 def flag_of(field: str) -> str:

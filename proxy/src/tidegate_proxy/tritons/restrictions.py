@@ -76,6 +76,11 @@ class TritonRestrictions:
     is_absent: bool = False
     """Whether no server listens there, so that nothing is restricted yet."""
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether a server listens there that answers for no API: it speaks another protocol."""
+        return not self.is_absent and self.unknown == frozenset(_PATHS)
+
 
 async def find_restrictions(
     backend: Backend, *, over_http: bool, starts_s: float = _HTTP_STARTS_S

@@ -186,6 +186,9 @@ async def _report(backend: Backend, triton: TritonAddress, config: ServeConfig) 
         words = f"no Triton is ready at {triton.grpc}: {await why_not_ready(backend, triton)}"
         return TritonReport(triton.grpc, False, (("grpc", words), *problems))
     found = await of_tritons.find_restrictions(backend, over_http=over_http)
+    if "http" in found and found["http"].is_silent:
+        del found["http"]
+        problems.append(("http", f"no HTTP is spoken at {triton.http}: give its HTTP port (Triton's default is 8000)"))
     if refusals := [*of_tritons.problems(backend, found, config), *of_tritons.wrong_keys(backend, found)]:
         return TritonReport(triton.grpc, False, (*(("grpc", words) for words in refusals), *problems))
     backend.restrict(of_tritons.left_apis(found, config))
