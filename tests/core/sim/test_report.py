@@ -414,7 +414,9 @@ def test_no_answers_are_no_error(policy: str) -> None:
     assert results[0].total.p50_ms is None
     page = page_of(scenario, results)
     check_alone(page)
-    assert verdicts(page)[0].startswith("drops everything keeps 0.0 % of")
+    first, second = verdicts(page)
+    assert first.startswith("drops everything keeps 0.0 % of")
+    assert second == "The SLO of m, 1 ms, is shorter than one row takes by its profile, 6 ms."
 
 
 def test_without_slos_nothing_is_promised() -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.commands.flags import JsonFlag, OutputOption
+from tidegate.commands.flags import JobsOption, JsonFlag, OutputOption
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +37,7 @@ def check_policy(
     seeds: Annotated[int, typer.Option(min=2, max=MAX_SEEDS, help="Seeds to compare policies on, from 1 on.")] = 5,
     as_json: JsonFlag = False,
     output: OutputOption = None,
-    jobs: Annotated[int, typer.Option(help="Runs at a time (-1 is one per core).")] = -1,
+    jobs: JobsOption = -1,
 ) -> None:
     """Test a policy: its contract, and whether it pays.
 

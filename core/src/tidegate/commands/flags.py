@@ -35,6 +35,16 @@ AddressOption = Annotated[
 ]
 
 
+def check_jobs(jobs: int) -> int:
+    """Return a number of parallel runs. Raises BadParameter for 0, which would run nothing."""
+    if jobs == 0:
+        raise typer.BadParameter("0 runs nothing; give 1 or more, or -1 for one per core")
+    return jobs
+
+
+JobsOption = Annotated[int, typer.Option(help="Simulations at a time (-1 is one per core).", callback=check_jobs)]
+
+
 def check_output_file(path: Path | None) -> Path | None:
     """Return the path of a file to write; before the work, not after it, raises BadParameter if it cannot be one."""
     if path is not None and path.is_dir():

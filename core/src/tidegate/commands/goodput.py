@@ -10,6 +10,7 @@ from tidegate.commands.flags import (
     BackendOption,
     ChangesOption,
     HtmlOption,
+    JobsOption,
     JsonFlag,
     OutputOption,
     PoliciesOption,
@@ -34,7 +35,7 @@ def goodput(
     as_json: JsonFlag = False,
     output: OutputOption = None,
     html_file: HtmlOption = None,
-    jobs: Annotated[int, typer.Option(help="Searches at a time (-1 is one per core).")] = -1,
+    jobs: JobsOption = -1,
     backend: BackendOption = Backend.processes,
     address: AddressOption = None,
 ) -> None:
@@ -64,7 +65,7 @@ def goodput(
         from tidegate.sim.parallel import run_parallel
         from tidegate.sim.report import goodput_page
         from tidegate.sim.run import RunSpec, choose_policies, parse_changes
-        from tidegate.sim.verdicts import goodput_verdicts
+        from tidegate.sim.verdicts import goodput_verdicts, impossible_slos
         from tidegate.workload import read_scenario
 
         document = read_scenario(scenario, parse_changes(changes or ()))
@@ -93,7 +94,7 @@ def goodput(
                 str(len(goodput.searches)),
             )
         console.print(table)
-        for verdict in goodput_verdicts(found, limit):
+        for verdict in (*goodput_verdicts(found, limit), *impossible_slos(document)):
             console.print(verdict, style="bold", markup=False)
         written = goodput_document(document, found, limit=limit, tolerance=tolerance)
         write_results(

@@ -26,7 +26,9 @@ def plan(
     ] = None,
     layout: Annotated[
         Path | None,
-        typer.Option("--layout", help="Write the layout to this file, to simulate or serve it."),
+        typer.Option(
+            "--layout", help="Write the layout to this file, to simulate or serve it.", callback=check_output_file
+        ),
     ] = None,
     taken: Annotated[
         Path | None,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.commands.flags import ChangesOption, HtmlOption, JsonFlag, OutputOption
+from tidegate.commands.flags import ChangesOption, HtmlOption, JobsOption, JsonFlag, OutputOption
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,7 +70,7 @@ def recommend(
         Path | None,
         typer.Option(metavar="FOLDER", help="Write the recommended configuration and layout into this new folder."),
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Simulations at a time (-1 is one per core).")] = -1,
+    jobs: JobsOption = -1,
 ) -> None:
     """Recommend a policy and a GPU layout for given traffic.
 
@@ -109,6 +109,7 @@ def recommend(
         from tidegate.recommend.simulation_runs import SimulationRuns
         from tidegate.recommend.verdicts import verdicts
         from tidegate.schemas import DocumentError
+        from tidegate.sim.verdicts import impossible_slos
 
         with errors_in_a_line(RecommendError, RecordingError, FolderError, DocumentError):
             if gpus is not None and any_of:
@@ -129,7 +130,7 @@ def recommend(
                 requests=requests,
             )
             found = find(question, SimulationRuns(jobs, partial(with_progress, console)))
-            sentences = verdicts(found)
+            sentences = [*verdicts(found), *impossible_slos(scenario)]
             for sentence in sentences:
                 console.print(sentence, markup=False, highlight=False, soft_wrap=True)
             _print_models(console, found)

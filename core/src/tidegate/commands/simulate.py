@@ -10,6 +10,7 @@ from tidegate.commands.flags import (
     BackendOption,
     ChangesOption,
     HtmlOption,
+    JobsOption,
     JsonFlag,
     OutputOption,
     PoliciesOption,
@@ -29,7 +30,7 @@ def simulate(
     as_json: JsonFlag = False,
     output: OutputOption = None,
     html_file: HtmlOption = None,
-    jobs: Annotated[int, typer.Option(help="Runs at a time (-1 is one per core).")] = -1,
+    jobs: JobsOption = -1,
     backend: BackendOption = Backend.processes,
     address: AddressOption = None,
 ) -> None:

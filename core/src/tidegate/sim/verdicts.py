@@ -1,11 +1,13 @@
 """Sentences at the top of a report: the conclusions from its figures, most important first."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from tidegate.report import number_format
 from tidegate.report.number_format import listed, plural, rate, share
+from tidegate.sim.build import setup_of
 from tidegate.sim.goodput import Goodput
 from tidegate.sim.result import RunResult
 from tidegate.workload import Scenario
@@ -68,7 +70,21 @@ def simulate_verdicts(scenario: Scenario, results: Sequence[RunResult], *, worke
         named = [f"{each.policy} {share(each.attainment)}" for each in others[:MAX_OTHERS]]
         left = len(others) - len(named)
         said.append(f"Then {listed([*named, f'{left} more'] if left else named)}.")
-    return said
+    return said if workers is None else said + impossible_slos(scenario)
+
+
+def impossible_slos(scenario: Scenario) -> list[str]:
+    """Return a sentence for each model whose SLO is shorter than one row takes on its fastest worker."""
+    setup = setup_of(scenario, scenario.seed)
+    fastest: dict[str, int] = {}
+    for profile in setup.profiles:
+        fastest[profile.partition] = min(profile.expected_ns(1), fastest.get(profile.partition, sys.maxsize))
+    return [
+        f"The SLO of {model.name}, {model.slo_ns / 1e6:g} ms, is shorter than one row takes by its profile, "
+        f"{fastest[model.name] / 1e6:.3g} ms."
+        for model in setup.models
+        if model.slo_ns is not None and model.slo_ns < fastest.get(model.name, 0)
+    ]
 
 
 def goodput_verdicts(goodputs: Sequence[Goodput], limit: float) -> list[str]:
