@@ -299,7 +299,8 @@ MISTAKES = {
     "a repository that is not there": (
         "",
         "triton models",
-        "error: the model repository {folder}/models does not exist or is no folder",
+        "error: the model repository {folder}/models does not exist or is no folder: `tidegate generate MODEL.onnx -o "
+        "FOLDER` makes one",
     ),
     "a deployment that is none": (
         "",
@@ -404,7 +405,7 @@ MISTAKES = {
     "a field twice": (
         CONFIGURATION + "policy: fifs\n",
         "check a.yaml",
-        "error: a.yaml: it is no YAML: line 3, column 1: 'policy' stands there twice",
+        "error: a.yaml: it is no YAML: line 3, column 1: 'policy' stands there twice; leave one of them out",
     ),
     "a word for what happens to late requests": (
         CONFIGURATION + "models: {m: {on_deadline_miss: drop}}\n",
@@ -507,6 +508,148 @@ MISTAKES = {
         "simulate a.yaml --set duration_s",
         "error: --set 'duration_s': give PATH=V1,V2,..., each path once",
     ),
+    "no simulation at a time": (
+        scenario(),
+        "simulate a.yaml --jobs 0",
+        "error: Invalid value for '--jobs': 0 runs nothing; give 1 or more, or -1 for one per core. See `tidegate "
+        "simulate --help`",
+    ),
+    "a field of a scenario twice": (
+        scenario(("duration_s: 1", "duration_s: 1\nduration_s: 2")),
+        "simulate a.yaml",
+        "error: a.yaml: it is no YAML: line 2, column 1: 'duration_s' stands there twice; leave one of them out",
+    ),
+    "a folder for a first configuration": (
+        "",
+        f"init --triton {NOBODY} -o . --force",
+        "error: Invalid value for '--output' / '-o': . is a directory; name a file in it. See `tidegate init --help`",
+    ),
+    "a layout in a folder that is not there": (
+        scenario(),
+        "plan ppipe a.yaml --layout nowhere/l.json",
+        "error: Invalid value for '--layout': there is no folder nowhere; make it first. See `tidegate plan --help`",
+    ),
+    "a scenario in place of metrics": (
+        scenario(),
+        "accounts a.yaml a.yaml",
+        "error: a.yaml: it is no page of metrics; give a page of `curl localhost:8102/metrics`",
+    ),
+    "an event log where none can be written": (
+        "",
+        f"serve --triton {NOBODY} --event-log /proc/run.jsonl",
+        "error: /proc/run.jsonl: No such file or directory",
+    ),
+    "a Triton's address in place of a configuration": (
+        "",
+        "serve localhost:8001",
+        "error: Invalid value for '[CONFIG]': localhost:8001 is an address, not a file: give --triton localhost:8001. "
+        "See `tidegate serve --help`",
+    ),
+    "a flag for the port": (
+        "",
+        f"serve --triton {NOBODY} --port 8101",
+        "error: No such option: --port; the address is --listen HOST:PORT. See `tidegate serve --help`",
+    ),
+    "a flag for the TLS of a Triton": (
+        "",
+        f"serve --triton {NOBODY} --tls-ca ca.pem",
+        "error: No such option: --tls-ca; TLS of a Triton is set in a configuration, as tritons[].tls. See `tidegate "
+        "serve --help`",
+    ),
+    "an option of a policy that is to be simulated": (
+        scenario(),
+        "simulate a.yaml --option max_miss_rate=1",
+        "error: No such option: --option; options of a policy are in the scenario: --set policies.0.options.NAME=VALUE"
+        ". See `tidegate simulate --help`",
+    ),
+    "a request before the first": (
+        "",
+        "explain run.jsonl -1",
+        "error: No such option: -1; requests are numbered from 0. See `tidegate explain --help`",
+    ),
+    "a policy of a scenario by its name alone": (
+        scenario(("[{name: symphony}]", "[symphony]")),
+        "simulate a.yaml",
+        "error: a.yaml: policies.0: must be fields with values, such as name: ..., not 'symphony'",
+    ),
+    "a Triton as a number": (
+        "tritons: [8001]\n",
+        "check a.yaml",
+        "error: a.yaml: tritons.0: must be fields with values, such as grpc: ..., not 8001",
+    ),
+    "two scenarios in a file": (
+        scenario() + "---\n" + scenario(),
+        "simulate a.yaml",
+        "error: a.yaml: line 7 begins a second document (---): give each a file of its own",
+    ),
+    "an empty scenario": (
+        "",
+        "simulate a.yaml",
+        "error: a.yaml: it is empty; a scenario has fields with values, such as duration_s: 10",
+    ),
+    "a scenario of words": (
+        "resnet at 20 requests/s\n",
+        "simulate a.yaml",
+        "error: a.yaml: must be fields with values, such as duration_s: ..., not 'resnet at 20 requests/s'",
+    ),
+    "a model twice": (
+        scenario(("arrivals", "  - {name: resnet, profile: {alpha_ms: 1, beta_ms: 5, max_batch: 8}}\narrivals")),
+        "simulate a.yaml",
+        "error: a.yaml: models: 'resnet' is listed twice: give each its own name",
+    ),
+    "a heading in a trace": (
+        scenario(("process: poisson, rate_rps: 20", "process: trace, file: a.yaml.onnx")),
+        "simulate a.yaml",
+        "error: a.yaml.onnx:1: 'duration_s:' is no number of seconds; a heading begins with #",
+    ),
+    "GPUs with their number behind": (
+        scenario(),
+        "recommend a.yaml --gpus T4x8",
+        "error: GPUs: 'T4x8' is not of the form 8xT4,2xA100: 'T4x8'",
+    ),
+    "a change of a model by its name": (
+        scenario(),
+        "sweep a.yaml --set models.resnet.slo_ms=20,30",
+        "error: a.yaml: cannot set 'models.resnet.slo_ms': 'resnet' leads nowhere, there is a list of 1, whose entries "
+        "are named by number from 0 (* for all)",
+    ),
+    "a plan in place of a layout": (
+        "kind: ppipe_plan\n",
+        "generate a.yaml -o models",
+        "error: a.yaml: it is a document of kind 'ppipe_plan', not 'layout'; `tidegate plan ... --layout FILE` writes "
+        "the layout",
+    ),
+    "blocks that are not there": (
+        "",
+        "profile-blocks blocks -o p.json",
+        "error: blocks: there are no blocks: `tidegate split MODEL.onnx -o DIR` writes them",
+    ),
+    "a target as a URL": (
+        scenario(),
+        "loadtest a.yaml --target http://localhost:8001",
+        "error: 'http://localhost:8001' is not HOST:PORT of a server's gRPC, such as localhost:8001",
+    ),
+    "a port that there is not": (
+        scenario(),
+        "loadtest a.yaml --target localhost:80011",
+        "error: 'localhost:80011' is not HOST:PORT of a server's gRPC, such as localhost:8001",
+    ),
+    "a folder for profiles": (
+        CONFIGURATION + "profiles: .\n",
+        "check a.yaml",
+        "error: a.yaml: profiles: {folder} is a directory; name a file in it",
+    ),
+    "a policy that is not installed": (
+        scenario(),
+        "simulate a.yaml --policy high-water",
+        "error: no policy named 'high-water' is installed; installed: {policies}; pip install the plugin that has it",
+    ),
+    "a folder to replay": ("", "replay .", "error: .: Is a directory; name a file in it"),
+    "the devices of no worker": (
+        "",
+        "mig uuid a.yaml",
+        "error: Invalid value for WORKER: uuid needs one: DIR WORKER. See `tidegate mig --help`",
+    ),
     "a role without its shard": (
         "",
         f"serve --triton {NOBODY} --role shard",
@@ -515,8 +658,8 @@ MISTAKES = {
 }
 
 
-def test_there_are_ninety_at_least() -> None:
-    assert len(MISTAKES) >= 90
+def test_there_are_a_hundred_at_least() -> None:
+    assert len(MISTAKES) >= 100
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -98,7 +98,7 @@ TWO: Declared = {"X": ("FP32", (4,)), "Y": ("FP32", (4,))}
     ("name", "content", "declared", "says"),
     [
         ("notes.txt", b"no picture", X, "no file in it is one of .npy"),
-        ("a.npy", np.zeros(4), X, "a.npy: is float64, and input 'X' is FP32"),
+        ("a.npy", np.zeros(4), X, "a.npy: is float64, and input 'X' is FP32: save it as float32"),
         ("a.npy", np.zeros((1, 4), np.float32), X, "a.npy: is 1,4, and input 'X' is 4 (rows not counted)"),
         ("a.npy", np.zeros(5, np.float32), X, "a.npy: is 5, and input 'X' is 4"),
         ("a.npy", b"no array", X, "a.npy: cannot be read"),

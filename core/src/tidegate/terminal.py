@@ -26,7 +26,8 @@ def console_for_tables(*, markup: bool = True, quiet: bool = False) -> Console:
 def describe_error(error: Exception) -> str:
     """Return the text of an error; that of an OSError begins with the name of the file."""
     if isinstance(error, OSError) and error.filename:
-        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+        remedy = "; name a file in it" if isinstance(error, IsADirectoryError) else ""
+        return f"{os.fsdecode(error.filename)}: {error.strerror}{remedy}"
     return str(error)
 
 

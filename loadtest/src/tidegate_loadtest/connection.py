@@ -55,6 +55,7 @@ def _read(path: Path) -> bytes:
 
 Answer = TypeVar("Answer")
 
+MAX_PORT_NUMBER = 65535
 ANSWER_WITHIN_S = 5.0
 """Timeout, in seconds, of queries about the server and its models."""
 
@@ -94,7 +95,8 @@ class Connection:
 
     async def __aenter__(self) -> Self:
         """Connect. Raises LoadTestError where no live server answers."""
-        if not re.fullmatch(r".+:\d+", self.target):
+        found = re.fullmatch(r"(?!.*://).+:(\d{1,5})", self.target)
+        if found is None or not 0 < int(found[1]) <= MAX_PORT_NUMBER:
             raise LoadTestError(f"{self.target!r} is not HOST:PORT of a server's gRPC, such as localhost:8001")
         options: list[tuple[str, int | str]] = [
             ("grpc.max_send_message_length", -1),

@@ -176,7 +176,9 @@ def _fitting(path: Path, name: str, array: NDArray[Any], datatype: str, dims: tu
             np.char.encode(array, "utf-8").astype(np.object_) if array.dtype.kind == "U" else array.astype(np.object_)
         )
     elif array.dtype != triton_to_np_dtype(datatype):
-        raise LoadTestError(f"{path}: is {array.dtype}, and input {name!r} is {datatype}")
+        wanted = triton_to_np_dtype(datatype)
+        remedy = "" if wanted is None or datatype == "BYTES" else f": save it as {np.dtype(wanted)}"
+        raise LoadTestError(f"{path}: is {array.dtype}, and input {name!r} is {datatype}{remedy}")
     if len(array.shape) != len(dims) or any(dim not in (-1, size) for dim, size in zip(dims, array.shape, strict=True)):
         shown, has = (",".join(str(dim) for dim in shape) for shape in (dims, array.shape))
         raise LoadTestError(f"{path}: is {has}, and input {name!r} is {shown} (rows not counted)")

@@ -79,7 +79,7 @@ class Outer(BaseModel):
         ),
         ({"parts": [{"drawn": {}}]}, ["parts.0.drawn: how must be given"]),
         ({"parts": [], "color": 1}, ["color: there is no such field; there are: parts, some, sizes, lists"]),
-        ("x", ["options: must be fields with values, not 'x'"]),
+        ("x", ["options: must be fields with values, such as parts: ..., not 'x'"]),
         (None, ["options: is empty"]),
         ({"parts": [], "sizes": {"0": 1}}, ["sizes.0: must be at least 1, not '0'"]),
         (

@@ -121,7 +121,7 @@ MODEL = SMALL["models"][0]
         ({"models.0.apps": [{"name": "a", "known_to_policy": True}]}, "models", "combine: padded in"),
         ({"models_from": {"csv": "zoo.csv", "max_batch": 4}}, r"\S*/zoo\.csv", "No such file"),
         ({"models_from": {"csv": "zoo.csv", "max_batsh": 4}}, r"models_from\.max_batsh", "did you mean max_batch"),
-        ({"models_from": 3}, "models_from", "must be fields with values, not 3"),
+        ({"models_from": 3}, "models_from", "must be fields with values, such as csv: ..., not 3"),
         ({"arrivals.process": "weibull"}, "arrivals", "'poisson'"),
         ({"arrivals.process": "gamma"}, "arrivals", "a gamma process needs one"),
         ({"arrivals.shape": 2}, "arrivals", "the others have none"),
@@ -180,7 +180,7 @@ def test_a_path_that_leads_nowhere_is_named(tmp_path: Path, field: str) -> None:
     [
         (b"a: [", "it is no YAML"),
         (b"\xff\xfe\x00", "it is no text"),
-        (b"- 1", "must be fields with values, not a list"),
+        (b"- 1", "must be fields with values, such as duration_s: ..., not a list"),
         (None, "No such file"),
     ],
 )

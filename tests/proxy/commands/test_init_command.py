@@ -104,7 +104,7 @@ def test_a_triton_that_cannot_be_asked(triton: EmbeddedTriton, tmp_path: Path) -
     assert not path.exists()
     assert "is not HOST:PORT" in _run("init", "--triton", "nowhere", "-o", path)[1]
     assert _run("init", "-o", path)[0] == 2
-    assert "No such file" in _run("init", "--triton", _flag(triton), "-o", tmp_path / "absent" / "new.yaml")[1]
+    assert "there is no folder" in _run("init", "--triton", _flag(triton), "-o", tmp_path / "absent" / "new.yaml")[1]
 
 
 def test_a_triton_that_speaks_tls_and_asks_for_a_certificate_of_ours(

@@ -217,8 +217,8 @@ def test_workers_of_a_gpu_that_has_two_names_are_not_given_one_instance(
     ("arguments", "status", "said"),
     [
         (["diff"], 2, "diff needs a layout, or the folder of a"),
-        (["uuid", "{}"], 2, "uuid, and nothing else, is of one worker"),
-        (["diff", "{}", "four"], 2, "uuid, and nothing else, is of one worker"),
+        (["uuid", "{}"], 2, "uuid needs one: DIR WORKER"),
+        (["diff", "{}", "four"], 2, "only uuid takes one, diff does not"),
         (["diff", "{}", "--yes"], 2, "is for apply"),
         (["plan", "{}", "--unused"], 2, "is for diff and apply"),
         (["diff", "{}", "--node", "c"], 1, "--node c: the layout has no such node; it has a, b"),

@@ -52,7 +52,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
         (["--profiles", "/nope.json"], 1, "error: command line: profiles: there is no file /nope.json"),
         (["--listen", "nonsense"], 1, "listen.grpc: 'nonsense' is not HOST:PORT"),
         (["--config", "/nope.yaml"], 1, "error: /nope.yaml: No such file"),
-        (["--event-log", "/nope/log"], 1, "error: [Errno 2] No such file or directory: '/nope/log'"),
+        (["--event-log", "/nope/log"], 1, "error: /nope/log: No such file or directory"),
         (["--slo", "echo"], 2, "'echo' is not NAME=VALUE"),
         (["--slo", "echo=soon"], 2, "echo=soon: not a positive number of milliseconds"),
         (["--slo", "echo=0"], 2, "echo=0: not a positive number of milliseconds"),
@@ -140,8 +140,8 @@ def test_profiles_are_taken_up(triton: EmbeddedTriton, start_tidegate: Callable[
     path = tmp_path / "profiles.json"
     path.write_text(json.dumps({"profiles": [PROFILE]}))
     tidegate = start_tidegate([triton], profiles=path)
-    assert "INFO no profile, learning from a guess (model=mixer" in tidegate.log
-    assert "guess (model=echo" not in tidegate.log
+    assert "INFO no profile, learning from a guess: `tidegate profile` measures one (model=mixer" in tidegate.log
+    assert "measures one (model=echo" not in tidegate.log
     assert "profile does not fit" not in tidegate.log
 
 
@@ -158,8 +158,8 @@ def test_a_guess_is_worth_a_warning_where_there_is_an_slo(
     triton: EmbeddedTriton, start_tidegate: Callable[..., Any]
 ) -> None:
     tidegate = start_tidegate([triton], slo="echo=1000")
-    assert "WARNING no profile, learning from a guess (model=echo" in tidegate.log
-    assert "INFO no profile, learning from a guess (model=mixer" in tidegate.log
+    assert "WARNING no profile, learning from a guess: `tidegate profile` measures one (model=echo" in tidegate.log
+    assert "INFO no profile, learning from a guess: `tidegate profile` measures one (model=mixer" in tidegate.log
 
 
 def test_what_is_under_way_is_answered_before_it_ends(

@@ -80,4 +80,4 @@ def test_exits_with_the_reason(tmp_path: Path) -> None:
     command = _command(str(tmp_path / "absent"))
     _, errors = command.communicate(timeout=120)
     assert command.returncode == 1
-    assert errors == f"error: the model repository {tmp_path / 'absent'} does not exist or is no folder\n"
+    assert errors.startswith(f"error: the model repository {tmp_path / 'absent'} does not exist or is no folder: ")

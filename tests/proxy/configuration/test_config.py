@@ -168,7 +168,7 @@ def test_sizes_may_have_units() -> None:
                 ([640, 320], ".0: sizes: 640, 320 do not ascend: put them in order, each once"),
                 ([320, 320], ".0: sizes: 320, 320 do not ascend"),
                 ([0], ".0.sizes.0: must be at least 1"),
-                ([1.5], ".0: must be fields with values, not 1.5"),
+                ([1.5], ".0: must be fields with values, such as sizes: ..., not 1.5"),
                 ("320", ": must be a list"),
                 ({"sizes": []}, ".0.sizes: must have at least 1 entry, not 0"),
                 ([{"sizes": [320], "axes": 1}], ".0.axes: there is no such field"),

@@ -218,7 +218,7 @@ def test_a_config_or_option_that_cannot_be_read(start_triton: Callable[..., Embe
 def test_a_taken_port_is_named(start_triton: Callable[..., EmbeddedTriton], repository: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(TritonStartError, match=f"cannot listen on 127.0.0.1:{port}"):
+        with pytest.raises(TritonStartError, match=f"cannot listen on 127.0.0.1:{port}: .*; stop what listens there"):
             start_triton([repository], grpc_port=port)
 
 
@@ -239,6 +239,10 @@ def test_repositories_are_checked_first(tmp_path: Path) -> None:
         EmbeddedTriton([tmp_path / "absent"]).start()
     with pytest.raises(TritonStartError, match="holds no models"):
         EmbeddedTriton([tmp_path]).start()
+    (tmp_path / "echo").mkdir()
+    (tmp_path / "echo" / "config.pbtxt").touch()
+    with pytest.raises(TritonStartError, match="echo is a model, not a repository: give the folder around it"):
+        EmbeddedTriton([tmp_path / "echo"]).start()
 
 
 def test_what_the_machine_lacks_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,8 @@ from tidegate.workload.scenario import ModelSpec
 
 _COUNT_WITHOUT_X = re.compile(r"\d{1,2}[A-Z]")
 """Beginning of a count that lacks its x, such as 8T4; a 1080Ti is a product."""
+_COUNT_BEHIND = re.compile(r".+x\d{1,4}")
+"""Product with the count behind it, such as T4x8."""
 _ENTRY = re.compile(r"(?:(\d{1,4})\s*[x*]\s*)?([^\s=,+]+)")
 
 
@@ -47,7 +49,12 @@ def parse_gpus(text: str) -> tuple[str, ...]:
     gpus: list[str] = []
     for entry in re.split(r"[,+]", text):
         found = _ENTRY.fullmatch(entry.strip())
-        if found is None or found[1] == "0" or (not found[1] and _COUNT_WITHOUT_X.match(found[2])):
+        if (
+            found is None
+            or found[1] == "0"
+            or _COUNT_BEHIND.fullmatch(found[2])
+            or (not found[1] and _COUNT_WITHOUT_X.match(found[2]))
+        ):
             raise ScenarioError(f"GPUs: {text!r} is not of the form 8xT4,2xA100: {entry!r}")
         gpus += [found[2]] * int(found[1] or 1)
     return tuple(gpus)

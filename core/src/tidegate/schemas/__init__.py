@@ -43,7 +43,14 @@ from tidegate.schemas.deployment import (
     neighbors_parameter,
     read_deployment,
 )
-from tidegate.schemas.document import DocumentError, PathField, other_kind, read_document, write_document
+from tidegate.schemas.document import (
+    DocumentError,
+    PathField,
+    other_kind,
+    parse_yaml,
+    read_document,
+    write_document,
+)
 from tidegate.schemas.dynamic_batching import (
     dynamic_batching_of,
     options_of,
@@ -148,6 +155,7 @@ __all__ = [
     "options_of",
     "options_of_model",
     "other_kind",
+    "parse_yaml",
     "plain_message",
     "read_deployment",
     "read_document",

@@ -1,6 +1,7 @@
 """Documents as files: JSON or YAML in, JSON out, with errors that name file, field and remedy."""
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -33,6 +34,11 @@ def read_document(path: Path, kind: type[D]) -> D:
         wanted = f"a document of kind {named.default!r}" if named else "what this command takes"
         if why := other_kind(data, wanted, str(path)):
             raise DocumentError(f"{path}: {why}") from error
+        given = data.get("kind") if isinstance(data, dict) and named else None
+        if isinstance(given, str) and named and given != named.default:
+            is_plan = named.default == "layout" and given.endswith("_plan")
+            remedy = "; `tidegate plan ... --layout FILE` writes the layout" if is_plan else ""
+            raise DocumentError(f"{path}: it is a document of kind {given!r}, not {named.default!r}{remedy}") from error
         raise DocumentError(format_field_errors(str(path), field_errors(error, kind))) from error
 
 
@@ -53,13 +59,41 @@ def _parse(path: Path) -> object:
         except json.JSONDecodeError as error:
             raise DocumentError(f"{path}: it is no JSON: {error}; a YAML file is named .yaml") from error
     try:
-        import yaml  # noqa: PLC0415 - of the extra `sim`
+        import yaml  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise DocumentError(f'{path}: YAML needs `pip install "tidegate[sim]"`; JSON does not') from error
     try:
-        return yaml.safe_load(text)
+        return parse_yaml(text)
     except yaml.YAMLError as error:
         raise DocumentError(f"{path}: {format_yaml_error(error)}") from error
+
+
+def parse_yaml(text: str) -> Any:  # noqa: ANN401 - whatever YAML can say
+    """Return the content of a YAML text. Raises yaml.YAMLError, also for a field that stands there twice."""
+    import yaml  # noqa: PLC0415 - of the extra `sim`
+
+    return yaml.load(text, _loader())
+
+
+@cache
+def _loader() -> Any:  # noqa: ANN401 - yaml is untyped
+    import yaml  # noqa: PLC0415
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """SafeLoader that refuses a field that stands there twice, of which YAML would keep the last."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: ANN401
+            """Return the mapping, if no key is repeated."""
+            seen = set()
+            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+                if key.value in seen:
+                    words = f"{key.value!r} stands there twice; leave one of them out"
+                    raise yaml.MarkedYAMLError(problem=words, problem_mark=key.start_mark)
+                seen.add(key.value)
+            mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+            return mapping
+
+    return Loader
 
 
 DOCUMENT_KINDS: Final = {

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from types import UnionType
 from typing import Annotated, Any, Final, TypeGuard, Union, get_args, get_origin
@@ -118,8 +118,9 @@ _WORDS: Final = (
     (r"(Value error|Assertion failed), ", ""),
 )
 _FIELDS: Final = frozenset({"model_type", "model_attributes_type", "dataclass_type", "dict_type", "mapping_type"})
+MUST_BE_FIELDS: Final = "must be fields with values"
 _TYPES_OF_VALUES: Final = {
-    **dict.fromkeys(_FIELDS, "fields with values"),
+    **dict.fromkeys(_FIELDS, MUST_BE_FIELDS.removeprefix("must be ")),
     **dict.fromkeys(("list_type", "tuple_type", "set_type", "frozen_set_type", "iterable_type"), "a list"),
     **dict.fromkeys(("string_type", "invalid_key", "string_unicode"), "text"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
@@ -222,6 +223,8 @@ def field_errors(
             continue
         is_unknown = e["type"] == "extra_forbidden"
         what = ValueProblem(_no_such_field(e["loc"], kind, unknown[e["loc"]])) if is_unknown else value_problem(e)
+        if what.wanted == MUST_BE_FIELDS and (example := _required_at(e["loc"], kind)):
+            what = replace(what, wanted=f"{MUST_BE_FIELDS}, such as {example}: ...")
         steps = [str(step) for step in e["loc"] if step not in members]
         if _is_other_than_text(e["loc"], places):
             steps.pop()
@@ -280,6 +283,15 @@ def _no_such_field(location: Location, kind: type[BaseModel], meant: str | None)
 def _meant(location: Location, kind: type[BaseModel]) -> str | None:
     """The field that is called nearly as one that there is not."""
     return closest(str(location[-1]), _fields_at(location[:-1], kind))
+
+
+def _required_at(location: Location, kind: type[BaseModel]) -> str | None:
+    """Return the first required field of the section at a location; None: it has none."""
+    at: list[Any] = [kind]
+    for step in location:
+        at = _inside(at, step)
+    fields = (field for each in at if _is_model(each) for field in each.model_fields.items())
+    return next((name for name, info in fields if info.is_required()), None)
 
 
 def _fields_at(location: Location, kind: type[BaseModel]) -> list[str]:
@@ -349,4 +361,6 @@ def format_yaml_error(error: Exception) -> str:
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     if mark is None or problem is None:
         return f"it is no YAML: {' '.join(str(error).split())}"
+    if problem == "but found another document":
+        return f"line {mark.line + 1} begins a second document (---): give each a file of its own"
     return f"it is no YAML: line {mark.line + 1}, column {mark.column + 1}: {' '.join(problem.split())}"

@@ -426,7 +426,7 @@ class Scenario(DocumentSection):
         names = [model.name for model in self.models]
         if not names:
             raise ValueError("models: none is listed; list some, or name a table with models_from")
-        check_each_once("models", names)
+        check_each_once("models", names, "give each its own name")
         if not sum(self.all_weights()) > 0:
             raise ValueError("models: every weight is zero")
         self._check_graphs(names)

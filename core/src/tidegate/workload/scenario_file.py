@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from tidegate.schemas import field_errors, format_field_errors, format_yaml_error, other_kind
+from tidegate.schemas import field_errors, format_field_errors, format_yaml_error, other_kind, parse_yaml
 from tidegate.workload.scenario import Scenario
 
 UNION_MEMBERS = frozenset({"poisson", "gamma", "uniform", "trace", "constant", "lognormal", "table"})
@@ -33,6 +33,8 @@ def read_scenario(path: Path, changes: dict[str, Any] | None = None, *, for_serv
     every entry of a list.
     """
     data = _parse(path)
+    if data is None:
+        raise ScenarioError(f"{path}: it is empty; a scenario has fields with values, such as duration_s: 10")
     if kind := other_kind(data, "a scenario", str(path)):
         raise ScenarioError(f"{path}: {kind}")
     data = changed_by(path, data, changes or {})
@@ -93,7 +95,7 @@ def _parse(path: Path) -> Any:  # noqa: ANN401 - whatever YAML can say
     import yaml  # noqa: PLC0415 - of the extra `sim`
 
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ScenarioError(f"{path}: {why}; a scenario is a YAML file") from error
@@ -120,7 +122,9 @@ def _keys(path: Path, part: Any, step: str, field: str) -> list[Any]:  # noqa: A
         return [int(step)]
     if isinstance(part, dict) and step:
         return [step]
-    has = f"a list of {len(part)}" if isinstance(part, list) else f"{part!r}"
+    has = f"{part!r}"
+    if isinstance(part, list):
+        has = f"a list of {len(part)}, whose entries are named by number from 0 (* for all)"
     raise ScenarioError(f"{path}: cannot set {field!r}: {step!r} leads nowhere, there is {has}")
 
 

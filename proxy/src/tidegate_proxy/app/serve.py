@@ -381,7 +381,8 @@ def _setup(config: ServeConfig, catalog: Catalog, measured: ProfileFile) -> Setu
         model = catalog.models[name]
         if not measured.profiles_of(name, kind, model.max_rows):
             level = logging.INFO if model.slo_ns is None else logging.WARNING  # what else would a guess be wrong for?
-            fields = {"model": name, "device_class": kind, "detail": said_of_others(measured, name).strip()}
+            others = said_of_others(measured, name).strip() or "`tidegate profile` measures one"
+            fields = {"model": name, "device_class": kind, "detail": others}
             log.log(level, "no profile, learning from a guess", extra=fields)
     return Setup(
         models=tuple(catalog.models.values()),

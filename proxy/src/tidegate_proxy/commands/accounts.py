@@ -82,11 +82,15 @@ def _series(page: Path) -> Series:
     from prometheus_client.parser import text_string_to_metric_families
 
     found: Series = {}
-    for family in text_string_to_metric_families(page.read_text(encoding="utf-8")):
-        for sample in family.samples:
-            if sample.name in (_GPU, _COST, _REJECTED):
-                key = sample.name, sample.labels.get("tenant", ""), sample.labels.get("model", "")
-                found[key] = found.get(key, 0.0) + sample.value
+    remedy = "give a page of `curl localhost:8102/metrics`"
+    try:
+        families = [*text_string_to_metric_families(page.read_text(encoding="utf-8"))]
+    except ValueError as error:
+        raise ValueError(f"{page}: it is no page of metrics; {remedy}") from error
+    for sample in (sample for family in families for sample in family.samples):
+        if sample.name in (_GPU, _COST, _REJECTED):
+            key = sample.name, sample.labels.get("tenant", ""), sample.labels.get("model", "")
+            found[key] = found.get(key, 0.0) + sample.value
     if not any(metric == _GPU for metric, _, _ in found):
-        raise ValueError(f"{page}: it has no {_GPU}; give a page of `curl localhost:8102/metrics`")
+        raise ValueError(f"{page}: it has no {_GPU}; {remedy}")
     return found

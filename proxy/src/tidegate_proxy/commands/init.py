@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.commands.flags import TlsCaFlag, TlsCertFlag, TlsFlag, TlsKeyFlag, TlsServerNameFlag, tls_of
+from tidegate.commands.flags import (
+    TlsCaFlag,
+    TlsCertFlag,
+    TlsFlag,
+    TlsKeyFlag,
+    TlsServerNameFlag,
+    check_output_file,
+    tls_of,
+)
 from tidegate_proxy.commands.triton_flags import RepositoryFlags, TritonFlags, flag_of, repositories_of, tritons_of
 
 if TYPE_CHECKING:
@@ -20,7 +28,14 @@ def init(
     tls_key: TlsKeyFlag = None,
     tls_server_name: TlsServerNameFlag = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Write the configuration to this file (- prints it).")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write the configuration to this file (- prints it).",
+            callback=check_output_file,
+        ),
     ] = Path("tidegate.yaml"),
     repository: RepositoryFlags = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,

@@ -90,7 +90,8 @@ def mig(
     if source is None and action is not MigAction.SHOW:
         raise typer.BadParameter(f"{action} needs a layout, or the folder of a deployment", param_hint="LAYOUT")
     if (worker is None) == (action is MigAction.UUID):
-        raise typer.BadParameter("uuid, and nothing else, is of one worker", param_hint="WORKER")
+        words = "uuid needs one: DIR WORKER" if worker is None else f"only uuid takes one, {action} does not"
+        raise typer.BadParameter(words, param_hint="WORKER")
     if unused and action not in (MigAction.DIFF, MigAction.APPLY):
         raise typer.BadParameter("is for diff and apply", param_hint="--unused")
     if yes and action is not MigAction.APPLY:

@@ -41,8 +41,11 @@ def say_error(error: Exception | str) -> None:
     from rich.console import Console
     from rich.markup import escape
 
+    from tidegate.terminal import describe_error
+
     errors = Console(stderr=True, soft_wrap=True, highlight=False)
-    errors.print(f"[red]error:[/] {escape(str(error))}")
+    words = error if isinstance(error, str) else describe_error(error)
+    errors.print(f"[red]error:[/] {escape(words)}")
 
 
 def allow_all_files() -> None:

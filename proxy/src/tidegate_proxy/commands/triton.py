@@ -32,6 +32,7 @@ def triton(
 
     from rich.console import Console
 
+    from tidegate.terminal import describe_error
     from tidegate_proxy.observability.logs import configure_logs
     from tidegate_proxy.tritons.embedded import EmbeddedTriton, TritonStartError
     from tidegate_proxy.tritons.embedded.restarter import TritonRestarter
@@ -54,8 +55,8 @@ def triton(
         )
         with console.status("starting tritonserver and loading the models"):
             server.start()
-    except (TritonStartError, ValueError) as error:
-        errors.print(f"[red]error:[/] {_escaped(str(error))}", highlight=False)
+    except (TritonStartError, ValueError, OSError) as error:
+        errors.print(f"[red]error:[/] {_escaped(describe_error(error))}", highlight=False)
         raise typer.Exit(1) from error
     except KeyboardInterrupt:
         return

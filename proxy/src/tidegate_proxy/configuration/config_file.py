@@ -19,6 +19,7 @@ from tidegate.schemas import (
     format_field_errors,
     format_yaml_error,
     other_kind,
+    parse_yaml,
     read_document,
 )
 from tidegate_proxy.configuration.config import ListenConfig, ServeConfig
@@ -89,23 +90,9 @@ def _with_all_tritons(document: dict[str, Any], source: str) -> dict[str, Any]:
     return {**document, "tritons": [triton for each in lists if isinstance(each, list) for triton in each]}
 
 
-class _Loader(yaml.SafeLoader):  # type: ignore[misc]  # yaml is untyped
-    """SafeLoader that refuses a field that stands there twice, of which YAML would keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """The mapping, if no key is repeated."""
-        seen = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                raise yaml.MarkedYAMLError(problem=f"{key.value!r} stands there twice", problem_mark=key.start_mark)
-            seen.add(key.value)
-        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        return mapping
-
-
 def _parse(path: Path) -> Any:  # noqa: ANN401 - whatever YAML can say
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        return parse_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ConfigError(str(path), (FieldError(WHOLE_DOCUMENT, f"{why}; a configuration is a YAML file"),)) from error

@@ -20,7 +20,7 @@ def _in_folder(path: Path, info: ValidationInfo) -> Path:
 
 def _is_file(path: Path, info: ValidationInfo) -> Path:
     if info.context and not path.is_file():
-        raise ValueError(f"there is no file {path}")
+        raise ValueError(f"{path} is a directory; name a file in it" if path.is_dir() else f"there is no file {path}")
     return path
 
 

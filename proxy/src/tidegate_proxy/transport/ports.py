@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 import struct
-from errno import EADDRINUSE
+from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
 from pathlib import Path
 from typing import Final
 
@@ -27,9 +27,12 @@ def bind(address: str, *, reuse_port: bool = False) -> socket.socket:
 
     `reuse_port`: another process may bind it too.
     """
-    family, kind, protocol, _, where = socket.getaddrinfo(
-        host_of(address).strip("[]"), port_of(address), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host_of(address).strip("[]"), port_of(address), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise listen_error(address, error) from error
     port = socket.socket(family, kind, protocol)
     try:
         port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -43,13 +46,17 @@ def bind(address: str, *, reuse_port: bool = False) -> socket.socket:
 
 
 def listen_error(address: str, error: OSError) -> OSError:
-    """Return the error of a server that cannot listen on an address, with the remedy if another process does.
+    """Return the error of a server that cannot listen on an address, with the remedy where one is known.
 
     `error`: error of the socket.
     """
     why = error.strerror or str(error)
-    if error.errno == EADDRINUSE:
+    if isinstance(error, socket.gaierror) or error.errno == EADDRNOTAVAIL:
+        why += "; give an address of this machine, or 0.0.0.0 for all of them"
+    elif error.errno == EADDRINUSE:
         why = "is the port taken? Stop what listens there, or give another address (port 0 takes a free port)"
+    elif error.errno == EACCES:
+        why += "; ports below 1024 are for root: give another port"
     return OSError(f"cannot listen on {address}: {why}")
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import yaml
 from pydantic import BeforeValidator, TypeAdapter, ValidationError
 
-from tidegate.schemas import field_errors, format_yaml_error
+from tidegate.schemas import field_errors, format_yaml_error, parse_yaml
 from tidegate_proxy.base.tasks import in_thread
 from tidegate_proxy.configuration.triton_sources import SourceError, TritonSource
 from tidegate_proxy.configuration.tritons import TritonAddress, check_workers
@@ -76,7 +76,7 @@ async def _resolved(source: TritonSource, name: str) -> TritonList:
 
 def _in_file(path: Path) -> TritonList:
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = parse_yaml(path.read_text(encoding="utf-8"))
         given = json.dumps([] if document is None else document, default=str)
         tritons = _ENTRIES.validate_json(given, strict=True, context={"folder": path.parent})
         check_workers(tritons, None, "")

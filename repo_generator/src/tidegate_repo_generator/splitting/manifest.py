@@ -6,7 +6,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tidegate.api import VersionedDocument
-from tidegate.schemas import read_document
+from tidegate.schemas import DocumentError, read_document
 
 FILE_NAME = "blocks.json"
 WHOLE_NAME = "model.onnx"
@@ -94,4 +94,6 @@ class Manifest(VersionedDocument):
 def read_manifest(path: Path) -> tuple[Path, Manifest]:
     """Read a manifest, given its path or its folder; return the folder too. Raises DocumentError."""
     file = path / FILE_NAME if path.is_dir() else path
+    if not file.exists():
+        raise DocumentError(f"{path}: there are no blocks: `tidegate split MODEL.onnx -o DIR` writes them")
     return file.parent, read_document(file, Manifest)

@@ -313,7 +313,12 @@ def _require_models(repositories: list[Path]) -> None:
         raise TritonStartError("the embedded Triton needs at least one model repository")
     for repository in repositories:
         if not repository.is_dir():
-            raise TritonStartError(f"the model repository {repository} does not exist or is no folder")
+            raise TritonStartError(
+                f"the model repository {repository} does not exist or is no folder: `tidegate generate MODEL.onnx -o "
+                "FOLDER` makes one"
+            )
+        if (repository / "config.pbtxt").is_file():
+            raise TritonStartError(f"{repository} is a model, not a repository: give the folder around it")
         if not any(path.is_dir() for path in repository.iterdir()):
             raise TritonStartError(
                 f"the model repository {repository} holds no models: each is a folder of its own, "
@@ -337,4 +342,5 @@ def _require_free(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise TritonStartError(f"the embedded Triton cannot listen on {host}:{port}: {error.strerror}") from error
+            why = f"{error.strerror}; stop what listens there, or give another port (0 picks a free one)"
+            raise TritonStartError(f"the embedded Triton cannot listen on {host}:{port}: {why}") from error
