@@ -22,6 +22,7 @@ INPUTS = {
 }
 PLAIN = [("X", "FP32", [-1, 4])]
 CROWD = 20
+RATE_LIMIT_MESSAGE = "[request id: <id_unknown>] Exceeds the rate limit of tenant 'limited': 1 requests per second"
 MODELS = {*INPUTS, "echo", "crowd", "failing", "expiring", "patient", "silent", "tokens"}
 
 
@@ -31,6 +32,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     def __init__(self) -> None:
         self.target = ""
         self.requests: list[pb.ModelInferRequest] = []
+        self.headers: list[dict[str, str]] = []
+        """Headers of each request, unary or of a stream."""
         self.patience_s: list[float] = []
         """What each request's gRPC deadline left; some centuries where it has none."""
         self.in_flight = 0
@@ -80,6 +83,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         for request in requests:
             with self._lock:
                 self.requests.append(request)
+                self.headers.append(dict(context.invocation_metadata()))
                 number = len(self.requests)
             if request.model_name == "expiring" or number % 4 == 0:
                 yield pb.ModelStreamInferResponse(error_message="Request timeout expired")
@@ -91,12 +95,15 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     def ModelInfer(self, request: pb.ModelInferRequest, context: grpc.ServicerContext) -> pb.ModelInferResponse:
         with self._lock:
             self.requests.append(request)
+            self.headers.append(dict(context.invocation_metadata()))
             self.patience_s.append(context.time_remaining())
             self.in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
             if self.in_flight == CROWD:
                 self.crowd_is_there.set()
         try:
+            if ("x-tenant", "limited") in context.invocation_metadata():
+                context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, RATE_LIMIT_MESSAGE)
             match request.model_name:
                 case "crowd":
                     self.crowd_is_there.wait(timeout=120)

@@ -12,7 +12,14 @@ from tidegate.schemas import read_profiles
 from tidegate.sim.build import setup_of
 from tidegate.workload import PolicyChoice, Scenario
 from tidegate_loadtest.connection import LoadTestError
-from tidegate_loadtest.emulated import by_kind, check_can_be_emulated, write_emulated_model, write_profiles
+from tidegate_loadtest.emulated import (
+    by_kind,
+    check_can_be_emulated,
+    write_emulated_ensemble,
+    write_emulated_model,
+    write_profiles,
+)
+from tidegate_proxy.tritons.model_graphs import why_not_expandable
 
 POINTS = {"points_ms": {1: 6.5, 4: 9.5}, "max_batch": 8}
 
@@ -115,6 +122,42 @@ def test_it_starts_from_every_shape_that_they_are_told_as_requests_have_it(tmp_p
         write_profiles(tmp_path / "wrong.json", wrong, 1)
 
 
+STAGES = [{"model": "m"}, {"model": "n", "after": []}, {"name": "join", "model": "n", "after": ["m", "n"]}]
+
+
+def two_models(**changes: Any) -> dict[str, Any]:
+    models = [
+        {"name": name, "profile": {"points_ms": {1: 6.5}, "max_batch": rows}} for name, rows in (("m", 8), ("n", 4))
+    ]
+    return {"models": models, "graphs": [{"name": "g", "slo_ms": 50, "stages": STAGES}], **changes}
+
+
+def test_a_graph_becomes_an_ensemble_of_emulated_models(tmp_path: Path) -> None:
+    graphs = scenario(**two_models())
+    check_can_be_emulated(graphs, [PolicyChoice(name="symphony"), PolicyChoice(name="triton")])
+    for model in graphs.models:
+        write_emulated_model(tmp_path, graphs, model, graphs.workers, seed=1, batching=None)
+    write_emulated_ensemble(tmp_path, graphs, graphs.graphs[0])
+    m, n, ensemble = (
+        text_format.Parse((tmp_path / name / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+        for name in ("m", "n", "g")
+    )
+    assert [len(each.input) for each in (m, n, ensemble)] == [1, 2, 1], "as many as a stage has predecessors"
+    assert [len(each.output) for each in (m, n, ensemble)] == [1, 2, 1]
+    assert (ensemble.platform, ensemble.max_batch_size) == ("ensemble", 4)
+    steps = [(dict(step.input_map), dict(step.output_map)) for step in ensemble.ensemble_scheduling.step]
+    assert steps == [
+        ({"INPUT0": "INPUT0"}, {"OUTPUT0": "OUTPUT0"}),
+        ({"INPUT0": "INPUT0", "INPUT1": "INPUT0"}, {"OUTPUT0": "OUTPUT1"}),
+        ({"INPUT0": "OUTPUT0", "INPUT1": "OUTPUT1"}, {"OUTPUT0": "OUTPUT2"}),
+    ]
+    assert [each.name for each in ensemble.output] == ["OUTPUT2"]
+    parameters = {key: value.string_value for key, value in ensemble.parameters.items()}
+    assert parameters == {"tidegate_scheduling": "expanded", "slo_ms": "50.0"}
+    assert (tmp_path / "g" / "1").is_dir()
+    assert why_not_expandable(ensemble, {"m", "n"}, {}) == ""
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -124,6 +167,14 @@ def test_it_starts_from_every_shape_that_they_are_told_as_requests_have_it(tmp_p
         ({"simulation": {"failures": {"probability": 0.1}}}, "simulation.failures"),
         ({"simulation": {"events": [{"at_s": 1, "lost": 0}]}}, "simulation.events"),
         ({"workers": [{"count": 1000}]}, "1000 models on workers"),
+        (
+            two_models(workers=[{"count": 1, "hosts": ["m"]}, {"count": 1, "hosts": ["n"]}]),
+            "graphs: 'g': no entry of `workers` hosts all of its models",
+        ),
+        (
+            two_models(workers=[{"count": 1, "gpu": "A100"}, {"count": 1}]),
+            "graphs: emulated GPUs run them only where no model is split",
+        ),
     ],
 )
 def test_what_cannot_be_emulated_is_said(changes: dict[str, Any], says: str) -> None:

@@ -63,6 +63,48 @@ def test_simulated_is_live(document: Scenario, policy: str) -> None:
         assert live.gantt
 
 
+GRAPHS = """
+warmup_s: 1
+duration_s: 2
+workers: [{count: 2}]
+models:
+  - {name: find, weight: 0, profile: {alpha_ms: 4, beta_ms: 20, max_batch: 8}}
+  - {name: read, slo_ms: 60000, profile: {alpha_ms: 6, beta_ms: 10, max_batch: 8}}
+graphs:
+  - name: pages
+    slo_ms: 60000
+    stages:
+      - {model: find}
+      - {model: read}
+      - {model: read, name: read_again, after: [find]}
+      - {model: find, name: check, after: [read, read_again]}
+arrivals: {rate_rps: 30}
+tenants: [{name: shop, weight: 2}, {name: limited, load: 0.5, requests_per_s: 1}]
+policies: [{name: symphony}]
+"""
+
+
+def test_graphs_and_tenants_run_live_as_simulated(tmp_path: Path) -> None:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(GRAPHS)
+    document = read_scenario(path)
+    (run,) = plan_runs(document, [], [5], SendingOptions({}))
+    live, simulated = run_live(run).result, simulate(RunSpec(document, run.policy, 5))
+    for row, other in zip(live.rows, simulated.rows, strict=True):
+        assert (row.model, row.accepted) == (other.model, other.accepted)
+        assert row.answered + sum(row.dropped.values()) == row.accepted
+    batches = {row.model: row.batches for row in live.rows}
+    assert batches["pages"] == 0
+    assert batches["find"] > 0, "Tidegate expands the ensemble: only its stages ask for this model"
+    shop, limited = live.tenants
+    assert (shop.requests, limited.requests) == tuple(each.requests for each in simulated.tenants)
+    assert (shop.rate_limited, shop.attainment) == (0, 1)
+    assert 0 < limited.rate_limited < limited.requests
+    assert shop.worker_s is not None
+    assert limited.worker_s is not None
+    assert shop.worker_s > limited.worker_s > 0
+
+
 def children_of(pid: int) -> set[int]:
     """The processes below one."""
     try:

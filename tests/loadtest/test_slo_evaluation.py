@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tidegate.api import Advise, Batch, BatchFailed, RequestArrived, Stage, StageFinished
+from tidegate.api import Advise, Batch, BatchFailed, Request, RequestArrived, Stage, StageFinished
 from tidegate.engine import StartStage
 from tidegate.observation import EngineSettings, Recorder
 from tidegate.sim.build import setup_of
@@ -104,6 +104,29 @@ def test_batches_of_the_event_log_are_put_on_the_clock_of_the_run(tmp_path: Path
     assert list(row.busy_shares.values()) == [0.1, 0.05]
     assert row.advice == {"count": 1, "least": 2, "most": 2, "last": 2}
     assert [(bar.start_s, bar.end_s, bar.rows) for bar in result.gantt] == [(0.1, 0.15, 1), (0.1, 0.2, 3)]
+
+
+def test_worker_time_of_a_tenant_is_that_of_its_requests_in_the_event_log(tmp_path: Path) -> None:
+    """The proxy numbers requests by itself: who sent them is in the log."""
+    scenario = Scenario.model_validate(
+        SCENARIO.model_dump() | {"tenants": [{"name": "a"}, {"name": "b", "requests_per_s": 1}]}
+    )
+    requests = draw_requests(scenario, seed=1)
+    with (tmp_path / "events.jsonl").open("wb") as out:
+        recorder = Recorder(out)
+        recorder.started("p", {}, setup_of(scenario, 1), EngineSettings(learn=True, max_tries=2))
+        sent = [("a", 1), ("a", 2), ("b", 1), ("", 4)]
+        for number, (tenant, rows) in enumerate(sent, 500):
+            request = Request(number, "quick", rows, CLOCK_NS, CLOCK_NS + 50 * MS, tenant=tenant)
+            effects = []
+            if number == 503:
+                batch = Batch(0, "quick", (500, 501, 502, 503), (Stage(0, "quick", CLOCK_NS + 100 * MS, 80 * MS),))
+                effects = [StartStage(batch, 0, 8)]
+            recorder.handled(RequestArrived(CLOCK_NS + 20 * MS, request), [], effects)
+        recorder.handled(StageFinished(CLOCK_NS + 100 * MS, 0, 0, 0, CLOCK_NS + 20 * MS, CLOCK_NS + 100 * MS), [], [])
+    result = judge(scenario, requests, seen(), policy="p", seed=1, event_log=tmp_path / "events.jsonl")
+    assert [each.worker_s for each in result.tenants] == pytest.approx([0.03, 0.01])
+    assert sum(each.rate_limited for each in result.tenants) == 0, "the server rejected none"
 
 
 def test_without_an_event_log_the_server_says_how_large_its_batches_were() -> None:

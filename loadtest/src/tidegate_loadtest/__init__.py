@@ -8,6 +8,7 @@ scenario_run       runs a scenario live: BEGIN HERE
   rate_sweep         runs it at several rates, past saturation; the report as HTML
   slo_evaluation     the measured results in the columns of a simulated run
   server_slos        the SLOs of a Tidegate, beside those of the scenario
+  tenant_headers     headers that name the tenant and the client of each request
 comparison/        several servers under the same load, in rounds, and which differences are significant
 locust/            the same load from Locust: its web page, closed loops of users, many processes, HTTP too;
                      locust_command: `tidegate-locust`

@@ -1,14 +1,15 @@
 """Emulated cluster of a scenario: tritonservers on this machine with emulated GPUs, and Tidegate in front of them.
 
 Each entry of the scenario's `workers` is one tritonserver with that many instances of each of its models; each instance
-is one worker. The policy `triton` is Triton itself: its dynamic batcher with the policy's options, an instance group
-for each device class, and no Tidegate in front. Split models, and several device classes under other policies, become a
-deployment with one Triton for each worker (`emulated_layout`).
+is one worker. A graph is an ensemble of these models, which Tidegate expands. The policy `triton` is Triton itself: its
+dynamic batcher with the policy's options, an instance group for each device class, and no Tidegate in front. Split
+models, and several device classes under other policies, become a deployment with one Triton for each worker
+(`emulated_layout`).
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from tidegate.schemas import (
 from tidegate.sim.build import setup_of
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 from tidegate.workload.distributions import Constant
+from tidegate.workload.graphs import GraphSpec
 from tidegate.workload.scenario import ModelSpec
 from tidegate.workload.workers import WorkerSpec
 from tidegate_loadtest.connection import LoadTestError
@@ -46,6 +48,7 @@ from tidegate_loadtest.emulated_layout import (
 from tidegate_loadtest.processes import deployment_up, serving_command
 from tidegate_loadtest.profiler import fit_line
 from tidegate_loadtest.shapes import shape_of_request
+from tidegate_loadtest.tenant_headers import tenant_sections
 from tidegate_triton_models import model_source
 
 TRITON_POLICY = "triton"
@@ -54,6 +57,8 @@ MAX_INSTANCES = 128
 """Largest number of model instances; each is a process of its own."""
 GPU_RESOURCE = "gpus"
 """Resource of Triton's rate limiter, one per device class, by which it runs one model at a time per worker."""
+FLOATS_PER_INPUT = 8
+"""Floats of a row of each input of an emulated model without shapes."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,11 @@ def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -
             "simulation.interference: emulated GPUs slow each other down as an interference file says, not by one "
             "factor: name such a file, or leave it out",
         ),
-        (scenario.graphs, "graphs: emulated Tritons run no ensembles: leave them out"),
+        (
+            needs_layout(scenario) and scenario.graphs,
+            "graphs: emulated GPUs run them only where no model is split, all workers are of one kind, and no "
+            "controller changes them",
+        ),
         (
             any(model.streaming for model in scenario.models),
             "models: emulated GPUs answer a request once, without `streaming`: name a server with --target",
@@ -116,9 +125,15 @@ def check_can_be_emulated(scenario: Scenario, choices: Sequence[PolicyChoice]) -
         if wrong:
             raise LoadTestError(what)
     for model in scenario.models:
-        _inputs(model)
+        _inputs(scenario, model)
     if needs_layout(scenario):
         check_layout_can_be_emulated(scenario)
+    for graph in scenario.graphs:
+        if not any(_runs_on(graph, _hosted(scenario, pool)) for pool in pools):
+            raise LoadTestError(
+                f"graphs: {graph.name!r}: no entry of `workers` hosts all of its models, and an ensemble needs them on "
+                "one Triton: add them to the hosts of some entry"
+            )
 
 
 @contextmanager
@@ -144,6 +159,9 @@ def emulated_cluster(scenario: Scenario, choice: PolicyChoice, seed: int, work: 
             for name in models:
                 batching = choice.options if own_batcher else None
                 write_emulated_model(repository, scenario, scenario.model(name), pools, seed=seed, batching=batching)
+            for graph in scenario.graphs:
+                if _runs_on(graph, models):
+                    write_emulated_ensemble(repository, scenario, graph)
             limits = [f"--rate-limit-resource={GPU_RESOURCE}-{kind}:{pool.count}" for kind, pool in enumerate(pools)]
             limits.append("--rate-limit=execution_count")
             flags = ["--", *limits] if own_batcher and len(models) > 1 else []
@@ -162,6 +180,10 @@ def emulated_cluster(scenario: Scenario, choice: PolicyChoice, seed: int, work: 
             "--event-log",
             str(event_log),
         ]
+        if sections := tenant_sections(scenario):
+            config = work / "tidegate.json"
+            config.write_text(json.dumps(sections), encoding="utf-8")
+            serve += ["--config", str(config)]
         command = ("serve", "--policy", choice.name, "--listen", "127.0.0.1:0", "--seed", str(seed), *serve)
         address = running.enter_context(serving_command(*command, log=work / "tidegate.errors"))
         yield EmulatedCluster(address, event_log, tuple(tritons))
@@ -182,7 +204,7 @@ def write_emulated_model(
     options of the policy `triton`, for Triton's dynamic batcher; None: no dynamic batching.
     """
     config = model_config_pb2.ModelConfig(name=model.name, backend="python", max_batch_size=model.max_rows)
-    inputs = _inputs(model)
+    inputs = _inputs(scenario, model)
     for number, (name, size) in enumerate(inputs.items()):
         dims = [-1] * len(size) if model.shapes else list(size)
         config.input.add(name=name, data_type=model_config_pb2.TYPE_FP32, dims=dims)
@@ -208,6 +230,32 @@ def write_emulated_model(
     version.mkdir(parents=True)
     (version.parent / "config.pbtxt").write_text(text_format.MessageToString(config), encoding="utf-8")
     copyfile(model_source("emulated_gpu"), version / "model.py")
+
+
+def write_emulated_ensemble(repository: Path, scenario: Scenario, graph: GraphSpec) -> None:
+    """Write a graph as an ensemble of emulated models; `repository`: folder of the model repository.
+
+    The first stages take the input of the ensemble, the others the outputs of the stages before.
+    """
+    rows = min(scenario.model(stage.model).max_rows for stage in graph.stages)
+    config = model_config_pb2.ModelConfig(name=graph.name, platform="ensemble", max_batch_size=rows)
+    config.input.add(name="INPUT0", data_type=model_config_pb2.TYPE_FP32, dims=[FLOATS_PER_INPUT])
+    for number, stage in enumerate(graph.stages):
+        sources = [f"OUTPUT{before}" for before in sorted(graph.order.predecessors[number])] or ["INPUT0"]
+        inputs = _inputs(scenario, scenario.model(stage.model))
+        config.ensemble_scheduling.step.add(
+            model_name=stage.model,
+            model_version=-1,
+            input_map={name: sources[place % len(sources)] for place, name in enumerate(inputs)},
+            output_map={"OUTPUT0": f"OUTPUT{number}"},
+        )
+        if not graph.order.successors[number]:
+            config.output.add(name=f"OUTPUT{number}", data_type=model_config_pb2.TYPE_FP32, dims=[FLOATS_PER_INPUT])
+    config.parameters["tidegate_scheduling"].string_value = "expanded"
+    if graph.slo_ms is not None:
+        config.parameters["slo_ms"].string_value = str(graph.slo_ms)
+    (repository / graph.name / "1").mkdir(parents=True)
+    (repository / graph.name / "config.pbtxt").write_text(text_format.MessageToString(config), encoding="utf-8")
 
 
 def write_profiles(path: Path, scenario: Scenario, seed: int) -> Path:
@@ -249,9 +297,19 @@ def _parameters(scenario: Scenario, model: ModelSpec, pools: Sequence[WorkerSpec
     return parameters | disturbances(scenario, seed)
 
 
-def _inputs(model: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """The inputs of an emulated model, each with the dimensions of a request of the first shape, rows not counted."""
-    sizes = [shape_of_request(model.name, shape.shape) for shape in model.shapes] or [{"INPUT0": (8,)}]
+def _inputs(scenario: Scenario, model: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """The inputs of an emulated model, each with the dimensions of a request of the first shape, rows not counted.
+
+    Without shapes, as many as a stage of the model has predecessors.
+    """
+    joined = [
+        len(before)
+        for graph in scenario.graphs
+        for stage, before in zip(graph.stages, graph.order.predecessors, strict=True)
+        if stage.model == model.name
+    ]
+    plain: dict[str, tuple[int, ...]] = {f"INPUT{number}": (FLOATS_PER_INPUT,) for number in range(max((1, *joined)))}
+    sizes = [shape_of_request(model.name, shape.shape) for shape in model.shapes] or [plain]
     ranks = [{name: len(size) for name, size in each.items()} for each in sizes]
     if odd := next((number for number, each in enumerate(ranks) if each != ranks[0]), None):
         raise LoadTestError(
@@ -270,6 +328,11 @@ def by_kind(pools: Sequence[WorkerSpec]) -> list[WorkerSpec]:
 
 def _hosted(scenario: Scenario, pool: WorkerSpec) -> list[str]:
     return sorted(pool.hosts or scenario.partitions)
+
+
+def _runs_on(graph: GraphSpec, models: Container[str]) -> bool:
+    """Whether a Triton with these models can run a graph as an ensemble."""
+    return all(stage.model in models for stage in graph.stages)
 
 
 def _carries_time(model: ModelSpec) -> bool:

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from shutil import copyfile
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
@@ -33,6 +33,7 @@ from tidegate.schemas import (
 from tidegate.sim.build import true_profiles
 from tidegate.workload import PolicyChoice, Scenario, layout_of
 from tidegate_loadtest.connection import LoadTestError
+from tidegate_loadtest.tenant_headers import tenant_sections
 from tidegate_triton_models import model_source
 
 MAX_TRITONS: Final = 32
@@ -119,7 +120,8 @@ def write_emulated_deployment(folder: Path, scenario: Scenario, choice: PolicyCh
     write_document(
         folder / DEPLOYMENT_FILE, Deployment(deploy_target="embedded", partitions=partitions, workers=tuple(workers))
     )
-    config = {
+    proxy: dict[str, Any] = {
+        **tenant_sections(scenario),
         "layout": LAYOUT_FILE,
         "policy": {"name": choice.name, "options": choice.options},
         "seed": seed,
@@ -133,10 +135,8 @@ def write_emulated_deployment(folder: Path, scenario: Scenario, choice: PolicyCh
     if scenario.controller is not None:
         # Validated, so that documents which options name by their paths are in it.
         options = Plugins.installed().make_controller(scenario.controller, layout, seed=seed).options
-        config["controller"] = scenario.controller.model_dump(mode="json") | {
-            "options": options.model_dump(mode="json")
-        }
-    (folder / PROXY_FILE).write_text(json.dumps(config, indent=2), encoding="utf-8")
+        proxy["controller"] = scenario.controller.model_dump(mode="json") | {"options": options.model_dump(mode="json")}
+    (folder / PROXY_FILE).write_text(json.dumps(proxy, indent=2), encoding="utf-8")
 
 
 def _config_of(part: LayoutPartition, step: _Step, profile: Profile) -> model_config_pb2.ModelConfig:

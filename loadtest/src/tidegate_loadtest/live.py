@@ -14,6 +14,7 @@ from tidegate_loadtest.result import RunResult
 from tidegate_loadtest.scenario_requests import ScenarioRequests
 from tidegate_loadtest.server_stats import ServerUsage, measure_usage
 from tidegate_loadtest.shapes import Shapes
+from tidegate_loadtest.tenant_headers import TenantHeaders
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ async def send_scenario(
         request_of = await ScenarioRequests.drawn(
             connection, requests, shapes=sending.shapes, seed=seed, inputs=sending.inputs
         )
-        streaming = [scenario.model(name).streaming is not None for name in requests.models]
+        headers_of = TenantHeaders(requests, scenario.folder)
+        streaming_models = {model.name for model in scenario.models if model.streaming}
+        streaming = [name in streaming_models for name in requests.models]
         usage = asyncio.create_task(_usage(connection, scenario))
         try:
             run = await run_open_loop(
@@ -78,6 +81,7 @@ async def send_scenario(
                 lateness_limit_ms=sending.lateness_limit_ms,
                 progress=progress,
                 is_stream=lambda index: streaming[requests.model[index]],
+                headers_of=headers_of,
             )
             return LiveObservations(run, bisect_left(requests.at_ns, warmup_ns), await usage)
         finally:

@@ -14,6 +14,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from tidegate_loadtest.connection import Connection, LoadTestError
 from tidegate_loadtest.result import CLIENT_TIMEOUT, OK_STATUS, RunResult, status_of
+from tidegate_loadtest.tenant_headers import RequestHeaders
 
 RequestFactory = Callable[[int], pb.ModelInferRequest]
 """Function that returns the i-th request. It runs on the sending thread, so it must be quick."""
@@ -45,13 +46,14 @@ async def run_open_loop(
     lateness_limit_ms: float = 5.0,
     progress: Callable[[Progress], None] | None = None,
     is_stream: Callable[[int], bool] = lambda _index: False,
+    headers_of: Callable[[int], RequestHeaders] = lambda _index: (),
 ) -> RunResult:
     """Send the i-th request `arrivals_ns[i]` nanoseconds from now; return when the last is answered or has failed.
 
     The arrivals, in order, span `warmup_ns + window_ns`; those of the warm-up are sent but leave no row in the result.
     A request is abandoned `timeout_s` after it was sent. Raises LoadTestError if no arrival falls into the window.
     `lateness_limit_ms`: see `RunResult`; `progress`: progress callback. `is_stream(i)`: whether the i-th request has
-    many responses, over ModelStreamInfer.
+    many responses, over ModelStreamInfer. `headers_of(i)`: its headers.
     """
     stubs = connection.stubs
     # Imported modules and drawn requests stay: a garbage collection over them would delay requests by tens of ms.
@@ -67,7 +69,7 @@ async def run_open_loop(
             while (early_ns := due_ns - recorder.now_ns()) > 0:
                 await asyncio.sleep(early_ns * 1e-9)
             send = recorder.send_stream if is_stream(index) else recorder.send
-            sending.create_task(send(stubs[index % len(stubs)], request_of(index), index, due_ns))
+            sending.create_task(send(stubs[index % len(stubs)], request_of(index), index, due_ns, headers_of(index)))
     return recorder.result(window_ns, lateness_limit_ms=lateness_limit_ms)
 
 
@@ -93,7 +95,12 @@ class Recorder:
         return time.monotonic_ns() - self._zero_ns
 
     async def send(
-        self, stub: GRPCInferenceServiceStub, request: pb.ModelInferRequest, index: int, scheduled_ns: int
+        self,
+        stub: GRPCInferenceServiceStub,
+        request: pb.ModelInferRequest,
+        index: int,
+        scheduled_ns: int,
+        headers: RequestHeaders = (),
     ) -> None:
         """Send request number `index`, which was due at `scheduled_ns`; wait until it is answered or has failed."""
         issued_ns = self.now_ns()
@@ -102,7 +109,7 @@ class Recorder:
             # The wait is bounded here, not by a gRPC deadline: that would travel with the request, and a server
             # that schedules by deadlines would take our patience for the client's SLO.
             async with asyncio.timeout(self._timeout_s):
-                await stub.ModelInfer(request)
+                await stub.ModelInfer(request, metadata=headers)
             status = OK_STATUS
             self._answered += 1
         except TimeoutError:
@@ -116,12 +123,17 @@ class Recorder:
             self._messages.setdefault(status, message)
 
     async def send_stream(
-        self, stub: GRPCInferenceServiceStub, request: pb.ModelInferRequest, index: int, scheduled_ns: int
+        self,
+        stub: GRPCInferenceServiceStub,
+        request: pb.ModelInferRequest,
+        index: int,
+        scheduled_ns: int,
+        headers: RequestHeaders = (),
     ) -> None:
         """Send request number `index` in a stream of its own, like `send`; it is answered with its first response."""
         issued_ns = self.now_ns()
         first_ns, last_ns, count, message, status = 0, 0, 0, "", OK_STATUS
-        call = stub.ModelStreamInfer(_only(request))
+        call = stub.ModelStreamInfer(_only(request), metadata=headers)
         try:
             async with asyncio.timeout(self._timeout_s):
                 async for answer in call:

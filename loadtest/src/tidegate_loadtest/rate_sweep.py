@@ -8,10 +8,11 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from tidegate.report import Chart, Colors, Page, PageOrigin, PageSection, number_format
+from tidegate.report import Chart, Colors, Page, PageOrigin, PageSection, number_format, table
 from tidegate.sim import charts
 from tidegate.sim.charts import LoadCurve, LoadPoint, latency_over_load, over_load
 from tidegate.sim.document import Document, rows_csv
+from tidegate.sim.result import TENANT_COLUMNS, tenant_lines
 from tidegate.sim.tables import downloads, figures_table
 from tidegate.workload import Scenario, mean_rate_rps
 from tidegate_loadtest.connection import LoadTestError
@@ -143,13 +144,14 @@ def rate_sweep_page(
 ) -> str:
     """Return the page of `tidegate loadtest --rates`. `target`: address of the server; None: emulated clusters."""
     curves = sweep.curves()
-    colors = Colors((model.name for model in sweep.scenario.models), (curve.name for curve in curves))
+    colors = Colors(sweep.scenario.request_names, (curve.name for curve in curves))
     results = [live.result for live in sweep.lives]
     highest = sweep.rates_rps[-1]
     at_highest = [result for result in results if abs(result.total.rate_rps - highest) < 1e-3 * highest]
     parts: list[Chart | PageSection] = [
         *([over_load(curves, sweep.limit, colors), latency_over_load(curves, colors)] if curves else []),
         PageSection("The figures at each rate", figures_table(results, by_rate=True)),
+        *([PageSection("Tenants", table(list(TENANT_COLUMNS), lines))] if (lines := tenant_lines(results)) else []),
     ]
     if at_highest:
         ended = charts.outcomes(at_highest)

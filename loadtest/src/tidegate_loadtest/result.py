@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from tidegate.api import NS_PER_MS, ms_to_ns
 from tidegate.workload.arrivals import NS_PER_S
+from tidegate.workload.tenants import RATE_LIMITED
 
 OK_STATUS = "OK"
 """Status of an answered request; others are gRPC's names of failures, CLIENT_TIMEOUT, and DROP_STATUSES."""
@@ -22,7 +23,11 @@ _BROKEN_CONNECTION = re.compile(
 LOST_STATUSES = (CLIENT_TIMEOUT, CONNECTION_LOST)
 MAX_LOST_FRACTION = 0.01
 """Fraction of lost answers from which a p99 is unknown."""
-DROP_STATUSES = {"Request timeout expired": "timeout", "Exceeds maximum queue size": "queue full"}
+DROP_STATUSES = {
+    "Request timeout expired": "timeout",
+    "Exceeds maximum queue size": "queue full",
+    "Exceeds the rate limit of tenant": RATE_LIMITED,
+}
 """Messages with which Triton or Tidegate drops a request, and the status that each becomes."""
 
 

@@ -1,7 +1,7 @@
 """SLO evaluation of a live run, in the columns of a simulated one and summarized by the same code."""
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,11 +47,13 @@ def judge(
         for request_id, (_, count) in seen.run.streams.items():
             counts[request_id] = count
         requests = replace(requests, responses=counts)
+    if requests.tenancy is not None:  # the server decides what exceeds a rate limit
+        requests = replace(requests, tenancy=replace(requests.tenancy, rejected=frozenset()))
     record = RunRecord(requests, measured_from_ns=warmup_ns)
     origin_ns = seen.run.began_ns - warmup_ns
     _note_ends(record, requests, seen, warmup_ns)
     if event_log is not None:
-        _note_stages(record, event_log, origin_ns)
+        _note_stages(record, requests, event_log, origin_ns)
     result = figures.summarize(
         record,
         requests,
@@ -69,6 +71,9 @@ def judge(
         is_known = all(pool.gpu != SERVERS_OWN for pool in scenario.workers)
         workers = len(layout_of(scenario).workers) if is_known else None
         rows = [_with_usage(row, requests, seen, workers, scenario.duration_s) for row in rows]
+        result = replace(
+            result, tenants=[replace(each, worker_s=None, worker_fraction=None) for each in result.tenants]
+        )
     return replace(result, rows=rows)
 
 
@@ -91,9 +96,11 @@ def _note_ends(record: RunRecord, requests: RequestSequence, seen: LiveObservati
             record.fail(request_id, ended_ns)
 
 
-def _note_stages(record: RunRecord, event_log: Path, origin_ns: int) -> None:
+def _note_stages(record: RunRecord, requests: RequestSequence, event_log: Path, origin_ns: int) -> None:
     """Add stages, worker recommendations and layout changes to the results."""
-    reducer = Reducer(_Stages(record, origin_ns))
+    tenants = [spec.name for spec in requests.tenancy.specs] if requests.tenancy else []
+    reducer = Reducer()
+    reducer.add_listener(_Stages(record, origin_ns, reducer.open, tenants))
     with event_log.open("rb") as lines:
         _header, entries = read_log(lines)
         for entry in entries:
@@ -109,12 +116,21 @@ class _Stages(OutcomeListener):
     The log's instants are of the clock that `origin_ns` is of.
     """
 
-    def __init__(self, record: RunRecord, origin_ns: int) -> None:
+    def __init__(
+        self, record: RunRecord, origin_ns: int, open_requests: Mapping[int, Request], tenants: Sequence[str]
+    ) -> None:
         self._record = record
         self._origin_ns = origin_ns
+        self._open = open_requests
+        self._tenants = {name: index for index, name in enumerate(tenants)}
 
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
-        self._record.stage_ran(effect, started_ns - self._origin_ns, ended_ns - self._origin_ns)
+        started_ns, ended_ns = started_ns - self._origin_ns, ended_ns - self._origin_ns
+        self._record.note_stage(effect, started_ns, ended_ns)
+        if self._tenants:
+            requests = [self._open[each] for each in effect.batch.request_ids if each in self._open]
+            shares = [(self._tenants.get(request.tenant, -1), request.rows) for request in requests]
+            self._record.divide_stage(effect, started_ns, ended_ns, shares)
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         arrivals_ns = [request.arrival_ns - self._origin_ns for request in requests]

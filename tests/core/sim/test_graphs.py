@@ -88,6 +88,17 @@ def test_stages_share_the_deadline_of_their_graph() -> None:
     assert last.deadline_ns in {start_ns + 100 * MS for start_ns in starts}, "the last stage has all that is left"
 
 
+def test_stages_are_worker_time_of_the_tenant_of_their_graph() -> None:
+    tenants = [{"name": "graphs", "models": ["g"]}, {"name": "direct", "models": ["b"]}]
+    result, _ = run(scenario_of(tenants=tenants))
+    graphs, direct = result.tenants
+    assert graphs.worker_s is not None
+    assert direct.worker_s is not None
+    assert graphs.worker_s > direct.worker_s > 0, "four stages to one"
+    busy = result.total.busy_share * 2 * 2
+    assert graphs.worker_s + direct.worker_s == pytest.approx(busy, rel=0.5), "that of the warm-up is in it"
+
+
 def test_a_stage_that_is_dropped_ends_its_graph_and_cancels_the_other_branch() -> None:
     result, seen = run(scenario_of(slo_ms=20, rate_rps=900))
     row = next(row for row in result.rows if row.model == "g")
@@ -100,6 +111,7 @@ def test_a_stage_that_is_dropped_ends_its_graph_and_cancels_the_other_branch() -
     ("stages", "words"),
     [
         ([{"model": "z"}], "has a stage of 'z', no model of the scenario"),
+        ([{"model": "g"}], "'g' has a stage of the graph 'g': write the stages of that graph in its place"),
         ([{"model": "a"}, {"model": "a"}], "stages: 'a' is listed twice: give one of them a name"),
         ([{"model": "a", "after": ["z"]}], "'a' is after 'z', which is no stage of the graph"),
         ([{"model": "a", "after": ["b"]}, {"model": "b", "after": ["a"]}], "they form a cycle ("),

@@ -34,7 +34,10 @@ def test_each_tenant_gets_what_it_is_promised(tmp_path: Path) -> None:
     live, batch, limited = result.tenants
     assert live.attainment > 0.99
     assert batch.attainment < 0.9
+    assert batch.worker_fraction is not None
+    assert limited.worker_fraction is not None
     assert batch.worker_fraction + limited.worker_fraction > 0.05
+    assert batch.offered_rps == batch.requests / 2
     assert limited.requests - limited.rate_limited == pytest.approx(100, rel=0.06), "two seconds, and a burst"
     assert result.total.dropped["rate_limited"] == limited.rate_limited
     assert result.total.stranded == 0

@@ -40,10 +40,11 @@ class Locust:
         return self._log.read_text()
 
     def row(self, model: str = "echo") -> dict[str, str]:
-        """Row of a model in the table of SLO attainment."""
-        (line,) = (line for line in self.output.splitlines() if line.startswith(f"│ {model} "))
+        """Line of a model or tenant in the table of SLO attainment."""
+        lines = (line.strip("│").split("│") for line in self.output.splitlines() if line.startswith("│"))
+        (cells,) = (cells for cells in lines if cells[0].strip() == model)
         keys = ("model", "slo_ms", "requests", "attainment", "goodput", "failed", "generator")
-        return dict(zip(keys, (cell.strip() for cell in line.strip("│").split("│")), strict=True))
+        return dict(zip(keys, map(str.strip, cells), strict=True))
 
     def ended(self) -> int:
         """Wait until it ends by itself; its exit status."""

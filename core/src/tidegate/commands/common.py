@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -216,6 +217,8 @@ def result_columns(results: "Sequence[RunResult]") -> list[TableColumn]:
     ]
     if any(total.gap_p99_ms is not None for total in totals):
         columns.append(TableColumn("gap p99 ms", lambda result: in_ms(result.total.gap_p99_ms), 2))
+    if any(total.gap_attainment is not None for total in totals):
+        columns.append(TableColumn("gap attainment", lambda result: _share(result.total.gap_attainment), 2))
     if any(result.advice for result in results):
         columns.append(TableColumn("advice", _advice, 7))
     if any(total.lateness_p99_ms is not None for total in totals):
@@ -223,8 +226,21 @@ def result_columns(results: "Sequence[RunResult]") -> list[TableColumn]:
     return columns
 
 
+def print_tenants(console: Console, results: "Sequence[RunResult]") -> None:
+    """Print the results of each tenant as a table; nothing without tenants."""
+    from tidegate.sim.result import TENANT_COLUMNS, tenant_lines
+
+    if lines := tenant_lines(results):
+        columns = [TableColumn(name, itemgetter(place)) for place, name in enumerate(TENANT_COLUMNS)]
+        print_table(console, columns, lines, "tenants")
+
+
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:g}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2%}"
 
 
 def _advice(result: "RunResult") -> str:

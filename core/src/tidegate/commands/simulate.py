@@ -42,14 +42,12 @@ def simulate(
 
     tidegate simulate scenario.yaml --policy symphony --html report.html
     """
-    from operator import itemgetter
-
     from tidegate.commands.common import (
-        TableColumn,
         console_for_tables,
         errors_explained,
         origin,
         print_table,
+        print_tenants,
         result_columns,
         title_of,
         with_progress,
@@ -61,7 +59,6 @@ def simulate(
         from tidegate.sim.document import simulate_document
         from tidegate.sim.parallel import run_parallel
         from tidegate.sim.report import simulate_page
-        from tidegate.sim.result import TENANT_COLUMNS, tenant_lines
         from tidegate.sim.run import RunSpec, choose_policies, parse_changes
         from tidegate.sim.run import simulate as simulate_run
         from tidegate.sim.verdicts import simulate_verdicts
@@ -77,9 +74,7 @@ def simulate(
         outcomes = run_parallel(simulate_run, runs, jobs=jobs, backend=backend, address=address)
         results = with_progress(console, "simulating", outcomes, len(runs))
         print_table(console, result_columns(results), results, title_of(document))
-        if lines := tenant_lines(results):
-            columns = [TableColumn(name, itemgetter(place)) for place, name in enumerate(TENANT_COLUMNS)]
-            print_table(console, columns, lines, "tenants")
+        print_tenants(console, results)
         for verdict in simulate_verdicts(document, results, workers=len(layout_of(document).workers)):
             console.print(verdict, style="bold", markup=False)
         for result in results:

@@ -86,7 +86,9 @@ class SimulatedGraphs(OutcomeListener):
 
     def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
         """Record the busy time of a worker."""
-        self._record.stage_ran(effect, started_ns, ended_ns)
+        found = ((each, self._stages.get(each)) for each in effect.batch.request_ids)
+        owners = [stage[0].request.id if stage else each for each, stage in found if stage or each < self._first_id]
+        self._record.stage_ran(effect, started_ns, ended_ns, owners)
 
     def advised(self, now_ns: int, advice: Advise) -> None:
         """Record a recommendation."""

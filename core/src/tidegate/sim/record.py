@@ -1,7 +1,7 @@
 """Record of one run: the outcome of every request and the work of every worker, in arrays."""
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidegate.api import Advise, Batch, Request
@@ -146,28 +146,44 @@ class RunRecord(OutcomeListener):
         self.outcome[request_id] = FAILED
         self._went_wrong(request_id)
 
-    def stage_ran(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
-        """Add the busy time of a stage, whatever its outcome."""
+    def stage_ran(
+        self, effect: StartStage, started_ns: int, ended_ns: int, owners: Sequence[int] | None = None
+    ) -> None:
+        """Add the busy time of a stage, whatever its outcome.
+
+        `owners`: positions of the clients' requests for which it ran; None: those of its batch.
+        """
+        self.note_stage(effect, started_ns, ended_ns)
+        request_ids = effect.batch.request_ids if owners is None else owners
+        if self.last_ns is not None and request_ids:
+            self.last_ns[request_ids[0]] = ended_ns
+        if self._tenancy:
+            tenant, rows = self._tenancy.tenant, self._rows
+            shares = ((tenant[each], 1 if rows is None else rows[each]) for each in request_ids)
+            self.divide_stage(effect, started_ns, ended_ns, shares)
+
+    def note_stage(self, effect: StartStage, started_ns: int, ended_ns: int) -> None:
+        """Add the busy time of a stage to its worker and its batch."""
         batch = effect.batch
         self.stage_worker.append(batch.stages[effect.stage].worker_id)
         self.stage_model.append(self._positions[batch.model])
         self.stage_rows.append(effect.rows)
         self.stage_started_ns.append(started_ns)
         self.stage_ended_ns.append(ended_ns)
-        if self.last_ns is not None and effect.batch.request_ids:
-            self.last_ns[batch.request_ids[0]] = ended_ns
         self._ran_ns[batch.id] = self._ran_ns.get(batch.id, 0) + ended_ns - started_ns
-        if self._tenancy and started_ns < self._last_arrival_ns:
-            self._divide(effect, min(ended_ns, self._last_arrival_ns) - started_ns)
 
-    def _divide(self, effect: StartStage, duration_ns: int) -> None:
-        """Divide the time of a stage among tenants by rows."""
-        assert self._tenancy is not None, "there are tenants"
-        for request_id in effect.batch.request_ids:
-            if request_id >= len(self.outcome):  # a stage of a graph
-                continue
-            if (tenant := self._tenancy.tenant[request_id]) >= 0:
-                rows = 1 if self._rows is None else self._rows[request_id]
+    def divide_stage(
+        self, effect: StartStage, started_ns: int, ended_ns: int, shares: Iterable[tuple[int, int]]
+    ) -> None:
+        """Divide the time of a stage among tenants by rows, until the last arrival.
+
+        `shares`: index of the tenant, -1 for none, and rows of each request.
+        """
+        duration_ns = min(ended_ns, self._last_arrival_ns) - started_ns
+        if duration_ns <= 0:
+            return
+        for tenant, rows in shares:
+            if tenant >= 0:
                 self.tenant_ns[tenant] += duration_ns * rows / effect.rows
 
     def _went_wrong(self, request_id: int) -> None:

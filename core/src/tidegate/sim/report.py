@@ -40,7 +40,7 @@ def simulate_page(
         charts.attainment_over_time(results, colors),
         charts.waiting_and_executing(results, slos_ms),
         PageSection("The figures", figures_table(results)),
-        models_section(results, slos_ms) if len(scenario.models) > 1 else None,
+        models_section(results, slos_ms) if len(scenario.request_names) > 1 else None,
         PageSection("Tenants", table(list(TENANT_COLUMNS), lines)) if (lines := tenant_lines(results)) else None,
         charts.batch_sizes(results),
         charts.busy_workers(results),

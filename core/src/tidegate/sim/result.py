@@ -22,6 +22,7 @@ TENANT_COLUMNS = (
     "tenant",
     "priority",
     "weight",
+    "offered /s",
     "requests",
     "on time",
     "rate limited",
@@ -37,14 +38,16 @@ class TenantResult:
     priority: int
     weight: float
     requests: int
+    offered_rps: float
+    """Requests that arrived, per second of the window."""
     on_time: int
     rate_limited: int
     """Number of requests above its rate limit; the others were admitted."""
     attainment: float
     """Fraction of the admitted requests that was answered on time; 1 if there were none."""
-    worker_s: float
-    """Worker time in seconds, from the start of the warm-up on, each batch divided by rows."""
-    worker_fraction: float
+    worker_s: float | None
+    """Worker time in seconds, from the start of the warm-up on, each batch divided by rows. None: unknown."""
+    worker_fraction: float | None
     """Fraction of the time of all workers in that period, until the end of the window."""
 
 
@@ -62,7 +65,7 @@ def tenant_results(
     outcome = np.frombuffer(record.outcome, dtype=np.uint8)
     measured = np.array(requests.at_ns, dtype=np.int64) >= start_ns
     limited = FIRST_DROP + record.reasons.index(RATE_LIMITED) if RATE_LIMITED in record.reasons else -1
-    results = []
+    results, window_s = [], (end_ns - start_ns) / NS_PER_S
     for index, spec in enumerate(tenancy.specs):
         mine = outcome[measured & (tenant == index)]
         on_time, rejected = int((mine == ANSWERED).sum()), int((mine == limited).sum())
@@ -74,6 +77,7 @@ def tenant_results(
                 spec.priority,
                 spec.weight,
                 len(mine),
+                round(len(mine) / window_s, FIGURE_DECIMALS),
                 on_time,
                 rejected,
                 round(on_time / admitted, 6) if admitted else 1.0,
@@ -93,10 +97,11 @@ def tenant_lines(results: "Sequence[RunResult]") -> list[list[str]]:
             each.tenant,
             str(each.priority),
             f"{each.weight:g}",
+            f"{each.offered_rps:,.1f}",
             f"{each.requests:,}",
             f"{each.attainment:.2%}",
             f"{each.rate_limited:,}",
-            f"{each.worker_fraction:.1%}",
+            "-" if each.worker_fraction is None else f"{each.worker_fraction:.1%}",
         ]
         for result in results
         for each in result.tenants

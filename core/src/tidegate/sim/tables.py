@@ -33,6 +33,8 @@ def columns_of(results: Sequence[RunResult]) -> dict[str, Callable[[ResultRow], 
     totals = [result.total for result in results]
     if any(row.gap_p50_ms is not None for row in totals):
         columns["gap p50, p99 ms"] = lambda row: f"{_ms(row.gap_p50_ms)}, {_ms(row.gap_p99_ms)}"
+    if any(row.gap_attainment is not None for row in totals):
+        columns["gaps on time"] = lambda row: "-" if row.gap_attainment is None else share(row.gap_attainment)
     if all(len(result.rows) == 2 for result in results):
         del columns["worst model"]
     if any(row.touched_workers is not None for row in totals):

@@ -389,7 +389,7 @@ class Scenario(DocumentSection):
     popularity: Popularity = Field(default_factory=Popularity)
     policies: list[PolicyChoice] = Field(default_factory=list)
     tenants: list[TenantSpec] = Field(
-        default_factory=list, description="Tenants that send the requests, for the simulator; default: one, unnamed"
+        default_factory=list, description="Tenants that send the requests; default: one, unnamed"
     )
     priority_floors: Annotated[dict[int, float], AfterValidator(floors_checked)] = Field(
         default_factory=dict, description="Fraction of worker time that a priority class keeps, by priority"
@@ -458,6 +458,11 @@ class Scenario(DocumentSection):
                 raise ValueError(f"graphs: {graph.name!r} is already the name of a model or of another graph")
             taken.add(graph.name)
             if unknown := [stage.model for stage in graph.stages if stage.model not in models]:
+                if unknown[0] in [other.name for other in self.graphs]:
+                    raise ValueError(
+                        f"graphs: {graph.name!r} has a stage of the graph {unknown[0]!r}: write the stages of that "
+                        "graph in its place"
+                    )
                 known = did_you_mean(unknown[0], models, "it has")
                 raise ValueError(
                     f"graphs: {graph.name!r} has a stage of {unknown[0]!r}, no model of the scenario{known}"

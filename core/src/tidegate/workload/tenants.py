@@ -1,5 +1,6 @@
 """Tenants: whose each request of a scenario is, how urgent it is, and which requests exceed rate limits."""
 
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -71,6 +72,8 @@ class RateLimit:
         return wait_ns
 
 
+_METADATA_KEY: Final = re.compile(r"[a-z0-9_.-]+")
+
 RATE_LIMITED = "rate_limited"
 """Drop reason of a request above the rate limit of its tenant."""
 
@@ -87,11 +90,24 @@ class TenantSpec(DocumentSection):
     requests_per_s: Positive | None = Field(default=None, description="Rate limit in requests; default: none")
     rows_per_s: Positive | None = Field(default=None, description="Rate limit in rows; default: none")
     burst_s: Positive = Field(default=0.1, description="Seconds of both rates that may be used at once")
+    headers: dict[Name, Name] = Field(
+        default_factory=dict,
+        description="Further headers (gRPC metadata) of its live requests, besides `x-tenant` and `x-client`",
+    )
+    credentials_file: Name | None = Field(
+        default=None, description="File with the bearer token of its live requests, as in the proxy"
+    )
 
     @model_validator(mode="after")
-    def _named_once(self) -> Self:
+    def _consistent(self) -> Self:
         if len(set(self.models)) < len(self.models):
             raise ValueError(f"models: one is listed twice for the tenant {self.name!r}: leave it out once")
+        for key, value in self.headers.items():
+            if not _METADATA_KEY.fullmatch(key) or key.endswith("-bin"):
+                problem = f"headers: {key!r} of the tenant {self.name!r} is no gRPC metadata key"
+                raise ValueError(f"{problem}: write lower-case letters, digits, '-', '_' and '.', without '-bin'")
+            if not (value.isascii() and value.isprintable()):
+                raise ValueError(f"headers: {key} of the tenant {self.name!r} is {value!r}: write printable ASCII")
         return self
 
 

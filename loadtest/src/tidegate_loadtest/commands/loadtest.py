@@ -204,13 +204,14 @@ def print_lives(
     console: "Console", title: str, lives: "Sequence[LiveResult]", verdicts: "Sequence[str]", *, by_rate: bool = False
 ) -> None:
     """Print the results, the first message of each failure, and the verdicts. `by_rate`: with the rate of each run."""
-    from tidegate.commands.common import TableColumn, print_table, result_columns
+    from tidegate.commands.common import TableColumn, print_table, print_tenants, result_columns
 
     results = [live.result for live in lives]
     columns = result_columns(results)
     if by_rate:
         columns.insert(1, TableColumn("rate /s", lambda result: f"{result.total.rate_rps:,.4g}"))
     print_table(console, columns, results, title)
+    print_tenants(console, results)
     for live in lives:
         for status, message in live.seen.run.messages.items():
             console.print(f"{live.run.name}: first {status}: {message}", markup=False)

@@ -5,9 +5,9 @@ from typing import Any
 
 from tidegate.sim.document import DOCUMENT_VERSION
 from tidegate_loadtest.comparison.findings import (
-    COMPARED_FIGURES,
     TargetContrast,
     contrast_of,
+    figures_of,
     interval_of,
     verdicts,
     warnings,
@@ -19,8 +19,9 @@ from tidegate_loadtest.comparison.runs import Comparison
 def comparison_document(comparison: Comparison) -> dict[str, Any]:
     """Return all measurements: the rows of every run, in the order of the runs, and the figures computed from them."""
     base, *others = comparison.targets
+    figures = figures_of(comparison)
     of_seed = {seed: number for number, seed in enumerate(comparison.seeds, 1)}
-    contrasts = [contrast_of(comparison, target, base, figure) for target in others for figure in COMPARED_FIGURES]
+    contrasts = [contrast_of(comparison, target, base, figure) for target in others for figure in figures]
     return {
         "version": DOCUMENT_VERSION,
         "command": "compare",
@@ -36,13 +37,18 @@ def comparison_document(comparison: Comparison) -> dict[str, Any]:
         "figures": [
             {"target": target.name, "figure": figure.name, **_interval(interval_of(comparison, target, figure))}
             for target in comparison.targets
-            for figure in COMPARED_FIGURES
+            for figure in figures
         ],
         "contrasts": [_contrast(contrast) for contrast in contrasts if contrast],
         "rows": [
             {"round": of_seed[live.run.seed], "target": live.run.policy.title, **asdict(row)}
             for live in comparison.lives
             for row in live.result.rows
+        ],
+        "tenants": [
+            {"round": of_seed[live.run.seed], "target": live.run.policy.title, **asdict(tenant)}
+            for live in comparison.lives
+            for tenant in live.result.tenants
         ],
         "not_measured": [
             {"target": live.run.policy.title, "round": of_seed[live.run.seed], "reason": live.not_measured}

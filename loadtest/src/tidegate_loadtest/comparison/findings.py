@@ -35,7 +35,7 @@ class ComparedFigure:
     @property
     def widest(self) -> float:
         """Largest possible difference of two values."""
-        return 1.0 if self is ATTAINMENT_FIGURE else inf
+        return 1.0 if self.name in ("attainment", "gap_attainment") else inf
 
 
 def _share(name: str, heading: str, value: Callable[[ResultRow], float | None]) -> ComparedFigure:
@@ -63,6 +63,12 @@ COMPARED_FIGURES = (
         _share("busy_share", "busy", lambda row: row.busy_share if row.busy_shares else None), most=lambda row: 1.0
     ),
 )
+GAP_FIGURES = (
+    _number("gap_p50_ms", "gap p50 ms", lambda row: row.gap_p50_ms, 1, " ms"),
+    _number("gap_p99_ms", "gap p99 ms", lambda row: row.gap_p99_ms, 1, " ms"),
+    replace(_share("gap_attainment", "gap attainment", lambda row: row.gap_attainment), most=lambda row: 1.0),
+)
+"""Figures of the gaps between the responses of streams, whose other latencies are those of the first response."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,12 @@ class TargetContrast:
             return written(interval.mean)
         low, high = (written(end).partition(" ")[0].removesuffix("/s") for end in (interval.low, interval.high))
         return f"{written(interval.mean)} ({low} .. {high})"
+
+
+def figures_of(comparison: Comparison) -> tuple[ComparedFigure, ...]:
+    """Return the figures of a comparison; those of gaps only if a model has streams."""
+    streams = any(model.streaming for model in comparison.scenario.models)
+    return COMPARED_FIGURES + (GAP_FIGURES if streams else ())
 
 
 def interval_of(comparison: Comparison, target: Target, figure: ComparedFigure) -> ConfidenceInterval | None:

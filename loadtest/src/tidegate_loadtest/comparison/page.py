@@ -22,18 +22,19 @@ from tidegate.sim.document import Document, rows_csv
 from tidegate.sim.tables import downloads
 from tidegate_loadtest.comparison.findings import (
     ATTAINMENT_FIGURE,
-    COMPARED_FIGURES,
     GOODPUT_FIGURE,
     ComparedFigure,
     TargetContrast,
     contrast_of,
+    figures_of,
     verdicts,
     warnings,
 )
 from tidegate_loadtest.comparison.intervals import CONFIDENCE_LEVEL, MIN_VALUES_FOR_INTERVAL
 from tidegate_loadtest.comparison.runs import Comparison
-from tidegate_loadtest.comparison.table import difference_cell, figure_cells
+from tidegate_loadtest.comparison.table import TENANT_HEADINGS, difference_cell, figure_cells, tenant_cells
 
+TENANT_NOTE = "On time: of the admitted requests. Rate limited: rejected by the quota, of all requests of the tenant."
 MIN_SHOWN_POINTS = 0.5
 """Percentage points of attainment that the axis of differences shows on both sides of zero at least."""
 
@@ -60,19 +61,19 @@ def comparison_page(title: str, comparison: Comparison, document: Document, orig
 
 def _parts(comparison: Comparison) -> list[Chart | PageSection]:
     base, *others = comparison.targets
-    colors = Colors(
-        (model.name for model in comparison.scenario.models), (target.name for target in comparison.targets)
-    )
+    figures = figures_of(comparison)
+    colors = Colors(comparison.scenario.request_names, (target.name for target in comparison.targets))
     results = [live.result for target in comparison.targets for live in comparison.of(target)]
-    slos_ms = {model.name: model.slo_ms for model in comparison.scenario.models}
-    headings = [figure.heading for figure in COMPARED_FIGURES]
+    slos_ms = comparison.scenario.slos_ms
+    headings = [figure.heading for figure in figures]
     differences = [
         [
             target.name,
-            *(difference_cell(comparison, target, base, figure).replace(" (", "\n(") for figure in COMPARED_FIGURES),
+            *(difference_cell(comparison, target, base, figure).replace(" (", "\n(") for figure in figures),
         ]
         for target in others
     ]
+    tenants = tenant_cells(comparison)
     found = [
         _rounds(comparison, ATTAINMENT_FIGURE, "What fraction of requests is on time, round by round?", colors),
         _against(comparison, colors),
@@ -86,10 +87,11 @@ def _parts(comparison: Comparison) -> list[Chart | PageSection]:
         ),
         PageSection(
             "The figures",
-            table(["target", *headings, "late p99 ms"], figure_cells(comparison)),
+            table(["target", *headings, "late p99 ms"], figure_cells(comparison, figures)),
             f"Means of the rounds (and their {CONFIDENCE_LEVEL:.0%} confidence intervals: Student's t, cut to what the "
             "figure can be). The last column: how late the load generator was, in the worst round.",
         ),
+        PageSection("The tenants", table(TENANT_HEADINGS, tenants), TENANT_NOTE) if tenants else None,
         PageSection(f"Against {base.name}, in the same rounds", table(["target", *headings], differences)),
     ]
     return [each for each in found if each]

@@ -15,6 +15,7 @@ from tidegate_loadtest.open_loop import Progress
 from tidegate_loadtest.scenario_requests import ScenarioRequests
 from tidegate_loadtest.scenario_run import LiveResult, LiveRun, run_live
 from tidegate_loadtest.server_stats import count_instances
+from tidegate_loadtest.tenant_headers import TenantHeaders
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ async def read_settings(connection: Connection, models: Iterable[str]) -> Batchi
 def in_words(config: model_config_pb2.ModelConfig) -> str:
     """Describe a model's batching: `up to 16 rows, dynamic_batching (delay 10 ms), 2 instances`."""
     size = f"up to {config.max_batch_size} rows" if config.max_batch_size > 0 else "unbatched"
+    if config.HasField("ensemble_scheduling"):
+        return f"{size}, ensemble of {', '.join(step.model_name for step in config.ensemble_scheduling.step)}"
     if config.HasField("dynamic_batching"):
         batching = config.dynamic_batching
         details = [f"delay {batching.max_queue_delay_microseconds / 1000:g} ms"]
@@ -100,6 +103,7 @@ def check_targets(
     is missing or takes fewer rows, inputs that cannot be made.
     """
     requests = draw_requests(scenario, seed)
+    TenantHeaders(requests, scenario.folder)  # raises for credentials that cannot be read
 
     async def check(target: Target) -> BatchingSettings:
         async with Connection(target.address, tls=target.sending(sending).tls) as connection:

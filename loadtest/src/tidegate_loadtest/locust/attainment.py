@@ -1,4 +1,4 @@
-"""SLO attainment of a test, by model: what Locust's own statistics lack."""
+"""SLO attainment of a test, by model, by tenant, and of the gaps of streams: what Locust's own statistics lack."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,6 +10,8 @@ from rich.table import Table
 from tidegate.api import NS_PER_MS
 
 ENDED, ON_TIME, SENT_LATE, FAILED_PREFIX = "ended", "on time", "sent late", "failed: "
+GAP_TYPE = "gap"
+"""Kind of the mean time between the responses of a stream, in Locust's statistics and in the table."""
 LATENESS_LIMIT_NS = 5 * NS_PER_MS
 """Delay from schedule to sending from which the load generator was late."""
 MAX_LATE_FRACTION = 0.01
@@ -26,8 +28,18 @@ TABLE_COLUMNS = {
 """Titles of the columns, by key; percentiles of the latency are among Locust's own."""
 
 
+def gap_line(model: str) -> str:
+    """Return the name of the line with the gaps of a model's streams."""
+    return f"{model} {GAP_TYPE}"
+
+
+def tenant_line(tenant: str) -> str:
+    """Return the name of the line of a tenant."""
+    return f"tenant {tenant}"
+
+
 class Attainment:
-    """Counts of the measured requests that have ended, by model; a worker's are taken at each of its reports."""
+    """Counts of the measured requests that have ended, by line; a worker's are taken at each of its reports."""
 
     def __init__(self) -> None:
         self.all_ended = 0
@@ -55,17 +67,17 @@ class Attainment:
     def rows(
         self, slos_ms: Mapping[str, float | None], window_s: float, scheduled: Mapping[str, int] | None = None
     ) -> list[dict[str, Any]]:
-        """Return a line for each model that has requests.
+        """Return a line for each model, graph and tenant that has requests, and for gaps.
 
         Args:
-            slos_ms: SLO of each model.
+            slos_ms: SLO of each line.
             window_s: length of the measured window so far, in seconds.
-            scheduled: requests of each model in the window, if all should have ended; the others count as lost.
+            scheduled: requests of each line in the window, if all should have ended; the others count as lost.
         """
         lines = []
         for model, slo_ms in slos_ms.items():
             counts = self._counts.get(model, Counter())
-            total = counts[ENDED] if scheduled is None else scheduled[model]
+            total = counts[ENDED] if scheduled is None else scheduled.get(model, counts[ENDED])
             if not total:
                 continue
             lost = [f"{total - counts[ENDED]} UNREPORTED"] if total > counts[ENDED] else []

@@ -5,27 +5,32 @@ status, one of DROP_STATUSES, or CLIENT_TIMEOUT. The timeout is enforced in this
 with the request, and a server that schedules by deadlines would take the timeout for the SLO.
 """
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from http.client import HTTPException
 from typing import Any, TypeVar
 
 import gevent
 import grpc
 import numpy as np
-from gevent.event import AsyncResult
 from google.protobuf import json_format
 from tritonclient import grpc as triton_grpc
 from tritonclient import http as triton_http
 from tritonclient.grpc import model_config_pb2
 from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException, deserialize_bytes_tensor, triton_to_np_dtype
 
 from tidegate_loadtest.connection import ANSWER_WITHIN_S, LoadTestError
 from tidegate_loadtest.result import CLIENT_TIMEOUT, OK_STATUS, status_of
+from tidegate_loadtest.tenant_headers import RequestHeaders
 
-Done = Callable[[str, str], None]
-"""Completion callback, called once for each request with its status and, unless it is OK, the error message."""
+Done = Callable[[str, str, Sequence[int]], None]
+"""Completion callback, called once for each request with status, error message and the instants of responses.
+
+The message of OK is empty. Instants are those of the monotonic clock, in ns; only streams have them.
+"""
 T = TypeVar("T")
 
 REAP_EVERY_S = 0.05
@@ -50,15 +55,10 @@ class TritonConnection(ABC):
         self._query(client.is_server_live)
 
     @abstractmethod
-    def send(self, request: pb.ModelInferRequest, done: Done) -> None:
-        """Send a request and return at once."""
-
-    def ask(self, request: pb.ModelInferRequest) -> tuple[str, str]:
-        """Send a request and wait; return its status and the error message."""
-        answer: AsyncResult[tuple[str, str]] = AsyncResult()
-        self.send(request, lambda status, message: answer.set((status, message)))
-        outcome: tuple[str, str] = answer.get()
-        return outcome
+    def send(
+        self, request: pb.ModelInferRequest, done: Done, headers: RequestHeaders = (), *, is_stream: bool = False
+    ) -> None:
+        """Send a request and return at once. `is_stream`: it has many responses, in a stream of its own."""
 
     async def model_metadata(self, model: str) -> pb.ModelMetadataResponse:
         """Return the names, types and shapes of a model's tensors. Raises LoadTestError for an unknown model."""
@@ -110,11 +110,16 @@ class GrpcConnection(TritonConnection):
         self._now_s = gevent.get_hub().loop.now
         gevent.spawn(self._reap)
 
-    def send(self, request: pb.ModelInferRequest, done: Done) -> None:
-        """Send a request and return at once."""
+    def send(
+        self, request: pb.ModelInferRequest, done: Done, headers: RequestHeaders = (), *, is_stream: bool = False
+    ) -> None:
+        """Send a request and return at once. `is_stream`: it has many responses, in a stream of its own."""
         key = self._next
         self._next += 1
-        call = self._stubs[key % CHANNEL_COUNT].future(request)
+        if is_stream:
+            gevent.spawn(self._stream, self._clients[key % CHANNEL_COUNT]._client_stub, request, done, headers)
+            return
+        call = self._stubs[key % CHANNEL_COUNT].future(request, metadata=headers)
         self._in_flight[key] = (self._now_s() + self.timeout_s, call)
 
         def answered(call: grpc.Future) -> None:
@@ -123,14 +128,36 @@ class GrpcConnection(TritonConnection):
             self._given_up.discard(key)
             code = call.code()
             if code is grpc.StatusCode.OK:
-                done(OK_STATUS, "")
+                done(OK_STATUS, "", ())
             elif given_up:
-                done(CLIENT_TIMEOUT, f"no answer within {self.timeout_s:g} s")
+                done(CLIENT_TIMEOUT, f"no answer within {self.timeout_s:g} s", ())
             else:
                 message = call.details() or ""
-                done(status_of(message, code.name), message)
+                done(status_of(message, code.name), message, ())
 
         call.add_done_callback(answered)
+
+    def _stream(
+        self, stub: GRPCInferenceServiceStub, request: pb.ModelInferRequest, done: Done, headers: RequestHeaders
+    ) -> None:
+        responses_ns: list[int] = []
+        status, message = OK_STATUS, ""
+        call = stub.ModelStreamInfer(iter([request]), metadata=headers)
+        try:
+            with gevent.Timeout(self.timeout_s):
+                for answer in call:
+                    if answer.error_message:
+                        message = answer.error_message
+                        status = status_of(message, "UNAVAILABLE")
+                    else:
+                        responses_ns.append(time.monotonic_ns())
+        except gevent.Timeout:
+            call.cancel()
+            status, message = CLIENT_TIMEOUT, f"the stream did not end within {self.timeout_s:g} s"
+        except grpc.RpcError as error:
+            message = error.details() or ""
+            status = status_of(message, error.code().name)
+        done(status, message, responses_ns)
 
     def _reap(self) -> None:
         while True:
@@ -158,24 +185,27 @@ class HttpConnection(TritonConnection):
         """The inputs as HTTP has them, by the identity of the prepared request, of which there are few."""
         self._prepared: list[pb.ModelInferRequest] = []
 
-    def send(self, request: pb.ModelInferRequest, done: Done) -> None:
-        """Send a request and return at once."""
-        gevent.spawn(self._infer, request, done)
+    def send(
+        self, request: pb.ModelInferRequest, done: Done, headers: RequestHeaders = (), *, is_stream: bool = False
+    ) -> None:
+        """Send a request and return at once. Streams need gRPC."""
+        assert not is_stream, "checked before the run"
+        gevent.spawn(self._infer, request, done, headers)
 
-    def _infer(self, request: pb.ModelInferRequest, done: Done) -> None:
+    def _infer(self, request: pb.ModelInferRequest, done: Done, headers: RequestHeaders) -> None:
         inputs = self._inputs.get(id(request)) or self._convert(request)
         try:
             with gevent.Timeout(self.timeout_s):
-                self._client.infer(request.model_name, inputs)
+                self._client.infer(request.model_name, inputs, headers=dict(headers))
         except gevent.Timeout:
-            done(CLIENT_TIMEOUT, f"no answer within {self.timeout_s:g} s")
+            done(CLIENT_TIMEOUT, f"no answer within {self.timeout_s:g} s", ())
         except InferenceServerException as error:
             message = str(error.message())
-            done(status_of(message, f"HTTP {error.status()}" if error.status() else "HTTP"), message)
+            done(status_of(message, f"HTTP {error.status()}" if error.status() else "HTTP"), message, ())
         except (OSError, HTTPException) as error:
-            done(type(error).__name__, str(error))
+            done(type(error).__name__, str(error), ())
         else:
-            done(OK_STATUS, "")
+            done(OK_STATUS, "", ())
 
     def _convert(self, request: pb.ModelInferRequest) -> list[triton_http.InferInput]:
         self._prepared.append(request)  # keeps its identity its own

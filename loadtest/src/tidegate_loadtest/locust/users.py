@@ -12,10 +12,11 @@ import sys
 import time
 from argparse import Namespace
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gevent
 import numpy as np
@@ -32,7 +33,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from typer import BadParameter
 
-from tidegate.api import NEVER_NS, NS_PER_MS
+from tidegate.api import NS_PER_MS
 from tidegate.commands.common import console_for_tables
 from tidegate.host import PluginError
 from tidegate.schemas import field_errors, format_field_errors
@@ -41,11 +42,15 @@ from tidegate.workload.arrivals import NS_PER_S
 from tidegate.workload.scenario_file import UNION_MEMBERS
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.input_files import parse_inputs
-from tidegate_loadtest.locust.attainment import TABLE_COLUMNS, Attainment, print_rows
+from tidegate_loadtest.locust.attainment import GAP_TYPE, TABLE_COLUMNS, Attainment, gap_line, print_rows, tenant_line
 from tidegate_loadtest.locust.triton import CONNECTIONS_BY_PROTOCOL, TritonConnection, finished
 from tidegate_loadtest.result import OK_STATUS
 from tidegate_loadtest.scenario_requests import ScenarioRequests
 from tidegate_loadtest.shapes import parse_shapes
+from tidegate_loadtest.tenant_headers import TenantHeaders
+
+if TYPE_CHECKING:
+    from array import array
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +118,7 @@ class Load:
     requests: RequestSequence
     """Requests at their instants, warm-up included. A closed loop sends them in their order, at other instants."""
     request_of: ScenarioRequests
+    headers_of: TenantHeaders
 
     @classmethod
     def drawn(cls, options: Namespace, scenario: Scenario, seed: int, target: str) -> "Load":
@@ -120,23 +126,43 @@ class Load:
         shapes, inputs = parse_shapes(options.tidegate_shape or ()), parse_inputs(options.tidegate_inputs or ())
         if not options.tidegate_timeout_s > 0:
             raise LoadTestError(f"--timeout-s must be positive, not {options.tidegate_timeout_s:g}")
+        streaming = next((model.name for model in scenario.models if model.streaming), None)
+        if streaming is not None and options.tidegate_protocol == "http":
+            raise LoadTestError(f"{streaming} has `streaming`, and HTTP gives one response: use --protocol grpc")
         requests = draw_requests(scenario, seed)
+        headers_of = TenantHeaders(requests, scenario.folder)
         connection = CONNECTIONS_BY_PROTOCOL[options.tidegate_protocol](target, options.tidegate_timeout_s)
         made = ScenarioRequests.drawn(connection, requests, shapes=shapes, seed=seed, inputs=inputs)
-        return cls(connection, scenario, requests, finished(made))
+        return cls(connection, scenario, requests, finished(made), headers_of)
+
+    @cached_property
+    def streams(self) -> dict[str, float | None]:
+        """SLO in ms of the mean gap between responses, or None, by model with streams."""
+        return {model.name: model.streaming.slo_gap_ms for model in self.scenario.models if model.streaming}
 
     @property
     def slos_ms(self) -> dict[str, float | None]:
-        """SLO of each model in ms, or None."""
-        slos = zip(self.requests.models, self.requests.slos_ns, strict=True)
-        return {model: None if slo_ns == NEVER_NS else slo_ns / NS_PER_MS for model, slo_ns in slos}
+        """SLO in ms, or None, of each line of the table: models, graphs, gaps of streams, tenants."""
+        gaps = {gap_line(model): slo_gap_ms for model, slo_gap_ms in self.streams.items()}
+        return {**self.scenario.slos_ms, **gaps, **{tenant_line(each.name): None for each in self.scenario.tenants}}
 
     @property
     def scheduled(self) -> dict[str, int]:
-        """Number of requests of each model in the measured window."""
+        """Number of requests in the measured window, of each model, graph and tenant."""
         of_window = np.frombuffer(self.requests.at_ns, np.int64) >= self.scenario.warmup_s * NS_PER_S
-        numbers = Counter(np.frombuffer(self.requests.model, np.int64)[of_window].tolist())
-        return {model: numbers[position] for position, model in enumerate(self.requests.models)}
+
+        def count(indices: "array[int]", lines: Sequence[str]) -> dict[str, int]:
+            numbers = Counter(np.frombuffer(indices, np.int64)[of_window].tolist())
+            return {line: numbers[position] for position, line in enumerate(lines)}
+
+        tenancy = self.requests.tenancy
+        tenants = count(tenancy.tenant, [tenant_line(each.name) for each in tenancy.specs]) if tenancy else {}
+        return count(self.requests.model, self.requests.models) | tenants
+
+    def tenant_of(self, number: int) -> str:
+        """Return the tenant of a request; "" for none."""
+        tenancy = self.requests.tenancy
+        return tenancy.specs[tenancy.tenant[number]].name if tenancy and tenancy.tenant[number] >= 0 else ""
 
 
 class Sender:
@@ -162,38 +188,64 @@ class Sender:
                 gevent.sleep(0)  # behind schedule: responses must still come in
             while (early_ns := at_ns[number] - self._now_ns()) > 0:
                 gevent.sleep(max(0.0, early_ns * 1e-9 - AWAKE_BEFORE_S))
-            message = self._load.request_of(number)
-            done = partial(self._ended, message.model_name, at_ns[number], self._now_ns())
-            self._load.connection.send(message, done)
+            self._send(number, at_ns[number])
 
     def call(self) -> None:
         """Send one request of a closed loop and wait for it."""
-        message = self._load.request_of(self._next % len(self._load.requests))
+        answered = Event()
         self._next += 1
-        now_ns = self._now_ns()
-        self._ended(message.model_name, now_ns, now_ns, *self._load.connection.ask(message))
+        self._send((self._next - 1) % len(self._load.requests), self._now_ns(), answered.set)
+        answered.wait()
+
+    def _send(self, number: int, due_ns: int, answered: Callable[[], object] = lambda: None) -> None:
+        load, issued_ns = self._load, self._now_ns()
+        message = load.request_of(number)
+
+        def done(status: str, words: str, responses_ns: Sequence[int]) -> None:
+            self._ended(number, message.model_name, due_ns, issued_ns, status, words, responses_ns)
+            answered()
+
+        load.connection.send(message, done, load.headers_of(number), is_stream=message.model_name in load.streams)
 
     def _now_ns(self) -> int:
         return time.monotonic_ns() - self._zero_ns
 
-    def _ended(self, model: str, due_ns: int, issued_ns: int, status: str, message: str) -> None:
+    def _ended(
+        self,
+        number: int,
+        model: str,
+        due_ns: int,
+        issued_ns: int,
+        status: str,
+        message: str,
+        responses_ns: Sequence[int],
+    ) -> None:
         if self.stopped:
             return
         self._attainment.all_ended += 1
         if due_ns < self._warmup_ns:
             return
         # From the schedule, not from the sending: a stalled generator must not hide the wait that it caused.
-        took_ms, slo_ms = (self._now_ns() - due_ns) / NS_PER_MS, self._slos_ms[model]
+        ended_ns = responses_ns[0] - self._zero_ns if responses_ns else self._now_ns()
+        took_ms, slo_ms = (ended_ns - due_ns) / NS_PER_MS, self._slos_ms[model]
         failure = "" if status == OK_STATUS else status
         on_time = not failure and (slo_ms is None or took_ms <= slo_ms)
-        self._attainment.add(model, failure, on_time=on_time, late_ns=issued_ns - due_ns)
+        tenant = self._load.tenant_of(number)
+        for line in (model, tenant_line(tenant)) if tenant else (model,):
+            self._attainment.add(line, failure, on_time=on_time, late_ns=issued_ns - due_ns)
+        error = UnansweredRequest(f"{status}: {message}") if failure else None
+        self._count(self._environment.parsed_options.tidegate_protocol, model, took_ms, error)
+        if len(responses_ns) > 1 and not failure:
+            gap_ms = (responses_ns[-1] - responses_ns[0]) / (len(responses_ns) - 1) / NS_PER_MS
+            slo_gap_ms = self._load.streams[model]
+            met = slo_gap_ms is None or gap_ms <= slo_gap_ms
+            self._attainment.add(gap_line(model), "", on_time=met, late_ns=0)
+            self._count(GAP_TYPE, model, gap_ms, None)
+
+    def _count(self, kind: str, model: str, took_ms: float, error: Exception | None) -> None:
+        """Add a request, or the mean gap of a stream, to Locust's own statistics."""
         self._environment.events.request.fire(
-            request_type=self._environment.parsed_options.tidegate_protocol,
-            name=model,
-            response_time=took_ms,
-            response_length=0,
-            exception=UnansweredRequest(f"{status}: {message}") if failure else None,
-            context={},
+            request_type=kind, name=model, response_time=took_ms, response_length=0, exception=error, context={}
         )
 
 
