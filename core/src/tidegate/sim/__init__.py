@@ -7,6 +7,7 @@ workers           the interface between simulation and workers, and exact worker
 cluster           workers as a scenario describes them: execution times from true_latency, transfers over links
 control           carries out the actions of a controller: workers join after a start-up time and leave by draining
 graphs            requests of graphs, which become requests of their stages
+slot_limits       adaptive concurrency limits: slots of streams come and go as their throughput and latency say
 build             makes a simulation of a scenario; run: runs it once, or for a grid of changes; record, result: what it
                   measured
 goodput           searches the highest rate that meets the SLOs; parallel: many runs at once, in processes or on Ray

@@ -35,6 +35,7 @@ from tidegate.sim.graphs import SimulatedGraphs
 from tidegate.sim.links import Forwarding, NetworkLinks
 from tidegate.sim.record import RunRecord
 from tidegate.sim.simulation import Listener, Simulation
+from tidegate.sim.slot_limits import SimulatedSlotLimits
 from tidegate.sim.true_latency import (
     Combine,
     ConstantSlowdown,
@@ -197,13 +198,24 @@ def simulation_of(
         )
         engine.reducer.add_listener(loop.monitor)
         listeners.append(control)
+    slot_limits = None
+    if any(pool.slots == "auto" for pool in scenario.workers):
+        slot_limits = SimulatedSlotLimits(
+            scenario,
+            policy.setup,
+            requests,
+            cluster,
+            record,
+            lambda worker, delays: simulated_worker(scenario, worker, seed, delays),
+        )
+        listeners.append(slot_limits)
     tuning = None
     if plugins is not None and isinstance(policy.options, TuningOptions):
         until_ns = round((scenario.warmup_s + scenario.duration_s) * NS_PER_S)
         tuning = SimulatedTuning(engine, policy.options, plugins, until_ns=until_ns)
         listeners.append(tuning)
     simulation = Simulation(engine, cluster, listeners=listeners, patience=MAX_IDLE_TIMERS, enough=record.enough)
-    for acting in (control, tuning, graphs):
+    for acting in (control, tuning, graphs, slot_limits):
         if acting is not None:
             acting.begin(simulation.agenda)
     simulation.schedule(_events(scenario, workers))

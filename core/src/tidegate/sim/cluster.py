@@ -100,6 +100,13 @@ class Cluster:
             running.ends_ns = now_ns
             running.number = agenda.schedule(preempted(effect, now_ns))
 
+    def left_ns(self, worker_id: int, batch_id: int, now_ns: int) -> float | None:
+        """Return the work left of the stage of a batch, at full speed, in ns; None: it does not run there."""
+        running = self._running.get(worker_id)
+        if running is None or running.effect.batch.id != batch_id:
+            return None
+        return max(0.0, running.left_ns - max(0, now_ns - running.since_ns) / running.slowdown)
+
     def ended(self, outcome: Outcome, agenda: EventQueue) -> None:
         """Start the next stage that waits on the worker; schedule its end in `agenda`."""
         now_ns, worker_id = outcome.now_ns, outcome.worker_id

@@ -48,6 +48,8 @@ class RunRecord(OutcomeListener):
         """How far changes of the layout were, and when."""
         self.joined_workers: dict[int, str] = {}
         """The workers that came with changes of the layout: their names by id."""
+        self.slot_changes: list[tuple[int, int]] = []
+        """When a concurrency limit changed, and by how many slots."""
         self.hopeless = False
         """More requests of some model went wrong than may: to go on would change nothing."""
         self.stage_worker, self.stage_model, self.stage_rows = array("q"), array("q"), array("q")

@@ -169,7 +169,7 @@ class ResultRow:
     """Median delay of the load generator's requests in ms: sent minus scheduled. None: simulated."""
     lateness_p99_ms: float | None = None
     mean_workers: float | None = None
-    """`*` only: mean number of workers of the layout in the window. None: run live without an event log."""
+    """`*` only: mean number of workers (of `slots: auto`: slots) in the window. None: run live without an event log."""
     mean_gpus: float | None = None
     """`*` only: mean number of GPUs of the layout in the window, with fractions."""
     gap_p50_ms: float | None = None
@@ -296,9 +296,10 @@ class _Books:
         self._start_ns, self._end_ns = start_ns, end_ns
         self.mean_workers = self._mean_of(
             len(first),
-            [(change.now_ns, len(change.starts) - len(change.stops)) for change in self._switches()],
+            [(change.now_ns, len(change.starts) - len(change.stops)) for change in self._switches()]
+            + record.slot_changes,
         )
-        """How many workers there were in the window."""
+        """How many workers there were in the window: of `slots: auto`, the mean limit."""
         at_ns = _numbers(requests.at_ns)
         measured = at_ns >= start_ns
         self._model = _numbers(requests.model)[measured]
@@ -430,7 +431,7 @@ class _Books:
     def _switches(self) -> list[ChangeProgressed]:
         return [change for change in self._record.changes if change.state == "switched"]
 
-    def _mean_of(self, first: float, steps: list[tuple[int, float]]) -> float:
+    def _mean_of(self, first: float, steps: Sequence[tuple[int, float]]) -> float:
         """The mean over the window of what began with `first` and grew at instants by so much."""
         window_ns = self._end_ns - self._start_ns
         return first + sum(more * min(window_ns, max(0, self._end_ns - at_ns)) / window_ns for at_ns, more in steps)

@@ -499,11 +499,13 @@ class Scenario(DocumentSection):
                         f"(workers.{index}): add it, or leave it out of that entry's hosts"
                     )
             streaming = {model.name for model in self.models if model.streaming}
-            if pool.slots > 1 and (batched := sorted(set(pool.hosts or parts) - streaming)):
+            if pool.slots != 1 and (batched := sorted(set(pool.hosts or parts) - streaming)):
                 raise ValueError(
                     f"workers.{index}.slots: {batched[0]!r} has no `streaming`, and a worker runs one batch of it at a "
                     "time; leave slots out, or name other hosts"
                 )
+            if pool.slots == "auto":
+                self._check_auto_slots(index, pool.hosts or list(parts))
         self._check_shapes()
         everywhere = any(pool.hosts is None for pool in self.workers)
         homeless = set() if everywhere else set(parts) - {name for pool in self.workers for name in pool.hosts or ()}
@@ -515,6 +517,23 @@ class Scenario(DocumentSection):
                 raise ValueError(
                     f"workers: device {device.id} of {device.node!r} is {products[device.node, device.id]!r} in one "
                     f"entry and {pool.gpu!r} in another: name one gpu in both"
+                )
+
+    def _check_auto_slots(self, index: int, hosts: "Sequence[str]") -> None:
+        where = f"workers.{index}.slots: auto"
+        if len(hosts) > 1:
+            raise ValueError(
+                f"{where} is the limit of one model, and these workers host {', '.join(sorted(hosts))}: write an entry "
+                "with its own hosts for each, or say a number"
+            )
+        for name, section in (
+            ("controller", self.controller),
+            ("simulation.events", self.simulation.events),
+            ("network", self.network),
+        ):
+            if section:
+                raise ValueError(
+                    f"{where} and {name} both change or connect the workers: leave one out, or say a number"
                 )
 
     def _check_shapes(self) -> None:

@@ -2,11 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from tidegate.api.planner import DocumentSection
+from tidegate.control.concurrency_limit import INITIAL_LIMIT
 from tidegate.schemas import Device, Mps, Slice, WholeDevice
 from tidegate.schemas.document import Name
 from tidegate.workload.simulated import NetworkSpec
@@ -25,11 +26,10 @@ class WorkerSpec(DocumentSection):
     percent: int | None = Field(
         default=None, ge=1, le=100, description="MPS share of each worker in percent; default: 100 / per_gpu"
     )
-    slots: int = Field(
+    slots: Annotated[int, Field(ge=1, le=10_000)] | Literal["auto"] = Field(
         default=1,
-        ge=1,
-        le=10_000,
-        description="Requests that each of them runs at a time, of models with `streaming`: its concurrency limit",
+        description="Requests that each of them runs at a time, of models with `streaming`: its concurrency limit. "
+        "auto: found by throughput and latency, as by the proxy",
     )
     device: int | None = Field(
         default=None,
@@ -50,6 +50,10 @@ class WorkerSpec(DocumentSection):
 
     @model_validator(mode="after")
     def _whole_gpus(self) -> Self:
+        if self.slots == "auto" and (self.per_gpu > 1 or self.device is not None):
+            raise ValueError(
+                "slots: auto is for workers with a GPU each: leave out per_gpu and device, or say a number"
+            )
         if self.per_node is None:
             return self
         if self.device is not None:
@@ -76,7 +80,8 @@ class WorkerSpec(DocumentSection):
 def devices_of(pools: Sequence[WorkerSpec]) -> Iterator[tuple[WorkerSpec, Device]]:
     """Yield the entry and the GPU of every worker, or of each of its slots, in order.
 
-    GPUs without a number are numbered on each node, skipping the numbers in use.
+    GPUs without a number are numbered on each node, skipping the numbers in use. `slots: auto` yields the
+    slots that there are at the beginning.
     """
     named = {(pool.node, pool.device) for pool in pools if pool.device is not None}
     numbered: defaultdict[str, int] = defaultdict(int)
@@ -93,5 +98,5 @@ def devices_of(pools: Sequence[WorkerSpec]) -> Iterator[tuple[WorkerSpec, Device
             node = pool.node if pool.per_node is None else f"{pool.node}-{index // pool.per_node}"
             if pool.device is None and index % pool.per_gpu == 0:
                 number = next_in(node)
-            for _ in range(pool.slots):
+            for _ in range(INITIAL_LIMIT if pool.slots == "auto" else pool.slots):
                 yield pool, Device(node, number, pool.gpu)
