@@ -92,6 +92,11 @@ def test_sizes_may_have_units() -> None:
     assert _of().limits.max_message_bytes == 2**31 - 1
 
 
+def _graph_of(model: str) -> dict[str, Any]:
+    step = {"model": model, "input_map": {"X": "IN"}, "output_map": {"Y": "OUT"}}
+    return {"inputs": ["IN"], "outputs": ["OUT"], "steps": [step]}
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -140,6 +145,11 @@ def test_sizes_may_have_units() -> None:
         ({"listen": "127.0.0.1:8001"}, "listen.grpc: 127.0.0.1:8001 is the address of a Triton"),
         ({"policy": {"nam": "x"}}, "policy.nam: there is no such field; did you mean name?"),
         ({"models": {"m": {"slo_ms": 0}}}, "models.m.slo_ms: must be more than 0"),
+        (
+            {"graphs": {"a": _graph_of("b"), "b": _graph_of("m"), "c": _graph_of("d"), "d": _graph_of("c")}},
+            "graphs: they form a cycle (",
+        ),
+        ({"graphs": {"a": _graph_of("a")}}, "graphs: they form a cycle (a -> a): leave out one of these steps"),
         (
             {"models": {"m": {"load": "on-demand"}}},
             "models.m.load: no Triton has memory for it: set tritons.N.model_memory",

@@ -1,5 +1,7 @@
 """Ensembles under `auto` are expanded while more requests are in flight than their steps have instances."""
 
+import dataclasses
+
 from tidegate.api import Model, Worker
 from tidegate_proxy.messages.model_signature import ModelSignature
 from tidegate_proxy.service.graph_load import ExpansionRule, groups_of
@@ -42,3 +44,17 @@ def test_ensembles_with_common_steps_are_expanded_together() -> None:
     assert groups["a"] is groups["c"] is not groups["b"]
     passing = [{"a": 1, "c": 2, "d": 9, "y": 1}, {"a": 3}]
     assert groups["a"].in_flight(passing, {"x": 1, "z": 7}) == 8
+
+
+def test_an_ensemble_within_another_one_counts_its_models_too() -> None:
+    graphs = [
+        dataclasses.replace(_graph("outer", "inner", "w"), nested=frozenset({"x", "y"})),
+        _graph("inner", "x", "y"),
+    ]
+    catalog = Catalog(
+        graphs={graph.model.name: graph for graph in graphs},
+        workers=[Worker(number, str(number), (model,)) for number, model in enumerate("xyw")],
+    )
+    groups = groups_of(catalog)
+    assert groups["outer"] is groups["inner"]
+    assert groups["outer"].in_flight([{"inner": 2, "outer": 1}], {"x": 4}) == 7, "each request once"

@@ -9,8 +9,8 @@ from tritonclient.grpc import model_config_pb2
 
 from tidegate_proxy.configuration.config import GraphConfig
 from tidegate_proxy.tritons.backend import BackendError
-from tidegate_proxy.tritons.model_graphs import why_not_expandable
-from tidegate_proxy.tritons.operator_graphs import ensemble_config_of
+from tidegate_proxy.tritons.model_graphs import inner_first, models_within, why_not_expandable
+from tidegate_proxy.tritons.operator_graphs import ensemble_config_of, operator_graph_order
 
 CUT_TENSORS = """
 input { name: "X" data_type: TYPE_FP32 dims: [ -1, 3 ] }
@@ -79,3 +79,28 @@ def test_a_cycle() -> None:
     back = {**CUT, "input_map": {"X": "b"}, "output_map": {"L": "a", "N": "IMAGE2"}}
     config = _config_of(steps=(CUT, READ, step, back))
     assert why_not_expandable(config, {"cut", "read"}, {}).startswith("its steps form a cycle (")
+
+
+def test_an_ensemble_follows_those_that_are_its_steps() -> None:
+    steps = {"outer": ("inner", "cut"), "inner": ("read", "innermost"), "innermost": ("read",)}
+    assert inner_first(steps) == (["innermost", "inner", "outer"], {})
+    assert models_within("outer", steps) == {"inner", "innermost", "cut", "read"}
+    assert models_within("read", steps) == frozenset()
+    circle = {"a": ("b",), "b": ("read", "c"), "c": ("a",), "d": ("a", "e"), "e": ("cut",), "f": ("f",)}
+    order, cycles = inner_first(circle)
+    assert order == ["e", "d"]
+    assert cycles.keys() == {"a", "b", "c", "f"}
+    assert cycles["a"] in ("a -> b -> c -> a", "b -> c -> a -> b", "c -> a -> b -> c")
+    assert cycles["f"] == "f -> f"
+    assert models_within("a", circle) == {"a", "b", "c", "read"}
+
+
+def test_a_step_may_be_an_ensemble() -> None:
+    config = _config_of()
+    assert why_not_expandable(config, {"read"}, {"cut": "an ensemble"}, {"cut"}) == ""
+    assert operator_graph_order(
+        {
+            "outer": GraphConfig.model_validate({**GRAPH, "steps": ({**CUT, "model": "inner"}, READ)}),
+            "inner": GraphConfig.model_validate(GRAPH),
+        }
+    ) == ["inner", "outer"]

@@ -6,6 +6,7 @@
 import logging
 import resource
 from collections import Counter
+from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, GetJsonSchemaHandler, model_validator
@@ -50,7 +51,7 @@ class LinksConfig(ConfigSection):
 class GraphStepConfig(ConfigSection):
     """Step of a graph, in the words of Triton's ensembles."""
 
-    model: Name = Field(description="Model that the step runs")
+    model: Name = Field(description="Model, ensemble or graph that the step runs")
     version: int | None = Field(default=None, ge=1, description="Version of the model; default: the latest")
     input_map: dict[Name, Name] = Field(min_length=1, description="Tensor of the graph by input of the model")
     output_map: dict[Name, Name] = Field(min_length=1, description="Tensor of the graph by output of the model")
@@ -612,10 +613,17 @@ class ServeConfig(ConfigSection):
             )
 
     def _check_graphs(self) -> None:
-        """No Triton has a graph by its name, so that its requests cannot bypass."""
+        """No Triton has a graph by its name, so that its requests cannot bypass; none may be within itself."""
         others = {"layout": self.layout, "shards": self.shards, "shadow": self.shadow, "canary": self.canary}
         if self.graphs and (found := [name for name, value in others.items() if value]):
             raise ValueError(f"graphs: they are not served with {found[0]}: leave one of the two out")
+        steps = {name: [step.model for step in graph.steps] for name, graph in self.graphs.items()}
+        within = {name: [model for model in models if model in steps] for name, models in steps.items()}
+        try:
+            TopologicalSorter(within).prepare()
+        except CycleError as error:
+            cycle = " -> ".join(error.args[1][::-1])
+            raise ValueError(f"graphs: they form a cycle ({cycle}): leave out one of these steps") from None
 
     def _check_workers(self) -> None:
         if not self.shards:

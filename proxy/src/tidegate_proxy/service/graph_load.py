@@ -51,7 +51,7 @@ class GraphGroup:
 
         `passing`: bypassed requests by model at each Triton; `waiting`: scheduled requests by model.
         """
-        names = (*self.graphs, *self.members)
+        names = self.members.union(self.graphs)
         return sum(of_triton.get(name, 0) for of_triton in passing for name in names) + sum(
             waiting.get(name, 0) for name in self.members
         )

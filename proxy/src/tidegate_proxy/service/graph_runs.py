@@ -1,4 +1,7 @@
-"""Runs of graphs: requests to an ensemble whose steps are scheduled as stages, with one deadline."""
+"""Runs of graphs: requests to an ensemble whose steps are scheduled as stages, with one deadline.
+
+A stage may be a graph itself, which runs within its part of the deadline, or an ensemble that passes as a whole.
+"""
 
 import asyncio
 import time
@@ -156,6 +159,22 @@ class GraphRuns:
             self.observability.arrived(client)
         GraphRun(self, state, form, client, due, end_ns, app).begin()
 
+    def expected_ns(self, name: str, rows: int) -> tuple[int, int]:
+        """Return the expected time of a step for one request, and for its largest batch.
+
+        That of an ensemble or graph is the time of its longest path, or of all its steps if Triton runs them. 0:
+        unknown. `name`: model, ensemble or graph; `rows`: rows of the request.
+        """
+        catalog, expectations = self.directory.catalog, self.driver.engine.expectations
+        if model := catalog.models.get(name):
+            return expectations.fastest_ns(name, rows), expectations.fastest_ns(name, model.merged_rows)
+        times = [self.expected_ns(step, rows) for step, _ in catalog.ensembles.get(name, ())]
+        alone, batched = [each for each, _ in times], [each for _, each in times]
+        graph = catalog.graphs.get(name)
+        if graph is None:
+            return sum(alone), sum(batched)
+        return max(graph.order.remaining_ns(alone)), max(graph.order.remaining_ns(batched))
+
     def _learn(self, state: _GraphState, wanted: tuple[str, ...], client: PendingRequest, end_ns: int) -> None:
         """Have a Triton answer a request, and learn the form of its answer."""
 
@@ -289,13 +308,9 @@ class GraphRun:
             return
         now_ns = time.monotonic_ns()
         graph, client = self._state.graph, self._client
-        expectations, rows = self._runs.driver.engine.expectations, client.envelope.rows
         alone, batched = [0] * len(graph.stages), [0] * len(graph.stages)
         for number in self._needed:
-            model = self._runs.directory.catalog.models.get(graph.stages[number].model)
-            if model is not None:
-                alone[number] = expectations.fastest_ns(model.name, rows)
-                batched[number] = expectations.fastest_ns(model.name, model.merged_rows)
+            alone[number], batched[number] = self._runs.expected_ns(graph.stages[number].model, client.envelope.rows)
         times = graph.order.path_times(alone), graph.order.split_weights(batched)
         for number in stages:
             if self._is_over:
@@ -310,7 +325,7 @@ class GraphRun:
         message = self._message(number, self._state.graph.stages[number])
         if message is None:
             return
-        envelope = runs.open_stage(message, client.metadata, client.protocol)
+        envelope = runs.open_stage(message, client.metadata, _protocol_of(client))
         if envelope is None:  # its Triton says why not, or answers it
             ended = partial(self.stage_ended, number)
             remaining_s = _remaining_s(self._end_ns)
@@ -318,7 +333,10 @@ class GraphRun:
             self._running[number] = passage
             return
         stage = self._running[number] = StageRequest(envelope, self, number)
-        if request := runs.driver.admit(stage, now_ns, due, self._app):
+        inner = runs.directory.catalog.graphs.get(envelope.model)
+        if inner is not None and inner.signature is envelope.signature:
+            runs.begin(inner, stage, now_ns, due, self._end_ns, self._app)
+        elif request := runs.driver.admit(stage, now_ns, due, self._app):
             runs.driver.schedule(request)
 
     def _message(self, number: int, stage: GraphStage) -> bytes | None:
@@ -416,9 +434,19 @@ class StageRequest(PendingRequest):
         """Metadata of the graph's client that its steps may get."""
         return self._run.client.forwarded_metadata
 
+    @property
+    def client_protocol(self) -> Protocol:
+        """Protocol of the graph's client."""
+        return _protocol_of(self._run.client)
+
     def resolve(self, outcome: Outcome) -> None:
         """Pass the outcome to the graph."""
         self._run.stage_ended(self._number, outcome)
+
+
+def _protocol_of(client: PendingRequest) -> Protocol:
+    """The protocol of a client's call; of a graph that is a stage, that of the client of the whole graph."""
+    return client.client_protocol if isinstance(client, StageRequest) else client.protocol
 
 
 def _header_of(stage: GraphStage, heading: ParsedHeader, tensors: Sequence[GraphTensor]) -> bytes:

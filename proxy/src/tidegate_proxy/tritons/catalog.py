@@ -23,8 +23,13 @@ from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.tritons.batching_mode import SCHEDULING_PARAMETER, BatchingDecision, consent_of, graph_mode_of
 from tidegate_proxy.tritons.declared_padding import PaddingError, padding_of
 from tidegate_proxy.tritons.gpus import Gpu
-from tidegate_proxy.tritons.model_graphs import ModelGraph, graph_of, why_not_expandable
-from tidegate_proxy.tritons.operator_graphs import GRAPH_CONSENT, GRAPH_VERSION, ensemble_config_of
+from tidegate_proxy.tritons.model_graphs import ModelGraph, graph_of, inner_first, models_within, why_not_expandable
+from tidegate_proxy.tritons.operator_graphs import (
+    GRAPH_CONSENT,
+    GRAPH_VERSION,
+    ensemble_config_of,
+    operator_graph_order,
+)
 from tidegate_proxy.tritons.split_models import SPLIT_MODEL_VERSION, SplitModel, WorkerKey, find_layout
 from tidegate_proxy.tritons.variants import (
     LoadedConfig,
@@ -135,6 +140,15 @@ class Catalog:
         ]
         return takers or variants[0].backends
 
+    @property
+    def steps(self) -> dict[str, tuple[str, ...]]:
+        """Models of the steps of each ensemble and graph."""
+        return {name: tuple(model for model, _ in steps) for name, steps in self.ensembles.items()}
+
+    def nested_models(self, name: str) -> frozenset[str]:
+        """Return the models of an ensemble's steps, at any depth."""
+        return models_within(name, self.steps)
+
     def check_padding(self) -> None:
         """Raise BackendError if a model cannot be padded as configured."""
         if self.unpadded:
@@ -190,11 +204,7 @@ class CurrentCatalog:
             others = [host for host in hosts.get(model, ()) if (model, host) not in self._unloading]
             if any(host.alive for host in others):
                 hosts[model] = others
-        graphs = {
-            name: graph
-            for name, graph in catalog.graphs.items()
-            if models.isdisjoint({name, *(stage.model for stage in graph.stages)})
-        }
+        graphs = {name: graph for name, graph in catalog.graphs.items() if models.isdisjoint(graph.members | {name})}
         self.catalog = dataclasses.replace(catalog, signatures=signatures, hosts=hosts, graphs=graphs)
 
     @contextmanager
@@ -259,8 +269,8 @@ async def discover(
         catalog.places = await _places(catalog, before, returning)
         _add_models(catalog, backends, configured, answers, known, unbatched or {})
         _add_graphs(catalog, configured)
-        for name, graph in (graphs or {}).items():
-            _add_operator_graph(catalog, name, graph, configured.get(name, _UNSAID))
+        for name in operator_graph_order(graphs or {}):
+            _add_operator_graph(catalog, name, (graphs or {})[name], configured.get(name, _UNSAID))
     else:
         _follow(catalog, layout, configured, known)
     if before:
@@ -556,20 +566,23 @@ def _add_graphs(catalog: Catalog, configured: Mapping[str, ModelConfig]) -> None
     configs = {
         backend: {each.config.name: each.config for each in loaded} for backend, loaded in catalog.loaded.items()
     }
-    for name in catalog.ensembles:
+    order, cycles = inner_first(catalog.steps)
+    for name in (*order, *cycles):
         settings = configured.get(name, _UNSAID)
         backend = catalog.hosts[name][0]
         config = configs[backend][name]
         mode = graph_mode_of(config, settings.scheduling)
         if mode is None:
             continue
-        versions = catalog.versions[name]
-        why = why_not_expandable(config, catalog.signatures, unscheduled)
+        versions, nested = catalog.versions[name], catalog.nested_models(name)
+        why = why_not_expandable(config, catalog.signatures, unscheduled, _nestable(catalog))
+        if not why and (cycle := next((cycles[each] for each in sorted(nested | {name}) if each in cycles), "")):
+            why = f"a step is an ensemble that runs itself ({cycle})"
         if not why and (name in catalog.variants or len(versions) != 1):
             why = "it has several versions, or differs between Tritons"
         if not why and name in catalog.slots:
             why = "max_concurrency has it scheduled as a whole"
-        if not why and (guarded := {name, *(model for model, _ in catalog.ensembles[name])} & catalog.guarded.keys()):
+        if not why and (guarded := (nested | {name}) & catalog.guarded.keys()):
             why = f"Triton restricts inference of {min(guarded)}"
         if why:
             warning = f"cannot be expanded (scheduling: {mode}): {why}"
@@ -579,32 +592,68 @@ def _add_graphs(catalog: Catalog, configured: Mapping[str, ModelConfig]) -> None
         late = settings.on_deadline_miss or _late_of(config, backend)
         slo_ns = None if slo_ms is None else ms_to_ns(slo_ms)
         model = Model(name, config.max_batch_size, slo_ns, on_deadline_miss=late)
-        catalog.graphs[name] = graph_of(config, catalog.signatures, model, versions[0], mode)
-        catalog.consents[name] = BatchingDecision(mode, "its steps are scheduled as stages with one deadline")
+        catalog.graphs[name] = graph_of(config, _step_signatures(catalog, name), model, versions[0], mode, nested)
+        consent = BatchingDecision(mode, "its steps are scheduled as stages with one deadline")
+        catalog.consents[name] = _with_nested(catalog, name, consent)
 
 
 def _add_operator_graph(catalog: Catalog, name: str, graph: GraphConfig, settings: ModelConfig) -> None:
     """Add a graph of the configuration, or the reason why it cannot be served."""
     configs = {model.config.name: model.config for models in catalog.loaded.values() for model in models}
+    configs |= {each: split.config for each, split in catalog.split.items()}
     unscheduled = {each: consent.why for each, consent in catalog.consents.items() if each not in catalog.signatures}
     try:
+        if broken := next((step.model for step in graph.steps if step.model in catalog.broken_graphs), None):
+            raise BackendError(f"graphs.{name}: its step is graph {broken!r}, which cannot be served; correct that")
         config = ensemble_config_of(name, graph, configs)
-        if why := why_not_expandable(config, catalog.signatures, unscheduled):
+        if why := why_not_expandable(config, catalog.signatures, unscheduled, _nestable(catalog)):
             raise BackendError(f"graphs.{name}: {why}; change that, or leave the graph out")
     except BackendError as error:
         catalog.broken_graphs[name] = str(error)
         return
     slo_ns = None if settings.slo_ms is None else ms_to_ns(settings.slo_ms)
     model = Model(name, config.max_batch_size, slo_ns, on_deadline_miss=settings.on_deadline_miss or "reject")
-    served = dataclasses.replace(
-        graph_of(config, catalog.signatures, model, GRAPH_VERSION, "expanded"), is_operators=True
-    )
-    catalog.graphs[name] = served
-    catalog.ensembles[name] = tuple((stage.model, stage.version) for stage in served.stages)
-    catalog.consents[name] = GRAPH_CONSENT
+    catalog.ensembles[name] = tuple((step.model, str(step.version or "")) for step in graph.steps)
+    nested = catalog.nested_models(name)
+    served = graph_of(config, _step_signatures(catalog, name), model, GRAPH_VERSION, "expanded", nested)
+    served = catalog.graphs[name] = dataclasses.replace(served, is_operators=True)
+    catalog.consents[name] = _with_nested(catalog, name, GRAPH_CONSENT)
     catalog.versions[name] = (GRAPH_VERSION,)
     catalog.hosts[name] = catalog.hosts[served.stages[0].model]
-    catalog.split[name] = SplitModel(model, served.signature, config, GRAPH_CONSENT)
+    catalog.split[name] = SplitModel(model, served.signature, config, catalog.consents[name])
+
+
+def _nestable(catalog: Catalog) -> set[str]:
+    """Return the ensembles and graphs that may be steps of others: each of their requests has one response."""
+    loaded = (model.config for models in catalog.loaded.values() for model in models)
+    decoupled = {config.name for config in loaded if config.model_transaction_policy.decoupled}
+    return catalog.ensembles.keys() - decoupled
+
+
+def _step_signatures(catalog: Catalog, name: str) -> dict[str, ModelSignature]:
+    """Return the signature of each step of an ensemble; of one that passes as a whole, whether it may read headers."""
+    found = {}
+    for step in catalog.steps[name]:
+        if step in catalog.signatures:
+            found[step] = catalog.signatures[step]
+        elif step in catalog.graphs:
+            found[step] = catalog.graphs[step].signature
+        else:
+            known = [catalog.signatures.get(each) for each in catalog.nested_models(step) - catalog.ensembles.keys()]
+            reads = any(signature is None or signature.reads_headers for signature in known)
+            found[step] = ModelSignature(step, {}, frozenset(), 0, reads_headers=reads)
+    return found
+
+
+def _with_nested(catalog: Catalog, name: str, consent: BatchingDecision) -> BatchingDecision:
+    """Return the decision on an ensemble, with what happens to the ensembles and graphs that are its steps."""
+    words = [consent.why]
+    for step in dict.fromkeys(catalog.steps[name]):
+        if step in catalog.graphs:
+            words.append(f"its step {step} likewise ({catalog.graphs[step].mode})")
+        elif step in catalog.ensembles:
+            words.append(f"its step {step} passes as a whole, as Triton runs it")
+    return dataclasses.replace(consent, why="; ".join(words))
 
 
 def _padding_of(

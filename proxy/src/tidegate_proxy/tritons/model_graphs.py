@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 
 from tritonclient.grpc import model_config_pb2
 
@@ -41,6 +42,8 @@ class ModelGraph:
     mode: GraphMode
     is_operators: bool = False
     """Whether it is a graph of the configuration, which no Triton has."""
+    nested: frozenset[str] = frozenset()
+    """Models within ensembles and graphs that are steps, at any depth."""
 
     @cached_property
     def makers(self) -> Mapping[str, int]:
@@ -54,8 +57,8 @@ class ModelGraph:
 
     @property
     def members(self) -> frozenset[str]:
-        """Models of its stages."""
-        return frozenset(stage.model for stage in self.stages)
+        """Models of its stages, and those within ensembles and graphs that are stages."""
+        return self.nested.union(stage.model for stage in self.stages)
 
     def needed(self, wanted: Iterable[str]) -> frozenset[int]:
         """Return the stages that make these outputs, as Triton prunes others; all stages for no outputs."""
@@ -80,6 +83,41 @@ def _order(stages: tuple[GraphStage, ...]) -> StageGraph:
     return StageGraph([{makers[tensor] for _, tensor in stage.inputs if tensor in makers} for stage in stages])
 
 
+def models_within(name: str, steps: Mapping[str, Iterable[str]]) -> frozenset[str]:
+    """Return the models of an ensemble's steps, at any depth. `steps`: models of the steps of each ensemble."""
+    found: set[str] = set()
+    rest = [name]
+    while rest:
+        new = set(steps.get(rest.pop(), ())) - found
+        found |= new
+        rest += new
+    return frozenset(found)
+
+
+def inner_first(steps: Mapping[str, Iterable[str]]) -> tuple[list[str], dict[str, str]]:
+    """Return ensembles in an order in which each follows those that are its steps, and the cycles that are left out.
+
+    Args:
+        steps: models of the steps of each ensemble.
+
+    Returns:
+        The names in order, and for each ensemble that is a step of itself, at any depth, the cycle as text.
+    """
+    within = {name: [model for model in models if model in steps] for name, models in steps.items()}
+    cycles: dict[str, str] = {}
+    while True:
+        try:
+            return list(TopologicalSorter(within).static_order()), cycles
+        except CycleError as error:
+            names = error.args[1][::-1]  # each runs the one after it
+            cycles |= dict.fromkeys(names, " -> ".join(names))
+            within = {
+                name: [model for model in models if model not in cycles]
+                for name, models in within.items()
+                if name not in cycles
+            }
+
+
 def stages_of(config: model_config_pb2.ModelConfig) -> tuple[GraphStage, ...]:
     """Return the stages of an ensemble's config, in its order."""
     return tuple(
@@ -97,12 +135,19 @@ def why_not_expandable(
     config: model_config_pb2.ModelConfig,
     scheduled: Container[str],
     unscheduled: Mapping[str, str],
+    ensembles: Container[str] = (),
 ) -> str:
     """Return why an ensemble cannot be expanded as Triton runs it; "" if it can be.
 
-    `scheduled`: names of the scheduled models; `unscheduled`: why the others are not scheduled, by name.
+    Args:
+        config: config of the ensemble.
+        scheduled: names of the scheduled models.
+        unscheduled: why the others are not scheduled, by name.
+        ensembles: names of ensembles and graphs, which may be steps whether they are expanded or not.
     """
-    obstacles = itertools.chain(_obstacles(config), _unscheduled_steps(config, scheduled, unscheduled), _gaps(config))
+    obstacles = itertools.chain(
+        _obstacles(config), _unscheduled_steps(config, scheduled, unscheduled, ensembles), _gaps(config)
+    )
     return next(obstacles, "")
 
 
@@ -123,13 +168,16 @@ def _obstacles(config: model_config_pb2.ModelConfig) -> Iterator[str]:
 
 
 def _unscheduled_steps(
-    config: model_config_pb2.ModelConfig, scheduled: Container[str], unscheduled: Mapping[str, str]
+    config: model_config_pb2.ModelConfig,
+    scheduled: Container[str],
+    unscheduled: Mapping[str, str],
+    ensembles: Container[str],
 ) -> Iterator[str]:
     for number, step in enumerate(config.ensemble_scheduling.step):
         where = f"step {number} ({step.model_name})"
         if step.model_namespace:
             yield f"{where} has a namespace"
-        if step.model_name not in scheduled:
+        if step.model_name not in scheduled and step.model_name not in ensembles:
             why = unscheduled.get(step.model_name)
             yield f"{where} is not scheduled: {why}" if why else f"{where} is not loaded"
 
@@ -158,15 +206,17 @@ def graph_of(
     model: Model,
     version: str,
     mode: GraphMode,
+    nested: frozenset[str] = frozenset(),
 ) -> ModelGraph:
     """Return the graph of a config that `why_not_expandable` accepts.
 
     Args:
         config: config of the ensemble.
-        members: signatures of the scheduled models.
+        members: signatures of the models of its steps.
         model: name, rows and SLO of the ensemble.
         version: the only version that is served.
         mode: when the graph is expanded.
+        nested: models within ensembles and graphs that are steps, at any depth.
     """
     stages = stages_of(config)
     signature = replace(
@@ -174,4 +224,5 @@ def graph_of(
         reads_headers=any(members[stage.model].reads_headers for stage in stages),
         heeds_timeout=False,
     )
-    return ModelGraph(model, version, signature, stages, tuple(tensor.name for tensor in config.output), mode)
+    outputs = tuple(tensor.name for tensor in config.output)
+    return ModelGraph(model, version, signature, stages, outputs, mode, nested=nested)

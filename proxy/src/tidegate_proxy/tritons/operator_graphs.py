@@ -9,6 +9,7 @@ from tidegate_proxy.configuration.config import GraphConfig
 from tidegate_proxy.messages.model_signature import datatype_of
 from tidegate_proxy.tritons.backend import BackendError
 from tidegate_proxy.tritons.batching_mode import BatchingDecision
+from tidegate_proxy.tritons.model_graphs import inner_first
 
 GRAPH_VERSION = "1"
 """Version of every graph of the configuration."""
@@ -34,6 +35,12 @@ class _TensorType(NamedTuple):
         return _TensorType(self.data_type, tuple(max(pair) for pair in pairs))
 
 
+def operator_graph_order(graphs: Mapping[str, GraphConfig]) -> list[str]:
+    """Return the names of graphs in an order in which each follows those that are its steps."""
+    order, _ = inner_first({name: [step.model for step in graph.steps] for name, graph in graphs.items()})
+    return order
+
+
 def ensemble_config_of(
     name: str, graph: GraphConfig, configs: Mapping[str, model_config_pb2.ModelConfig]
 ) -> model_config_pb2.ModelConfig:
@@ -45,7 +52,7 @@ def ensemble_config_of(
     Args:
         name: name of the graph.
         graph: graph of the configuration.
-        configs: configs of the loaded models, by name.
+        configs: configs of the loaded models, and of graphs that are its steps, by name.
     """
     if name in configs:
         raise BackendError(f"graphs.{name}: a model of the Tritons has that name; choose another")

@@ -244,7 +244,12 @@ def _why_not_expandable(facts: DoctorFacts, service: ServedModel) -> str:
     """Return why the steps of an ensemble cannot be scheduled; "" if they can be."""
     scheduled = {name for name, each in facts.services.items() if each.model is not None}
     unscheduled = {name: each.consent.why for name, each in facts.services.items() if each.model is None}
-    return why_not_expandable(service.config, scheduled, unscheduled)
+    ensembles = {
+        name
+        for name, each in facts.services.items()
+        if each.config.HasField("ensemble_scheduling") and not each.config.model_transaction_policy.decoupled
+    }
+    return why_not_expandable(service.config, scheduled, unscheduled, ensembles)
 
 
 def ensembles_not_expanded(facts: DoctorFacts) -> Iterator[Finding]:
