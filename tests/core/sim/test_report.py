@@ -11,7 +11,15 @@ from tests.pages import bars, chart, check_alone, document, dots, downloads, fac
 from tidegate.report import Colors, PageOrigin
 from tidegate.report.number_format import rate, share
 from tidegate.sim.chart_data import CURVE_POINTS
-from tidegate.sim.charts import MAX_COLORED, MAX_MARKS, MAX_PANELS, gantt_charts
+from tidegate.sim.charts import (
+    MAX_COLORED,
+    MAX_MARKS,
+    MAX_PANELS,
+    LoadCurve,
+    LoadPoint,
+    gantt_charts,
+    over_load,
+)
 from tidegate.sim.document import goodput_document, simulate_document, sweep_document
 from tidegate.sim.goodput import GoodputQuery, GoodputSearch, search_goodput, summarize_searches
 from tidegate.sim.report import goodput_page, simulate_page
@@ -383,7 +391,7 @@ def test_a_sweep_of_two_fields_draws_heat_maps(scenario_file: Path) -> None:
     assert len(cells) == len(attained) == 4
     for at, value in attained.items():
         kept, _, shown = cells[at]
-        assert shown == share(value)
+        assert f"{shown} %" == share(value)
         assert bool(kept) == (value >= 0.99), "what keeps the limit is marked without color, too"
     worst, best = min(attained, key=attained.__getitem__), max(attained, key=attained.__getitem__)
     assert "--heat-high) 100%" in cells[best][1]
@@ -425,3 +433,13 @@ def test_without_slos_nothing_is_promised() -> None:
     page = page_of(scenario, simulated(scenario, ODD))
     assert "answered (no model has an SLO)" in verdicts(page)[0]
     assert CURVES not in headings(page)
+
+
+def test_labels_of_near_rates_stand_one_above_the_other() -> None:
+    curves = [
+        LoadCurve(name, [LoadPoint(900, 1, 1, 5), LoadPoint(1000, 0.5, 1, 9)], at)
+        for name, at in (("a", 992), ("b", 916))
+    ]
+    drawn = over_load(curves, 0.01, Colors((), ["a", "b"])).html()
+    (of_b,), (of_a,) = (re.findall(rf'y="([\d.]+)"[^>]*>{rate}</text>', drawn) for rate in (916, 992))
+    assert float(of_b) - float(of_a) == 15

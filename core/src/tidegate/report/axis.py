@@ -70,9 +70,12 @@ class PlotAxis:
         """Return the position of a value: 0 at the axis's least, 1 at its most; outside values exceed these."""
         return (value - self.least) / (self.most - self.least)
 
-    def is_crowded(self) -> bool:
-        """Whether the tick labels do not fit under a narrow chart, so that every second one is left out there."""
-        return max(map(len, map(self.written, self.ticks)), default=0) * len(self.ticks) > MAX_CHARACTERS
+    def is_crowded(self, taken: float = 0.0) -> bool:
+        """Whether the tick labels do not fit under a narrow chart, so that every second one is left out there.
+
+        `taken`: characters of the width that the labels of the other axis take beyond numbers.
+        """
+        return max(map(len, map(self.written, self.ticks)), default=0) * len(self.ticks) > MAX_CHARACTERS - taken
 
     def holds(self, value: float) -> bool:
         """Whether a value lies on the axis."""

@@ -47,8 +47,8 @@ def heat_map(
     )
     return (
         f'<div class="scroll"><table class="heat" aria-label="{escape(label)}"><thead>'
-        f'<tr><td></td><th class="field" colspan="{len(columns)}">{escape(column_field)}</th></tr>'
-        f'<tr><th class="field">{escape(row_field)}</th>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        f'<tr><th class="field" colspan="{len(columns) + 1}">{escape(row_field)} ↓ {escape(column_field)} →</th></tr>'
+        f"<tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 

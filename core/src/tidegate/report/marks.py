@@ -10,6 +10,8 @@ from tidegate.report.colors import INK, css
 
 PLOT_WIDTH_UNITS = 1000
 """Width of a plot in SVG units; it is stretched to the available width."""
+ROW_PX = 15
+"""Height of a row of labels."""
 CHARACTER, NARROW = 7.2, 150
 """Width in pixels of a character, and of the marks of a narrow plot."""
 Point = tuple[float, float]
@@ -80,6 +82,10 @@ class RuleMark:
     says: str
     down: bool = False
     color: str = INK
+    row: int = 0
+    """Row of the label of a line from top to bottom, from the lowest on: near lines have labels in different rows."""
+    is_right: bool = False
+    """Whether the label of a line across stands at its right end."""
 
     def svg(self, x: PlotAxis, y: PlotAxis, height: float) -> str:
         """Return the line, with its label at the less crowded end; `height`: of the plot, in pixels."""
@@ -91,14 +97,15 @@ class RuleMark:
             anchor, shift = ("start", 5) if fits or place < 0.5 else ("end", -5)
             return (
                 f'<line x1="{at}" x2="{at}" y1="0" y2="{height:g}" {stroke}/>'
-                f'<text x="{at}" dx="{shift}" y="{height - 6:g}" text-anchor="{anchor}" class="said">'
-                f"{escape(self.says)}</text>"
+                f'<text x="{at}" dx="{shift}" y="{height - 6 - ROW_PX * self.row:g}" text-anchor="{anchor}" '
+                f'class="said">{escape(self.says)}</text>'
             )
         at_y = height * (1 - y.place(self.at))
         above = at_y > 18
+        end = 'x="100%" dx="-4" text-anchor="end"' if self.is_right else 'x="0" dx="4"'
         return (
             f'<line x1="0" x2="100%" y1="{at_y:.1f}" y2="{at_y:.1f}" {stroke}/>'
-            f'<text x="0" dx="4" y="{at_y + (-5 if above else 15):.1f}" class="said">{escape(self.says)}</text>'
+            f'<text {end} y="{at_y + (-5 if above else 15):.1f}" class="said">{escape(self.says)}</text>'
         )
 
 

@@ -56,7 +56,7 @@ class Plot:
                 f'<line class="grid" x1="0" x2="100%" y1="{at:.1f}" y2="{at:.1f}"/>'
                 f'<text x="-8" y="{at + 4:.1f}" text-anchor="end">{escape(self.y.written(tick))}</text>'
             )
-        crowded = self.x.is_crowded()
+        crowded = self.x.is_crowded((self.left - MIN_LEFT) / CHARACTER)
         for number, tick in enumerate(self.x.ticks):
             at_x = percent(self.x.place(tick))
             kind = ' class="second"' if number % 2 and crowded else ""

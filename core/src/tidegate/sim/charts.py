@@ -36,6 +36,8 @@ from tidegate.workload.arrivals import NS_PER_S
 
 MAX_BARS = 24
 """Maximum number of models with a bar each: those with the most misses."""
+MAX_LABEL_ROWS = 8
+"""Maximum number of rows of labels of near rates, one above the other."""
 MAX_PANELS = 12
 """Maximum number of models with their own curve of latency / SLO: those with the most misses."""
 MAX_TALL_CURVES = 3
@@ -509,11 +511,18 @@ def load_plot(curves: Sequence[LoadCurve], limit: float, colors: Colors, *, heig
 
     `limit`: maximum miss rate, drawn as a line. `height`: in pixels.
     """
-    marks: list[LineMark | PointMarks | RuleMark] = [RuleMark(1 - limit, f"{number_format.limit(1 - limit)} on time")]
+    marks: list[LineMark | PointMarks | RuleMark] = [
+        RuleMark(1 - limit, f"{number_format.limit(1 - limit)} on time", is_right=True)
+    ]
+    rows = {
+        name: row
+        for row, name in enumerate(each.name for each in sorted(curves, key=lambda each: each.found_rps or 0.0))
+    }
     for curve in curves:
         color = colors.of_contender(curve.name)
         if curve.found_rps:
-            marks.append(RuleMark(curve.found_rps, rate(curve.found_rps), down=True, color=color))
+            row = rows[curve.name] % MAX_LABEL_ROWS
+            marks.append(RuleMark(curve.found_rps, rate(curve.found_rps), down=True, color=color, row=row))
         says = [
             f"{curve.name}, seed {each.seed}: {share(each.attainment)} at {rate(each.rate_rps)}/s"
             for each in curve.tried

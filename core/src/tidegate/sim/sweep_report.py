@@ -148,8 +148,8 @@ def _heat_maps(
         value = medians[name].get((row, column))
         if value is None:
             return None
-        shown = number_format.share(value) if figure.unit == "%" else number_format.rate(value)
-        says = f"{name}, {across}={column}, {down}={row}: {shown}{'' if figure.unit == '%' else f' {figure.unit}'}"
+        shown = number_format.share(value).removesuffix(" %") if figure.unit == "%" else number_format.rate(value)
+        says = f"{name}, {across}={column}, {down}={row}: {shown} {figure.unit}"
         kept = figure.limit is not None and value >= figure.limit
         if most == least:
             return HeatCell(shown, 1.0 if kept else 0.5, says, kept)
@@ -171,7 +171,7 @@ def _heat_maps(
         )
         for name in medians
     ]
-    unit = "" if figure.unit == "%" else f"In {figure.unit}. "
+    unit = f"In {figure.unit}. "
     seeds = "Medians of the seeds. " if len({run.seed for run in runs}) > 1 else ""
     kept = f"Framed: at least {number_format.limit(figure.limit)}." if figure.limit is not None else ""
     return facets(title, maps, note=f"{unit}{seeds}{kept}".strip())

@@ -15,6 +15,7 @@ from tidegate.report import (
     PointMarks,
     RuleMark,
     chart_of,
+    number_format,
     table,
 )
 from tidegate.sim import charts
@@ -35,6 +36,8 @@ from tidegate_loadtest.comparison.runs import Comparison
 from tidegate_loadtest.comparison.table import TENANT_HEADINGS, difference_cell, figure_cells, tenant_cells
 
 TENANT_NOTE = "On time: of the admitted requests. Rate limited: rejected by the quota, of all requests of the tenant."
+MAX_AXIS_NAME_CHARACTERS = 18
+"""Maximum length of a name beside or below an axis."""
 MIN_SHOWN_POINTS = 0.5
 """Percentage points of attainment that the axis of differences shows on both sides of zero at least."""
 
@@ -152,9 +155,9 @@ def _against(comparison: Comparison, colors: Colors) -> Chart | None:
             PointMarks([(mean, at)], color, [str(contrast)], 6),
         ]
         ends += [low, high]
-    names = [contrast.target.name for contrast in found][::-1]
+    names = [number_format.shortened(contrast.target.name, MAX_AXIS_NAME_CHARACTERS) for contrast in found][::-1]
     y = PlotAxis("", 0.0, float(len(found)), tuple(row + 0.5 for row in range(len(found))), lambda at: names[int(at)])
-    x = PlotAxis.over(ends, f"points of attainment against {base.name}")
+    x = PlotAxis.over(ends, f"points against {number_format.shortened(base.name, MAX_AXIS_NAME_CHARACTERS)}")
     title = f"Is the difference to {base.name} more than chance?"
     note = (
         f"Mean and {CONFIDENCE_LEVEL:.0%} confidence interval: chance is ruled out where the line does not reach zero."
