@@ -127,7 +127,8 @@ class Broken(Hostile):
 def in_browser(folder: Path, test: Callable[[Tab, str], Awaitable[None]], shown: Hostile | None = None) -> None:
     async def all_of_it() -> None:
         hostile = shown or Hostile()
-        page = LivePage(hostile, None if shown else Viewers(cast("LiveView", hostile)), lambda _headers: None)
+        viewers = None if isinstance(shown, Broken) else Viewers(cast("LiveView", hostile))
+        page = LivePage(hostile, viewers, lambda _headers: None)
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             await page.answer(HttpExchange(scope, receive, send), scope["query_string"])
@@ -207,6 +208,35 @@ def test_hostile_names_the_keyboard_and_a_telephone(tmp_path: Path) -> None:
         assert tab.said == []
 
     in_browser(tmp_path, test)
+
+
+class InShadow(Hostile):
+    """All requests bypass the scheduler."""
+
+    @staticmethod
+    def _trial() -> RolloutSection:
+        rows = [RolloutRow("", [RolloutSide("as it passes", 1000, 0.97)], (0.01, 0.02), "")]
+        return RolloutSection("shadow", "symphony", 1.0, 60.0, rows, 0, "")
+
+
+def test_in_shadow_mode_nothing_is_shown_of_what_is_not_scheduled(tmp_path: Path) -> None:
+    async def test(tab: Tab, address: str) -> None:
+        await tab.open(address)
+        await tab.until("document.querySelectorAll('#charts .said').length === 1")
+        tiles = "[...document.querySelectorAll('.tile')].map((tile) => tile.textContent)"
+        assert await tab.value(tiles) == [
+            "Requests/s4.0all bypass the scheduler",
+            "Workers up2 of 3some are away or ejected",
+        ]
+        assert await tab.value("document.getElementById('verdict').textContent") == (
+            "97.0 % of the bypassed requests are on time"
+        )
+        shown = (
+            "[...document.querySelectorAll('main h2')].filter((head) => head.offsetParent).map((h) => h.textContent)"
+        )
+        assert await tab.value(shown) == ["Over time", "Shadow", "Models"]
+
+    in_browser(tmp_path, test, InShadow())
 
 
 def test_a_recording_says_how_far_it_can_be_read(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ function chartsOf(model) {
       { name: "mean of all", color: "--muted", values: mean.map(percents), width: 1.5, fill: "--sunken" }],
     said: last(workers) === null ? "" : `busiest ${now} ${percent(last(workers))}, at most ${percent(Math.max(...known(workers)))}`,
   }
-  return { x, charts: [rate, attainment, p99, busy] }
+  return { x, charts: document.body.classList.contains("unscheduled") ? [rate] : [rate, attainment, p99, busy] }
 }
 const percents = (share) => (share === null ? null : 100 * share)
 

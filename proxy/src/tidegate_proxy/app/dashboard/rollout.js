@@ -33,13 +33,18 @@ function heading(name) {
 }
 
 function showRollout(rollout) {
+  const isShadow = rollout?.mode === "shadow"
+  if (document.body.classList.contains("unscheduled") !== isShadow) {
+    document.body.classList.toggle("unscheduled", isShadow)
+    if (past) showHistory()
+  }
   by("rollout").hidden = !rollout
   if (!rollout) return
-  const isShadow = rollout.mode === "shadow", would = isShadow ? "would change" : "changes"
+  const would = isShadow ? "would change" : "changes"
   by("rollout-title").textContent = isShadow ? "Shadow" : `Canary: ${digits(100 * rollout.fraction, rollout.fraction * 100 % 1 ? 1 : 0)} %`
   by("rollout-note").textContent = [
     isShadow
-      ? `All requests bypass. Shadow mode simulates what ${rollout.policy} would do with them. The other figures of this page count scheduled requests: none.`
+      ? `All requests bypass. Shadow mode simulates what ${rollout.policy} would do with them. Figures of scheduled requests are not shown: there are none.`
       : `For this fraction of the time ${rollout.policy} schedules; otherwise all requests bypass. The other figures of this page count scheduled requests.`,
     rollout.rows.length === 0 && rollout.note ? ""
       : rollout.rows.length === 0 ? (isShadow ? "Nothing is simulated yet: that takes some ten seconds." : "Nothing is compared yet: that takes some fifteen seconds.")

@@ -123,14 +123,16 @@ function showTiles(snapshot) {
   const busiest = snapshot.workers.reduce((most, worker) => (most === null || worker.busy > most.busy ? worker : most), null)
   const lost = snapshot.workers.filter((worker) => worker.state !== "up").length
   const count = snapshot.workers.length + snapshot.more_workers
-  const tiles = [
+  const workersUp = ["Workers up", `${count - lost} of ${count}`, lost ? "some are away or ejected" : "all", lost ? "failed" : ""]
+  const bypassed = past?.total.bypassed.at(-1) ?? 0
+  const tiles = snapshot.rollout?.mode === "shadow" ? [["Requests/s", digits(bypassed, bypassed < 100 ? 1 : 0), "all bypass the scheduler", ""], workersUp] : [
     ["Requests/s", digits(rate, rate < 100 ? 1 : 0), `${total((model) => model.dropped + model.failed)} dropped or failed`, ""],
     ["On time", percent(good), `in the last ${digits(snapshot.window_s, 0)} s`, grade(good)],
     ["p99, worst model", slowest ? `${isOverSlo(slowest) ? "▲ " : ""}${shown(slowest.p99_ms)} ms` : "",
       slowest ? `of ${shown(slowest.slo_ms, 0)} ms: ${slowest.name}` : "no model with an SLO", slowest && isOverSlo(slowest) ? "failed" : ""],
     ["Waiting", digits(total((model) => model.waiting), 0), "requests in the queue", ""],
     ["Busiest worker", busiest ? percent(busiest.busy) : "", busiest ? busiest.name : "", ""],
-    ["Workers up", `${count - lost} of ${count}`, lost ? "some are away or ejected" : "all", lost ? "failed" : ""],
+    workersUp,
   ]
   by("tiles").replaceChildren(...tiles.map(([name, value, where, grade]) => {
     const tile = element("div", "tile"), about = element("dd", "note")
