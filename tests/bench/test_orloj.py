@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from bench.papers.orloj import COMPARED, Cell, bench_insertion, main, run_cell
+from bench.papers.orloj_features import BOTH, FEATURES, NAMES, NOTHING, TUNED_CASES, FeatureCell, as_said, cells_of
+from bench.papers.orloj_features import CASES as FEATURE_CASES
 from bench.papers.orloj_paper import SYSTEMS, published
 from bench.papers.orloj_workloads import CASES, MOMENTS_MS, SLOS, SPREADS, Workload, times_of
 from tidegate.sim.build import setup_of
@@ -67,3 +69,26 @@ def test_tables_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_an_insertion_takes_less_time_than_a_choice() -> None:
     row = bench_insertion(500, 50)
     assert 0 < row["insertion_p50_ms"] < row["choice_p50_ms"]
+
+
+def test_features_are_compared_on_the_same_requests() -> None:
+    cells = cells_of(FEATURE_CASES, (1, 2), 200)
+    assert len(set(cells)) == len(cells)
+    assert not {case for case, _ in FEATURE_CASES} & {case for case, _ in TUNED_CASES[:2]}, "held out"
+    drawn = {
+        said: list(
+            as_said(
+                Workload("two-modal", 2, requests=200, known=False).requests_of(
+                    FeatureCell("two-modal", 2, said, 0.7, "orloj", 1, 200).scenario, 1
+                ),
+                said,
+            )
+        )
+        for said in (NOTHING, NAMES, FEATURES, BOTH)
+    }
+    instants = {said: [request.arrival_ns for request in requests] for said, requests in drawn.items()}
+    assert len(set(map(tuple, instants.values()))) == 1
+    named = {said: any(request.app for request in requests) for said, requests in drawn.items()}
+    featured = {said: any(request.feature for request in requests) for said, requests in drawn.items()}
+    assert named == {NOTHING: False, NAMES: True, FEATURES: False, BOTH: True}
+    assert featured == {NOTHING: False, NAMES: False, FEATURES: True, BOTH: True}

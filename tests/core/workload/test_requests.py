@@ -60,6 +60,30 @@ def test_the_load_compresses_time_and_changes_nothing_else() -> None:
     assert [request.arrival_ns for request in of(fast, "a")[: len(halved)]] == pytest.approx(halved, abs=1)
 
 
+@pytest.mark.parametrize(("correlation", "share"), [(1, 1.0), (-1, 0.0), (0, 0.5), (0.7, 0.75)])
+def test_features_go_with_latency_by_rank(correlation: float, share: float) -> None:
+    """Of two requests, the one that takes longer has the larger feature as often as the correlation says."""
+    times = {"distribution": "lognormal", "mean": 5, "cv": 2}
+    feature = {"values": {"distribution": "lognormal", "mean": 300, "cv": 1}, "correlation": correlation}
+    sequence = draw_requests(scenario(models=models(time_ms=times, feature=feature)), seed=1)
+    plain = draw_requests(scenario(models=models(time_ms=times)), seed=1)
+    assert sequence.times_ms == plain.times_ms, "the feature changes nothing else"
+    assert sequence.times_ms is not None
+    pairs = [(sequence.times_ms[request.id], request.feature) for request in of(sequence, "a")]
+    assert sum(value for _, value in pairs) / len(pairs) == pytest.approx(300, rel=0.1)
+    one, other = pairs[::2], pairs[1::2]
+    agree = [(a[0] < b[0]) == (a[1] < b[1]) for a, b in zip(one, other, strict=False)]
+    assert sum(agree) / len(agree) == pytest.approx(share, abs=0.05)
+    assert {request.feature for request in of(sequence, "b")} == {0.0}
+    assert {request.feature for request in plain} == {0.0}
+
+
+def test_features_of_constant_times_are_drawn_all_the_same() -> None:
+    feature = {"values": {"distribution": "table", "values": [1, 2, 3]}}
+    sequence = draw_requests(scenario(models=models(feature=feature)), seed=1)
+    assert {request.feature for request in of(sequence, "a")} == {1.0, 2.0, 3.0}
+
+
 def test_rows_times_and_applications_are_as_described() -> None:
     apps = [
         {"name": "short", "weight": 3, "rows": 2, "time_ms": 7},

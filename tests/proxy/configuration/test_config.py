@@ -215,6 +215,8 @@ def _graph_of(model: str) -> dict[str, Any]:
         ({"app": {"parameter": "app", "header": "x-app"}}, "app: give parameter or header: one of the two"),
         ({"app": {"parameter": "timeout"}}, "app: parameter: 'timeout' means something else to Triton or Tidegate"),
         ({"app": {"header": "x app"}}, "app.header:"),
+        ({"feature": {"parameter": "tokens", "size": "rows"}}, "feature: give parameter or size: one of the two"),
+        ({"feature": {"parameter": "slo_ms"}}, "feature: parameter: 'slo_ms' means something else to Triton or"),
         ({"shared_memory": "read"}, "shared_memory: must be 'pass-through' or 'refuse'"),
         ({"log": {"level": "loud"}}, "log.level: must be 'debug', 'info', 'warning' or 'error'"),
         ({"tracing": {"endpoint": "otel:4317"}}, "tracing.endpoint: must match the pattern"),

@@ -19,7 +19,7 @@ from tests.proxy.fixtures.fake_answers import echo
 from tidegate.api import RequestArrived
 from tidegate.observation import read_log
 from tidegate_proxy.base.labels import MAX_LABEL_CHARACTERS, OTHER_LABEL, FrequentLabels, digest, label
-from tidegate_proxy.configuration.clients import AppConfig
+from tidegate_proxy.configuration.clients import AppConfig, FeatureConfig
 from tidegate_proxy.messages.merging import merged_header
 from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
 from tidegate_proxy.messages.request import MAX_APPLICATIONS, ApplicationTags, HeaderCache, open_known, shape_of
@@ -139,6 +139,25 @@ def test_the_parameter_that_tells_the_application_hinders_no_merge_and_is_not_of
     assert len({each.merge_key for each in apart}) == 2, "unless the configuration names it"
 
 
+def test_the_parameter_with_a_feature_hinders_no_merge_and_is_not_of_the_batch() -> None:
+    headings = HeaderCache(_XS, feature=FeatureConfig(parameter="tokens"))
+    one, other, text, none, wrong, negative = (
+        open_known(_message(**said), headings)
+        for said in ({"tokens": 7}, {"tokens": 2.5}, {"tokens": "40"}, {}, {"tokens": "many"}, {"tokens": -3})
+    )
+    assert [each.feature for each in (one, other, text, none, wrong, negative)] == [7.0, 2.5, 40.0, 0.0, 0.0, 0.0]
+    assert len({each.merge_key for each in (one, other, text, none)}) == 1
+    assert dict(merged_header([one, other]).parameters) == {}
+    assert merged_header([one]).parameters["tokens"].int64_param == 7, "alone it goes as it came"
+
+
+def test_the_size_of_a_request_is_a_feature() -> None:
+    by_bytes, by_rows = (HeaderCache(_XS, feature=FeatureConfig(size=size)) for size in ("bytes", "rows"))
+    assert [open_known(_message(columns), by_bytes).feature for columns in (3, 5, 3)] == [12.0, 20.0, 12.0]
+    assert open_known(_message(5), by_rows).feature == 1.0
+    assert open_known(_message(5), HeaderCache(_XS)).feature == 0.0
+
+
 def test_requests_that_are_written_alike_have_their_shape_from_the_first() -> None:
     headings = HeaderCache(_XS)
     for columns in (3, 5):
@@ -155,15 +174,17 @@ def test_what_clients_say_reaches_policy_recording_metrics_and_page(
         tritons=[{"grpc": start_fake(echo).address, "http": fake_http}],
         listen={"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", "metrics": "127.0.0.1:0"},
         app={"parameter": "app"},
+        feature={"parameter": "tokens"},
         event_log=tmp_path / "log",
     )
     for columns, app in ((3, "ocr"), (3, "asr"), (48, "ocr")):
         message = request_of("echo", {"X": np.ones((1, columns), np.float32)})
         message.parameters["app"].string_param = app
+        message.parameters["tokens"].int64_param = 10 * columns
         assert call(proxy, "ModelInfer", message)[0] is grpc.StatusCode.OK
     body = {
         "inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}],
-        "parameters": {"app": "web"},
+        "parameters": {"app": "web", "tokens": 5},
     }
     connection = http.client.HTTPConnection(proxy.serving.http_address, timeout=60)
     connection.request("POST", "/v2/models/echo/infer", json.dumps(body))
@@ -188,8 +209,14 @@ def test_what_clients_say_reaches_policy_recording_metrics_and_page(
     proxy.stop()
     with (tmp_path / "log").open("rb") as lines:
         requests = [entry.event.request for entry in read_log(lines)[1] if isinstance(entry.event, RequestArrived)]
-    said = [(request.shape, request.app) for request in requests]
-    assert said == [("X:3", "ocr"), ("X:3", "asr"), ("X:48", "ocr"), ("X:2", "web"), ("X:2", "")]
+    said = [(request.shape, request.app, request.feature) for request in requests]
+    assert said == [
+        ("X:3", "ocr", 30),
+        ("X:3", "asr", 30),
+        ("X:48", "ocr", 480),
+        ("X:2", "web", 5),
+        ("X:2", "", 0),
+    ]
 
 
 def test_a_header_tells_the_application_over_both_protocols(

@@ -119,7 +119,10 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """Requests of a model with equal keys can share a batch (the key contains the shapes beyond the batch dimension).
     """
     app: str = ""
-    """Application tag that the client sent, for policies that learn a latency distribution for each application."""
+    """Application tag that the client sent, for policies that learn a latency distribution for each application.
+
+    The engine replaces it by a latency level where `feature` explains the latency better.
+    """
     shape: str = ""
     """Shape class of its tensors beyond the batch, e.g. `x:3,48,320`; empty if nothing varies.
 
@@ -145,6 +148,10 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     """Tenant of its client, for weighted fair queueing; empty: the client is queued by itself."""
     weight: float = 1.0
     """Share of worker time that its tenant gets under contention, relative to other tenants' weights."""
+    feature: float = 0.0
+    """Number known before execution that may explain the latency, such as tokens, pages or bytes; 0: none."""
+    client_app: str = ""
+    """Application tag that the client sent, where the engine replaced `app` by a latency level."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a request without rows: no batch, share or profile of it makes sense."""

@@ -1,16 +1,26 @@
 """Requests of a scenario: the same for every policy that is compared, simulated or live."""
 
 from array import array
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from math import sqrt
+from random import Random
+from statistics import NormalDist
 
 from tidegate.api import NEVER_NS, Request, ms_to_ns
 from tidegate.workload.arrivals import NS_PER_S
 from tidegate.workload.distributions import Constant, Draw, choosing_from, stream
-from tidegate.workload.scenario import ModelSpec, ProcessSpec, Scenario, TraceSpec
+from tidegate.workload.scenario import AppSpec, ModelSpec, ProcessSpec, Scenario, TraceSpec
 from tidegate.workload.tenants import Tenancy, draw_tenancy
 from tidegate.workload.traces import Trace, TraceError, TraceFormat, read_trace
+
+RANK_POINTS = 1000
+"""Number of quantiles of each application's additional latency by which its requests are ranked."""
+MIN_PROBABILITY = 1e-6
+"""Smallest probability at which a distribution of features is evaluated."""
 
 RowsOf = Callable[[], tuple[int, str, float]]
 
@@ -43,6 +53,8 @@ class RequestSequence:
     """SLO of the mean gap between responses of each model in ns; NEVER_NS: none. Empty: no model has one."""
     tenancy: Tenancy | None = None
     """Tenants of the requests; None: there are none."""
+    features: "array[float] | None" = None
+    """Feature of each request; None: none declares one."""
 
     def __len__(self) -> int:
         return len(self.at_ns)
@@ -52,6 +64,7 @@ class RequestSequence:
 
     def _requests(self) -> Iterator[Request]:
         names, slos_ns, rows, apps, shapes = self.models, self.slos_ns, self.rows, self.apps, self.shapes
+        features = self.features
         late_until_ns = [NEVER_NS if name in self.served_late else 0 for name in names]
         for index, (at_ns, which) in enumerate(zip(self.at_ns, self.model, strict=True)):
             slo_ns = slos_ns[which]
@@ -65,6 +78,7 @@ class RequestSequence:
                 "" if apps is None else apps[index],
                 "" if shapes is None else shapes[index],
                 late_until_ns=late_until_ns[which],
+                feature=0.0 if features is None else features[index],
             )
 
 
@@ -108,6 +122,7 @@ def draw_requests(scenario: Scenario, seed: int, load: float = 1.0) -> RequestSe
         rest_ns=rest_ns,
         slos_gap_ns=() if responses is None else tuple(map(_slo_gap_ns, specs)),
         tenancy=draw_tenancy(scenario.tenants, tuple(scenario.request_names), at_ns, of_model, rows, seed),
+        features=_draw_features(specs, of_model, times, seed),
     )
 
 
@@ -154,6 +169,51 @@ def _draw_shapes(specs: Sequence[ModelSpec], of_model: Iterable[int], seed: int)
         for spec in specs
     ]
     return tuple(names[which][choices[which]()] for which in of_model)
+
+
+def _draw_features(
+    specs: Sequence[ModelSpec], of_model: Iterable[int], times_ms: "array[float] | None", seed: int
+) -> "array[float] | None":
+    """The feature of each request, by the rank of its additional latency; None where no model has any."""
+    if not any(spec.feature for spec in specs):
+        return None
+    draws = [_drawing_feature(spec, stream(seed, "features", spec.name)) for spec in specs]
+    return array(
+        "d",
+        (
+            draws[which](times_ms[index] if times_ms else 0.0) if which < len(draws) else 0.0
+            for index, which in enumerate(of_model)
+        ),
+    )
+
+
+def _drawing_feature(spec: ModelSpec, rng: Random) -> Callable[[float], float]:
+    """Return a function that draws a feature for a request by its additional latency.
+
+    The ranks of both, as normal variables, have the correlation of the scenario (Gaussian copula).
+    """
+    feature = spec.feature
+    if feature is None:
+        return lambda _time_ms: 0.0
+    ranked = sorted(
+        (time_ms.quantile((number + 0.5) / RANK_POINTS), app.weight)
+        for app in spec.apps or [AppSpec(name=spec.name)]
+        for time_ms in [app.time_ms or spec.time_ms]
+        for number in range(RANK_POINTS)
+    )
+    known = [time_ms for time_ms, _ in ranked]
+    up_to = [0.0, *accumulate(weight for _, weight in ranked)]
+    normal = NormalDist()
+
+    def draw(time_ms: float) -> float:
+        least, most = up_to[bisect_left(known, time_ms)], up_to[bisect_right(known, time_ms)]
+        share = (least + (most - least) * rng.random()) / up_to[-1]
+        own = rng.gauss(0, 1)
+        rank = feature.correlation * normal.inv_cdf(min(max(share, MIN_PROBABILITY), 1 - MIN_PROBABILITY))
+        rank += sqrt(1 - feature.correlation**2) * own
+        return feature.values.quantile(min(max(normal.cdf(rank), MIN_PROBABILITY), 1 - MIN_PROBABILITY))
+
+    return draw
 
 
 def mean_rate_rps(scenario: Scenario, load: float = 1.0) -> float:

@@ -157,6 +157,18 @@ class AppSpec(DocumentSection):
     )
 
 
+class FeatureSpec(DocumentSection):
+    """A number that each request of a model declares, such as tokens, and that explains its additional latency."""
+
+    values: AnyDistribution = Field(description="Distribution of the feature; 0 declares none")
+    correlation: float = Field(
+        default=1.0,
+        ge=-1,
+        le=1,
+        description="Correlation with the additional latency, by rank: 1 or -1 decides it, 0 is noise",
+    )
+
+
 class ModelSpec(DocumentSection):
     """A model of a scenario: its profile, SLO and requests."""
 
@@ -188,6 +200,9 @@ class ModelSpec(DocumentSection):
     )
     apps: list[AppSpec] = Field(
         default_factory=list, description="Applications that send its requests; default: one, unnamed"
+    )
+    feature: FeatureSpec | None = Field(
+        default=None, description="Number that each request declares and that explains `time_ms`; default: none"
     )
     streaming: StreamingSpec | None = Field(
         default=None, description="Many responses to a request, as with token streaming; default: one"

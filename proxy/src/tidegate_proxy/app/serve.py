@@ -167,7 +167,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
         inference = Inference(
             directory,
             driver,
-            ApplicationTags(config.app),
+            ApplicationTags(config.app, config.feature),
             rollout.bypasses(),
             passages,
             observability,

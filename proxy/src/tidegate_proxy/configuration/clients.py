@@ -1,4 +1,4 @@
-"""Clients and applications: the sections `clients` and `app` of the configuration."""
+"""Clients and what requests say of themselves: the sections `clients`, `app` and `feature` of the configuration."""
 
 from typing import Final, Literal, Self
 
@@ -51,6 +51,28 @@ class AppConfig(ConfigSection):
     def _one_at_most(self) -> Self:
         if self.parameter is not None and self.header is not None:
             raise ValueError("give parameter or header: one of the two")
-        if self.parameter in _TAKEN_PARAMETERS:
-            raise ValueError(f"parameter: {self.parameter!r} means something else to Triton or Tidegate: take another")
+        _check_parameter(self.parameter)
         return self
+
+
+class FeatureConfig(ConfigSection):
+    """Number that is known before a request runs and explains its latency, for policies that learn latency."""
+
+    parameter: Name | None = Field(
+        default=None, description="Request parameter with the number (tokens, pages); it does not prevent batching"
+    )
+    size: Literal["rows", "bytes"] | None = Field(
+        default=None, description="Size of the request itself: its rows, or bytes of its tensors per row"
+    )
+
+    @model_validator(mode="after")
+    def _one_at_most(self) -> Self:
+        if self.parameter is not None and self.size is not None:
+            raise ValueError("give parameter or size: one of the two")
+        _check_parameter(self.parameter)
+        return self
+
+
+def _check_parameter(name: str | None) -> None:
+    if name in _TAKEN_PARAMETERS:
+        raise ValueError(f"parameter: {name!r} means something else to Triton or Tidegate: take another")

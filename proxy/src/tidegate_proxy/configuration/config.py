@@ -17,7 +17,7 @@ from tidegate.control import ControllerChoice
 from tidegate.workload.tenants import floors_checked
 from tidegate_proxy.configuration.access import ApiRestriction, AuthenticationConfig, DashboardConfig
 from tidegate_proxy.configuration.addresses import Address, ListenAddress, host_of, listens_on, port_of
-from tidegate_proxy.configuration.clients import AppConfig, ClientsConfig
+from tidegate_proxy.configuration.clients import AppConfig, ClientsConfig, FeatureConfig
 from tidegate_proxy.configuration.limits import LimitsConfig
 from tidegate_proxy.configuration.padding import MergeConfig
 from tidegate_proxy.configuration.section import ConfigSection, InputFile, Name, OutputFile, SchedulingMode, Seconds
@@ -481,6 +481,9 @@ class ServeConfig(ConfigSection):
         description="Price of one hour of a worker by device class, for `tidegate_gpu_cost_total`; default: no costs",
     )
     app: AppConfig = Field(default=AppConfig(), description="Source of a request's application; default: none")
+    feature: FeatureConfig = Field(
+        default=FeatureConfig(), description="Source of a number that explains a request's latency; default: none"
+    )
     limits: LimitsConfig = Field(default=LimitsConfig(), description="Limits on clients")
     shedding: SheddingConfig = Field(default=SheddingConfig(), description="Rejection of requests")
     retries: RetriesConfig = Field(default=RetriesConfig(), description="Retries of requests on a lost Triton")

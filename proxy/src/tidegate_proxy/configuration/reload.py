@@ -108,6 +108,7 @@ RESTART_REASONS: Final = {
     "seed": "a policy draws from its seed from the start",
     "priority_floors": "an event log has them once, at its beginning",
     "app": "a policy has learned by the former tag",
+    "feature": "a law has been learned over the former number",
     "limits.max_message_bytes": "connections are open that were promised another limit",
     "limits.no_slo_max_deferral_s": "an event log has it once, at its beginning",
     "limits.keepalive_s": "connections are open that were promised another interval",

@@ -22,7 +22,7 @@ from tidegate_proxy.base.labels import FrequentLabels, digest, label, may_be_sec
 from tidegate_proxy.base.outcome import Outcome, RequestFailed
 from tidegate_proxy.base.reserved_names import REGION_PARAMETER, RESERVED_PREFIXES
 from tidegate_proxy.configuration.apis import Protocol
-from tidegate_proxy.configuration.clients import AppConfig
+from tidegate_proxy.configuration.clients import AppConfig, FeatureConfig
 from tidegate_proxy.messages import wire
 from tidegate_proxy.messages.model_signature import ELEMENT_BYTES, ModelSignature, split_elements
 from tidegate_proxy.messages.padding import PaddingPlan, padded
@@ -256,7 +256,9 @@ MAX_APPLICATIONS: Final = 100
 class ApplicationTags:
     """Reader of a request's application name, from the configured parameter or header."""
 
-    def __init__(self, config: AppConfig) -> None:
+    def __init__(self, config: AppConfig, feature: FeatureConfig | None = None) -> None:
+        """Create a reader. `feature`: source of the number that explains a request's latency; None: there is none."""
+        self.feature = feature
         self.parameter = config.parameter or ""
         """Parameter with the application; "" if none."""
         self._header = config.header or ""
@@ -333,6 +335,8 @@ class ParsedHeader:
     """Deadline parameters of the request."""
     priority: int
     """Its parameter `priority`; 0: it names none."""
+    feature: float = 0.0
+    """Number that explains its latency, if its parameter or its rows give it; else 0."""
     merged: dict[tuple[int, tuple[str, ...]], bytes] = field(default_factory=dict, compare=False, repr=False)
     """Headers of batches that begin with such a request, by rows and requested outputs."""
 
@@ -362,10 +366,17 @@ class ParsedHeader:
 class HeaderCache:
     """Cache of the headers of requests to a batchable model, each parsed once. Thread-safe."""
 
-    def __init__(self, signature: ModelSignature, app_parameter: str = "") -> None:
-        """Create an empty cache. `app_parameter`: the parameter with a request's application; "" if none."""
+    def __init__(
+        self, signature: ModelSignature, app_parameter: str = "", feature: FeatureConfig | None = None
+    ) -> None:
+        """Create an empty cache.
+
+        `app_parameter`: the parameter with a request's application; "" if none. `feature`: source of the number that
+        explains a request's latency; None: there is none.
+        """
         self.signature = signature
         self._app_parameter = app_parameter
+        self._feature = feature or FeatureConfig()
         self._known: dict[bytes, ParsedHeader] = {}
         self._forms: dict[int, tuple[WireFingerprint, ParsedHeader]] = {}
         """How requests were written that came again, by their size in bytes."""
@@ -390,6 +401,12 @@ class HeaderCache:
             self._forms[len(message)] = form, heading
         return heading
 
+    def feature_of(self, heading: ParsedHeader, tensors: Sequence[Buffer]) -> float:
+        """Return the number that explains the latency of a request with these parts; 0: none."""
+        if self._feature.size == "bytes":
+            return sum(map(len, tensors)) / heading.rows
+        return heading.feature
+
     def of(self, header: bytes, tensors: int) -> ParsedHeader:
         """Parse a serialized ModelInferRequest without its id and tensors.
 
@@ -398,7 +415,7 @@ class HeaderCache:
         """
         if heading := self._known.get(header):
             return heading
-        heading = _read(parsed(header), tensors, self.signature, self._app_parameter)
+        heading = _read(parsed(header), tensors, self.signature, self._app_parameter, self._feature)
         if len(header) <= REMEMBERED_BYTES:
             if len(self._known) >= MAX_REMEMBERED:
                 self._known.clear()
@@ -421,7 +438,11 @@ def parsed(header: bytes) -> service_pb2.ModelInferRequest:
 
 
 def _read(
-    header: service_pb2.ModelInferRequest, tensors: int, signature: ModelSignature, app_parameter: str
+    header: service_pb2.ModelInferRequest,
+    tensors: int,
+    signature: ModelSignature,
+    app_parameter: str,
+    feature: FeatureConfig,
 ) -> ParsedHeader:
     if header.model_name != signature.model:
         raise NotSchedulable("it names its model twice, and the last one counts")
@@ -434,7 +455,7 @@ def _read(
     as_padded = padded(signature.padding, shapes, element_bytes) if signature.padding else None
     run_shapes = as_padded.shapes if as_padded else shapes
     names = [*shapes]
-    private = PRIVATE_PARAMETERS | {app_parameter} if app_parameter else PRIVATE_PARAMETERS
+    private = PRIVATE_PARAMETERS.union(filter(None, (app_parameter, feature.parameter)))
     return ParsedHeader(
         header,
         header.model_name,
@@ -451,7 +472,17 @@ def _read(
         tuple(output.name for output in header.outputs),
         times_in(header),
         priority_in(header),
+        _feature_in(header, rows, feature),
     )
+
+
+def _feature_in(header: service_pb2.ModelInferRequest, rows: int, feature: FeatureConfig) -> float:
+    """The number that the request declares, or its rows; 0 if it declares none, or a negative one."""
+    if feature.size == "rows":
+        return float(rows)
+    if feature.parameter and feature.parameter in header.parameters:
+        return max(0.0, _number(header.parameters[feature.parameter]) or 0.0)
+    return 0.0
 
 
 def _check_parameters(header: service_pb2.ModelInferRequest) -> None:
@@ -539,6 +570,8 @@ class InferenceRequest:
     """Size along the batch dimension."""
     merge_key: str
     """Key that is equal for requests that can share a batch."""
+    feature: float = 0.0
+    """Number that is known before it runs and explains its latency; 0: none."""
 
     def fits(self, signature: ModelSignature) -> bool:
         """Return whether it can be scheduled if its model has this signature."""
@@ -574,7 +607,16 @@ def open_known(message: bytes, headings: HeaderCache) -> InferenceRequest:
             header, id_field, name, tensors = _split(message)
         heading = headings.read(message, header, tensors)
     return InferenceRequest(
-        message, heading, id_field, name, tensors, headings.signature, heading.model, heading.rows, heading.merge_key
+        message,
+        heading,
+        id_field,
+        name,
+        tensors,
+        headings.signature,
+        heading.model,
+        heading.rows,
+        heading.merge_key,
+        headings.feature_of(heading, tensors),
     )
 
 

@@ -188,6 +188,7 @@ class Driver:
             deferrable=not client.runs_apart,
             late_until_ns=self._headroom.before(due.late_until_ns, arrival_ns),
             priority=envelope.signature.priority_of(envelope.heading.priority),
+            feature=envelope.feature,
         )
         if tenant := self.tenant_of(client.owner, app):
             request = msgspec.structs.replace(

@@ -185,7 +185,9 @@ class Inference:
             return None
         headings = self._headings.get(model)
         if headings is None or headings.signature is not signature:
-            headings = self._headings[model] = HeaderCache(signature, self._applications.parameter)
+            headings = self._headings[model] = HeaderCache(
+                signature, self._applications.parameter, self._applications.feature
+            )
         try:
             envelope = open_known(message, headings)
         except NotSchedulable:

@@ -7,16 +7,22 @@ distributions do not contain.
 Probes are requests that run alone so that their application's latency is learned. In a busy model every batch has
 several requests, so an infrequent application would never run alone and would be taken for the mixture of all
 applications. A few of its requests, each executed once like any other, run alone instead (`ProbeCounts`).
+
+Where a feature of the requests explains their latency better than names do, latency levels take the place of
+applications (`feature_law.py`).
 """
 
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, sqrt
+from math import ceil, log, sqrt
+
+import msgspec
 
 from tidegate.api import LatencyDistribution, Profile, Request
 from tidegate.engine.estimates.batch_law import MIN_BATCHES, BatchLaw, StandaloneTimes
+from tidegate.engine.estimates.feature_law import FeatureLaw, FeatureSample, is_level
 
 WINDOW_STAGES = 512
 """Number of latest stages that make a distribution."""
@@ -86,6 +92,8 @@ class StandaloneLatency:
         self._apps: dict[tuple[str, str], int] = {}
         self._laws: dict[tuple[str, str], BatchLaw] = {}
         """Laws of batches by (model, device class)."""
+        self._features: dict[str, FeatureLaw] = {}
+        """Laws of latency over the requests' feature, by model."""
         for times in given:
             seen = self._see((times.model, times.app, times.device_class))
             if seen:
@@ -103,21 +111,57 @@ class StandaloneLatency:
         """Distributions published last, one for each application."""
         return tuple(seen.published for seen in self._seen.values() if seen.published)
 
+    def with_level(self, request: Request) -> Request:
+        """Return the request with its latency level as application, if a feature explains the latency better."""
+        law = self._features.get(request.model)
+        if law is None:
+            law = self._features[request.model] = FeatureLaw()
+        if not law.applies_to(request.shape):
+            return request
+        level = law.level_of(request.feature, request.app)
+        return msgspec.structs.replace(request, app=level, client_app=request.app) if level else request
+
+    def samples_wanted(self, request: Request) -> int:
+        """Return how many requests of the model should run alone to find out what their feature says."""
+        law = self._features.get(request.model)
+        return law.samples_wanted if law and request.feature else 0
+
     def observe(
         self, request: Request, device_class: str, duration_ns: int, profile: Profile
-    ) -> LatencyDistribution | None:
-        """Add a request that ran alone; return the application's distribution if it has moved, otherwise None.
+    ) -> Sequence[LatencyDistribution]:
+        """Add a request that ran alone; return the distributions of applications, or levels, that have moved.
 
         `device_class`: that of the worker. `duration_ns`: latency of the request. `profile`: that of the partition,
         which gives the law of batches. A request of several rows counts by its time per row.
         """
-        seen = self._see((request.model, request.app, device_class))
+        if request.rows > 1:
+            fixed_ns = self._law_of(request.model, device_class).fixed_ns(profile.fixed_cost_ns)
+            shared_ns = min(fixed_ns, MAX_SHARE * duration_ns)
+            duration_ns = round(shared_ns + (duration_ns - shared_ns) / request.rows)
+        moved: list[LatencyDistribution] = []
+        if request.feature and (law := self._features.get(request.model)):
+            sample = FeatureSample(request.feature, _client_app(request), device_class, log(max(1, duration_ns)))
+            is_look = law.add(sample)
+            # Before batches have shown their fixed cost, levels could make a policy run every request alone, for good.
+            if is_look and (law.has_levels or self._law_of(request.model, device_class).seen >= MIN_BATCHES):
+                law.has_levels = True
+                moved += self._published_levels(request.model, law, profile)
+        if request.app or request.feature:
+            times = self._observe_application(request, device_class, duration_ns, profile)
+            moved += [times] if times else []
+        return moved
+
+    def _observe_application(
+        self, request: Request, device_class: str, duration_ns: int, profile: Profile
+    ) -> LatencyDistribution | None:
+        """Add a request that ran alone to those of its application, not to a level's.
+
+        What requests without a name take is not published: batches of them show the fixed cost.
+        """
+        app = _client_app(request)
+        seen = self._see((request.model, app, device_class))
         if seen is None:
             return None
-        law = self._law_of(request.model, device_class)
-        if request.rows > 1:
-            shared_ns = min(law.fixed_ns(profile.fixed_cost_ns), MAX_SHARE * duration_ns)
-            duration_ns = round(shared_ns + (duration_ns - shared_ns) / request.rows)
         seen.count += 1
         seen.latest_ns.append(duration_ns)
         if not seen.is_look:
@@ -126,20 +170,45 @@ class StandaloneLatency:
         points = min(DISTRIBUTION_POINTS, len(latest_ns))
         points_ns = tuple(latest_ns[(2 * rank + 1) * len(latest_ns) // (2 * points)] for rank in range(points))
         seen.know(points_ns, len(latest_ns))
-        law.know(request.app, seen.alone)
-        learned = [
-            each.alone.max_noise_cv2
-            for (model, _, on), each in self._seen.items()
-            if (model, on) == (request.model, device_class) and each.is_learned
-        ]
-        law.max_noise_cv = sqrt(min(learned))
-        mean_ns = law.mean_ns(request.app)
-        fixed_ns = law.fixed_ns(profile.fixed_cost_ns)
-        times = _times(request.model, request.app, device_class, seen, mean_ns, fixed_ns, law.noise_cv)
+        if app and app == request.app:
+            return self._publish(request.model, app, device_class, seen, profile)
+        self._know(request.model, app, device_class, seen)
+        return None
+
+    def _published_levels(self, model: str, features: FeatureLaw, profile: Profile) -> Iterator[LatencyDistribution]:
+        """Publish the levels that have moved, on all device classes; `profile`: as in `observe`."""
+        for device_class in features.device_classes:
+            for level, points_ns in features.levels(device_class):
+                if seen := self._see((model, level, device_class)):
+                    seen.count = max(seen.count, seen.first)
+                    seen.know(points_ns, features.samples)
+                    if times := self._publish(model, level, device_class, seen, profile):
+                        yield times
+
+    def _publish(
+        self, model: str, app: str, device_class: str, seen: _Seen, profile: Profile
+    ) -> LatencyDistribution | None:
+        """Return the distribution of what has just been learned, if it has moved."""
+        law = self._know(model, app, device_class, seen)
+        times = _times(
+            model, app, device_class, seen, law.mean_ns(app), law.fixed_ns(profile.fixed_cost_ns), law.noise_cv
+        )
         if seen.published and not _moved(seen.published, times):
             return None
         seen.published = times
         return times
+
+    def _know(self, model: str, app: str, device_class: str, seen: _Seen) -> BatchLaw:
+        """Pass what has just been learned to the law of batches, and return it."""
+        law = self._law_of(model, device_class)
+        law.know(app, seen.alone)
+        learned = [
+            each.alone.max_noise_cv2
+            for (of_model, _, on), each in self._seen.items()
+            if (of_model, on) == (model, device_class) and each.is_learned
+        ]
+        law.max_noise_cv = sqrt(min(learned))
+        return law
 
     def observe_batch(
         self, requests: Sequence[Request], device_class: str, duration_ns: int
@@ -246,6 +315,8 @@ KNOWN_PROBE_INTERVAL = WINDOW_STAGES
 """Number of a known application's requests, none of which ran alone, after which one does, to correct a wrong
 estimate.
 """
+MAX_SEEN = 1 << 16
+"""Number of requests that ran alone up to which they are counted."""
 MODEL_PROBE_INTERVAL = 16
 """Number of a model's requests, of all applications, of which at most one runs alone as a probe."""
 
@@ -253,9 +324,13 @@ MODEL_PROBE_INTERVAL = 16
 @dataclass(slots=True)
 class _Application:
     seen: int = 0
-    """Its requests that ran alone, up to FIRST."""
+    """Its requests that ran alone, up to MAX_SEEN."""
     arrived: int = 0
     """Its requests since the last one that did, or was to."""
+
+    def is_due(self, wanted: int) -> bool:
+        """Whether a request is to run alone; `wanted`: how many are at first."""
+        return self.arrived >= (UNKNOWN_PROBE_INTERVAL if self.seen < wanted else KNOWN_PROBE_INTERVAL)
 
 
 class ProbeCounts:
@@ -263,33 +338,47 @@ class ProbeCounts:
 
     def __init__(self) -> None:
         self._applications: dict[str, dict[str, _Application]] = {}
+        """Counts by model and name; "": all requests of the model with a feature."""
         self._arrived: dict[str, int] = {}
         """The requests of each model since the last one that was to run alone."""
 
-    def wants(self, request: Request) -> bool:
-        """Count an application's request; return whether it should run alone."""
+    def wants(self, request: Request, samples: int = 0) -> bool:
+        """Count a request; return whether it should run alone.
+
+        `samples`: how many requests of the model should run alone first, for a law over their feature.
+        """
         model = request.model
         self._arrived[model] = self._arrived.get(model, 0) + 1
-        known = self._application(request)
-        if known is None:
+        due = []
+        for known, wanted in self._counted(request, samples):
+            known.arrived += 1
+            if known.is_due(wanted):
+                due.append(known)
+        if not due or self._arrived[model] < MODEL_PROBE_INTERVAL:
             return False
-        known.arrived += 1
-        every = UNKNOWN_PROBE_INTERVAL if known.seen < FIRST_REPORT_STAGES else KNOWN_PROBE_INTERVAL
-        if known.arrived < every or self._arrived[model] < MODEL_PROBE_INTERVAL:
-            return False
-        known.arrived = self._arrived[model] = 0
+        self._arrived[model] = 0
+        for known in due:
+            known.arrived = 0
         return True
 
     def ran_alone(self, request: Request) -> None:
         """Count a request that ran alone."""
-        if known := self._application(request):
+        for known, _ in self._counted(request, 0):
             known.arrived = 0
-            known.seen = min(FIRST_REPORT_STAGES, known.seen + 1)
+            known.seen = min(MAX_SEEN, known.seen + 1)
 
-    def _application(self, request: Request) -> _Application | None:
-        """Return what is known of a request's application; None where there are too many: clients name them."""
+    def _counted(self, request: Request, samples: int) -> Iterator[tuple[_Application, int]]:
+        """Yield what a request counts for, and how many are wanted; names no more than there is room for."""
         of_model = self._applications.setdefault(request.model, {})
-        known = of_model.get(request.app)
-        if known is None and len(of_model) < MAX_APPS:
-            known = of_model[request.app] = _Application()
-        return known
+        name = _client_app(request)
+        wanted_of = {name: FIRST_REPORT_STAGES} if name else {}
+        if request.feature:
+            wanted_of[""] = samples
+        for each, wanted in wanted_of.items():
+            if each in of_model or len(of_model) < MAX_APPS:
+                yield of_model.setdefault(each, _Application()), wanted
+
+
+def _client_app(request: Request) -> str:
+    """Return the application that the client named: a latency level is learned from all requests of the model."""
+    return request.client_app if request.feature and is_level(request.app) else request.app

@@ -93,7 +93,9 @@ class EventHandlers:
         elif not self._fleet.serves(request):
             state.fail_unservable(request)
         else:
-            if model and (request.shape or request.app):
+            if model and (request.shape or request.app or request.feature):
+                if request.feature and self._learns_applications(model):
+                    request = state.alone.with_level(request)
                 request = self._alone_if_wanted(self._with_class(request, model), model)
                 if request is not event.request:
                     event = RequestArrived(event.now_ns, request)
@@ -122,13 +124,20 @@ class EventHandlers:
 
     def _alone_if_wanted(self, request: Request, model: Model) -> Request:
         """The request with a merge key of its own where it is to run alone, so that the policy learns what it takes."""
-        state, policy = self._state, self._succession.policy
-        if not (request.app and state.settings.learn and model.merges) or model.pipelines:
+        state = self._state
+        if not (request.app or request.feature) or not self._learns_applications(model):
             return request
+        if not state.probes.wants(request, state.alone.samples_wanted(request)):
+            return request
+        return msgspec.structs.replace(request, merge_key=f"{request.merge_key}{_alone_key(request)}", deferrable=False)
+
+    def _learns_applications(self, model: Model) -> bool:
+        """Return whether latency by application is learned for a model, because the policy uses it."""
+        if not (self._state.settings.learn and model.merges) or model.pipelines:
+            return False
+        policy = self._succession.policy
         asks = type(policy).on_latency_distribution_updated is not Policy.on_latency_distribution_updated
-        if not (asks or policy.separate_applications(model.name)) or not state.probes.wants(request):
-            return request
-        return msgspec.structs.replace(request, merge_key=f"{request.merge_key}/alone.{request.id}", deferrable=False)
+        return asks or policy.separate_applications(model.name)
 
     def _cancel(self, event: RequestCancelled) -> None:
         state = self._state
@@ -192,17 +201,19 @@ class EventHandlers:
         state = self._state
         if worker := self._fleet.workers.get(event.worker_id):
             partition = flight.batch.stages[event.stage].partition
-            learned = self._expectations.observe(partition, worker, flight.shape, flight.rows, duration_ns)
-            if learned is not None:
-                self._policy.inform(ProfileUpdated(event.now_ns, learned))
-            if not (state.settings.learn and flight.requests and flight.requests[0].app):
+            if not (flight.requests and _is_sample(flight.requests[0])):
+                learned = self._expectations.observe(partition, worker, flight.shape, flight.rows, duration_ns)
+                if learned is not None:
+                    self._policy.inform(ProfileUpdated(event.now_ns, learned))
+            if not (
+                state.settings.learn and flight.requests and (flight.requests[0].app or flight.requests[0].feature)
+            ):
                 return
             moved: Sequence[LatencyDistribution] = ()
             if flight.ran_alone:
                 state.probes.ran_alone(flight.requests[0])
                 profile = self._expectations.profiles[partition, worker.device_class, flight.shape]
-                times = state.alone.observe(flight.requests[0], worker.device_class, duration_ns, profile)
-                moved = (times,) if times else ()
+                moved = state.alone.observe(flight.requests[0], worker.device_class, duration_ns, profile)
             elif flight.is_whole and not flight.ran_alone:
                 moved = state.alone.observe_batch(flight.requests, worker.device_class, duration_ns)
             for times in moved:
@@ -346,3 +357,16 @@ class EventHandlers:
         self._waiting.workers_changed(event.now_ns)  # whether models are serialized is the policy's decision
         self._policy.succeed(partial(self._made, event))
         self._policy.tell_all(self._waiting.expire(state.now_ns))  # the policy before may have run what is late
+
+
+def _alone_key(request: Request) -> str:
+    """Return the end of the merge key of a request that runs alone."""
+    return f"/alone.{request.id}"
+
+
+def _is_sample(request: Request) -> bool:
+    """Return whether a request ran alone only to find out what its feature says.
+
+    Beside batches that are padded to their longest request, such samples would make the profile's fixed cost vanish.
+    """
+    return bool(request.feature) and not request.app and request.merge_key.endswith(_alone_key(request))
