@@ -97,3 +97,11 @@ def test_the_highest_rate_is_below_the_first_that_fails(
 ) -> None:
     tried = [LoadPoint(rate, value, seed) for rate, values in attained.items() for seed, value in enumerate(values)]
     assert highest_within(tried, 0.01) == found
+
+
+def test_many_runs_that_are_not_measured_are_counted(triton: "FakeTriton", scenario: "Path") -> None:
+    sent = ("--target", triton.target, "--rates", "25,50,100", "--lateness-limit-ms", 0)
+    (verdict,) = [line for line in invoke("loadtest", scenario, *sent).stdout.splitlines() if "not measured" in line]
+    assert verdict.startswith(
+        f"3 of 3 runs are not measured, first {triton.target}, seed 0, 25/s: not measured: the load"
+    )

@@ -17,7 +17,7 @@ from tidegate.sim.tables import downloads, figures_table
 from tidegate.workload import Scenario, mean_rate_rps
 from tidegate_loadtest.connection import LoadTestError
 from tidegate_loadtest.open_loop import Progress
-from tidegate_loadtest.scenario_run import LiveResult, LiveRun, live_document, run_live
+from tidegate_loadtest.scenario_run import LiveResult, LiveRun, live_document, not_measured_verdicts, run_live
 
 Shown = Callable[[int, str, Progress | None], None]
 """Progress callback, called with (finished runs, current activity, progress of the run)."""
@@ -114,7 +114,7 @@ def _target(run: LiveRun) -> Iterator[str]:
 
 def load_verdicts(sweep: RateSweep) -> list[str]:
     """Return sentences, the best first: the rate that each server sustains, and the rate at which it fails."""
-    sentences = [f"{live.run.name}: not measured: {live.not_measured}." for live in sweep.lives if live.not_measured]
+    sentences = not_measured_verdicts(sweep.lives)
     for curve in sorted(sweep.curves(), key=lambda each: -(each.found_rps or 0)):
         kept = f"{number_format.limit(1 - sweep.limit)} of every model's requests on time"
         measured = sorted({point.rate_rps for point in curve.tried})

@@ -21,6 +21,9 @@ from tidegate_loadtest.live import LiveObservations, SendingOptions, send_scenar
 from tidegate_loadtest.open_loop import Progress
 from tidegate_loadtest.slo_evaluation import judge
 
+MAX_NAMED_RUNS = 2
+"""Maximum number of runs that do not measure the server and have a sentence each."""
+
 
 @dataclass(frozen=True)
 class LiveRun:
@@ -153,8 +156,17 @@ def live_document(scenario: Scenario, lives: Sequence[LiveResult]) -> dict[str, 
     return {**document, **own}
 
 
+def not_measured_verdicts(lives: Sequence[LiveResult]) -> list[str]:
+    """Return a sentence for each run that does not measure the server; of many, one with their number and the first."""
+    excluded = [live for live in lives if live.not_measured]
+    sentences = [f"{live.run.name}: not measured: {live.not_measured}." for live in excluded]
+    if len(excluded) > MAX_NAMED_RUNS:
+        return [f"{len(excluded)} of {len(lives)} runs are not measured, first {sentences[0]}"]
+    return sentences
+
+
 def live_verdicts(scenario: Scenario, lives: Sequence[LiveResult], *, workers: int | None) -> list[str]:
     """Return sentences on live runs: those that do not measure the server first. `workers`: as in a simulation."""
-    excluded = [f"{live.run.name}: not measured: {live.not_measured}." for live in lives if live.not_measured]
+    excluded = not_measured_verdicts(lives)
     measured = [live.result for live in lives if not live.not_measured]
     return excluded + (simulate_verdicts(scenario, measured, workers=workers) if measured else [])

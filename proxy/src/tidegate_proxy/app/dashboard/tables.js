@@ -128,8 +128,8 @@ function showTiles(snapshot) {
   const tiles = snapshot.rollout?.mode === "shadow" ? [["Requests/s", digits(bypassed, bypassed < 100 ? 1 : 0), "all bypass the scheduler", ""], workersUp] : [
     ["Requests/s", digits(rate, rate < 100 ? 1 : 0), `${total((model) => model.dropped + model.failed)} dropped or failed`, ""],
     ["On time", percent(good), `in the last ${digits(snapshot.window_s, 0)} s`, grade(good)],
-    ["p99, worst model", slowest ? `${isOverSlo(slowest) ? "▲ " : ""}${shown(slowest.p99_ms)} ms` : "",
-      slowest ? `of ${shown(slowest.slo_ms, 0)} ms: ${slowest.name}` : "no model with an SLO", slowest && isOverSlo(slowest) ? "failed" : ""],
+    [slowest ? `Worst p99, SLO ${shown(slowest.slo_ms, 0)} ms` : "Worst p99", slowest ? `${isOverSlo(slowest) ? "▲ " : ""}${shown(slowest.p99_ms)} ms` : "",
+      slowest ? slowest.name : "no model with an SLO", slowest && isOverSlo(slowest) ? "failed" : ""],
     ["Waiting", digits(total((model) => model.waiting), 0), "requests in the queue", ""],
     ["Busiest worker", busiest ? percent(busiest.busy) : "", busiest ? busiest.name : "", ""],
     workersUp,
