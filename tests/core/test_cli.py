@@ -120,6 +120,15 @@ def test_two_plugins_of_one_name_are_told_in_one_line(
     assert capsys.readouterr() == ("", f"error: {why}\n")
 
 
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda _path, mode: mode != os.W_OK)
+    refused = invoke("plan", "ppipe", __file__, "--layout", "layout.json")
+    assert refused.exit_code == 2
+    assert "layout.json cannot be written; name a file in a folder of yours" in " ".join(refused.output.split())
+    printed = invoke("init", "--triton", "127.0.0.1:9", "-o", "-")
+    assert "cannot be written" not in printed.output, "- is standard output"
+
+
 def test_who_has_read_enough_is_not_told_of_it() -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -4,6 +4,7 @@ Scenarios: which policies, with which seeds and changes, and where simulations r
 file of JSON, a page. Servers: TLS of gRPC ports (`--tls-...`).
 """
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -51,6 +52,8 @@ def check_output_file(path: Path | None) -> Path | None:
         raise typer.BadParameter(f"{path} is a directory; name a file in it")
     if path is not None and not path.parent.is_dir():
         raise typer.BadParameter(f"there is no folder {path.parent}; make it first")
+    if path not in (None, Path("-")) and not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise typer.BadParameter(f"{path} cannot be written; name a file in a folder of yours")
     return path
 
 
