@@ -43,6 +43,8 @@ class FeatureCell:
     policy: str
     seed: int
     requests: int
+    warm_up: float
+    """Warm-up, in which latency is learned, relative to the measured window."""
 
     @property
     def scenario(self) -> Scenario:
@@ -51,7 +53,8 @@ class FeatureCell:
         scenario = workload.scenario(PolicyChoice(name=self.policy))
         feature = FeatureSpec.model_validate({"values": FEATURE, "correlation": self.correlation})
         models = [model.model_copy(update={"feature": feature}) for model in scenario.models]
-        return scenario.model_copy(update={"models": models})
+        warmup_s = self.warm_up * scenario.duration_s
+        return scenario.model_copy(update={"models": models, "warmup_s": warmup_s})
 
 
 def run_cell(cell: FeatureCell) -> float:
@@ -69,11 +72,13 @@ def as_said(requests: RequestSequence, said: str) -> RequestSequence:
     return replace(requests, apps=apps, features=features)
 
 
-def cells_of(cases: Iterable[tuple[str, float]], seeds: Sequence[int], requests: int) -> list[FeatureCell]:
+def cells_of(
+    cases: Iterable[tuple[str, float]], seeds: Sequence[int], requests: int, warm_up: float
+) -> list[FeatureCell]:
     """Return all cells; names and nothing do not depend on the correlation."""
     said = [(NOTHING, 0.0), (NAMES, 0.0), *((way, each) for way in (FEATURES, BOTH) for each in CORRELATIONS)]
     return [
-        FeatureCell(case, slo, way, correlation, policy, seed, requests)
+        FeatureCell(case, slo, way, correlation, policy, seed, requests, warm_up)
         for case, slo in cases
         for policy in POLICIES
         for way, correlation in said
@@ -86,10 +91,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = parser_of("bench.papers.orloj_features", __doc__, jobs=True)
     parser.add_argument("--requests", type=int, default=2000, help="in each cell; default 2000")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="default 1 to 5")
+    parser.add_argument("--warm-up", type=float, default=1.0, help="relative to the window; 0.05: learning counts")
     parser.add_argument("--tuned", action="store_true", help="the cases on which the constants were chosen")
     options = parser.parse_args(arguments)
     console = console_of(150)
-    cells = cells_of(TUNED_CASES if options.tuned else CASES, options.seeds, options.requests)
+    cells = cells_of(TUNED_CASES if options.tuned else CASES, options.seeds, options.requests, options.warm_up)
     rates = run_all(console, "cells", run_cell, cells, options.jobs)
     found = dict(zip(cells, rates, strict=True))
     write_json(options.json, [{**asdict(cell), "finish_rate": rate} for cell, rate in found.items()])

@@ -72,14 +72,14 @@ def test_an_insertion_takes_less_time_than_a_choice() -> None:
 
 
 def test_features_are_compared_on_the_same_requests() -> None:
-    cells = cells_of(FEATURE_CASES, (1, 2), 200)
+    cells = cells_of(FEATURE_CASES, (1, 2), 200, 1.0)
     assert len(set(cells)) == len(cells)
     assert not {case for case, _ in FEATURE_CASES} & {case for case, _ in TUNED_CASES[:2]}, "held out"
     drawn = {
         said: list(
             as_said(
                 Workload("two-modal", 2, requests=200, known=False).requests_of(
-                    FeatureCell("two-modal", 2, said, 0.7, "orloj", 1, 200).scenario, 1
+                    FeatureCell("two-modal", 2, said, 0.7, "orloj", 1, 200, 0.05).scenario, 1
                 ),
                 said,
             )

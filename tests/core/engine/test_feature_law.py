@@ -13,6 +13,7 @@ from tidegate.engine.estimates.feature_law import (
     LEVEL_RATIO,
     MAX_LEVELS,
     MIN_SAMPLES,
+    WINDOW_BATCHES,
     WINDOW_SAMPLES,
     FeatureLaw,
     FeatureSample,
@@ -211,9 +212,22 @@ def test_a_feature_that_decides_answers_more_requests_on_time(policy: str) -> No
     assert with_it > without + 0.1
 
 
-def test_a_feature_that_is_noise_costs_next_to_nothing() -> None:
-    without, with_it = attainments(0.0, "orloj")
-    assert with_it > without - 0.02
+@pytest.mark.parametrize("policy", ["orloj", "symphony"])
+def test_a_feature_that_is_noise_costs_nothing(policy: str) -> None:
+    without, with_it = attainments(0.0, policy)
+    assert with_it == without
+
+
+@pytest.mark.parametrize(("correlates", "wanted"), [(True, MIN_SAMPLES), (False, 0)])
+def test_requests_run_alone_only_where_batches_show_that_latency_goes_with_the_feature(
+    correlates: bool, wanted: int
+) -> None:
+    law, rng = FeatureLaw(), random.Random(8)
+    for _ in range(WINDOW_BATCHES):
+        features = [rng.uniform(1, 100) for _ in range(rng.randint(2, 8))]
+        took = max(features) if correlates else rng.uniform(1, 100)
+        law.add_batch(features, len(features), "gpu", log(scattered(rng, 100 + len(features) * took, 0.1)))
+    assert law.samples_wanted == wanted
 
 
 def test_levels_wait_for_batches_to_show_their_fixed_cost() -> None:

@@ -16,9 +16,11 @@ WINDOW_SAMPLES = 512
 """Number of latest stages of one request to which the law is fitted."""
 MIN_SAMPLES = 32
 """Number of samples before the first fit; the next ones follow at half of it, then at a fixed interval."""
-MAX_SAMPLES_WANTED = 128
+MAX_SAMPLES_WANTED = 64
 """Maximum number of requests that run alone while it is open whether the feature explains their latency."""
 FIT_INTERVAL_SAMPLES = 64
+WINDOW_BATCHES, MIN_BATCHES, BATCHES_BETWEEN_LOOKS = 256, 48, 16
+"""Number of latest batches, and of the first ones, that show whether latency goes with the feature at all."""
 MAX_KNOTS = 16
 MIN_SAMPLES_PER_KNOT = 4
 VALIDATION_FOLDS = 4
@@ -26,7 +28,7 @@ VALIDATION_FOLDS = 4
 MIN_GAIN_DEVIATIONS = 3.0
 """Standard deviations by which the law must predict better than names before it is used."""
 MIN_GAIN_FRACTION = 0.1
-"""Minimum fraction of the squared deviations, from names or from nothing, that the law must explain."""
+"""Minimum fraction of the mean deviation, from names or from nothing, that the law must explain."""
 MAX_STRAY = 1.0
 """Maximum deviation from the median of like requests, as a logarithm, that a sample counts with."""
 LEVEL_RATIO = 1.2
@@ -64,9 +66,9 @@ class _Explained(NamedTuple):
     """Difference of each sample's logarithm to what was predicted, in the order of the samples."""
 
     @property
-    def squares(self) -> list[float]:
-        """Squared residuals; a stall counts no more than the largest deviation."""
-        return [min(abs(each), MAX_STRAY) ** 2 for each in self.residuals]
+    def errors(self) -> list[float]:
+        """Absolute residuals; a stall counts no more than the largest deviation."""
+        return [min(abs(each), MAX_STRAY) for each in self.residuals]
 
 
 class FeatureLaw:
@@ -80,8 +82,14 @@ class FeatureLaw:
         """Whether the feature explains latency."""
         self.has_levels = False
         """Whether levels were published: then requests are placed in them while the law is used."""
-        self.samples_wanted = MIN_SAMPLES
-        """How many requests should run alone to find out whether the feature explains their latency."""
+        self.samples_wanted = 0
+        """How many requests should run alone to find out whether the feature explains their latency.
+
+        None before batches show a relation: to run requests alone costs capacity.
+        """
+        self._batches: deque[tuple[int, float, float]] = deque(maxlen=WINDOW_BATCHES)
+        """Rows of each batch, and the logarithms of its largest feature and of its latency."""
+        self._batch_count = 0
         self._count = 0
         self._samples: deque[FeatureSample] = deque(maxlen=WINDOW_SAMPLES)
         self._shape: str | None = None
@@ -125,6 +133,21 @@ class FeatureLaw:
         self._fit()
         return self.is_used
 
+    def add_batch(self, features: Sequence[float], rows: int, device_class: str, log_ns: float) -> None:
+        """Add a batch of several requests, and see whether latency goes with the largest feature.
+
+        `log_ns`: logarithm of the latency in ns.
+        """
+        if self.samples_wanted or self._has_shapes:
+            return
+        log_ns -= self._factors.get(device_class, 0.0)
+        self._batches.append((rows, log(max(features)), log_ns))
+        self._batch_count += 1
+        if self._batch_count >= MIN_BATCHES and self._batch_count % BATCHES_BETWEEN_LOOKS == 0:
+            correlation = _correlation_at_equal_rows(self._batches)
+            if abs(correlation) * sqrt(len(self._batches)) > MIN_GAIN_DEVIATIONS:
+                self.samples_wanted = MIN_SAMPLES
+
     def levels(self, device_class: str) -> Iterable[tuple[str, tuple[int, ...]]]:
         """Yield each level's name and its stand-alone latency on a device class: equally probable times, ascending."""
         factor = self._factors.get(device_class, 0.0)
@@ -159,14 +182,15 @@ class FeatureLaw:
         ways = [(False, False), *([(True, False)] if has_names else [])]
         without = min((_explain(samples, logarithms, *way) for way in ways), key=_error)
         found = min((_explain(samples, logarithms, by_name, True) for by_name, _ in ways), key=_error)
-        gains = [before - after for before, after in zip(without.squares, found.squares, strict=True)]
+        gains = [before - after for before, after in zip(without.errors, found.errors, strict=True)]
         gain = fmean(gains)
         deviation = sqrt(fmean((each - gain) ** 2 for each in gains) / len(gains))
-        least = MIN_GAIN_FRACTION * fmean(without.squares)
+        least = MIN_GAIN_FRACTION * fmean(without.errors)
         self.is_used = gain > 0 and (self.is_used or gain > max(MIN_GAIN_DEVIATIONS * deviation, least))
         if not self.is_used:
             is_open = gain > deviation and len(samples) >= self.samples_wanted
-            self.samples_wanted = min(2 * self.samples_wanted, MAX_SAMPLES_WANTED) if is_open else self.samples_wanted
+            if is_open and self.samples_wanted:
+                self.samples_wanted = min(2 * self.samples_wanted, MAX_SAMPLES_WANTED)
             return
         self._of_app = _deviations(samples, logarithms) if found.by_name else {}
         own = [each - self._of_app.get(sample.app, 0.0) for sample, each in zip(samples, logarithms, strict=True)]
@@ -175,6 +199,19 @@ class FeatureLaw:
         self._predicted = sorted(zip(predicted, found.residuals, strict=True))
         lowest, highest = _level(min(predicted)), _level(max(predicted))
         self._bounds = lowest, min(highest, lowest + MAX_LEVELS - 1)
+
+
+def _correlation_at_equal_rows(batches: Iterable[tuple[int, float, float]]) -> float:
+    """Return the correlation of feature and latency among batches of as many rows."""
+    of_rows: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
+    for rows, feature, log_ns in batches:
+        of_rows[rows].append((feature, log_ns))
+    xx = xy = yy = 0.0
+    for alike in of_rows.values():
+        mean_x, mean_y = (fmean(column) for column in zip(*alike, strict=True))
+        for x, y in alike:
+            xx, xy, yy = xx + (x - mean_x) ** 2, xy + (x - mean_x) * (y - mean_y), yy + (y - mean_y) ** 2
+    return xy / sqrt(xx * yy) if xx > 0 and yy > 0 else 0.0
 
 
 def is_level(app: str) -> bool:
@@ -222,7 +259,7 @@ def _constant(_feature: float) -> float:
 
 
 def _error(explained: _Explained) -> float:
-    return sum(explained.squares)
+    return sum(explained.errors)
 
 
 def _mean_without_strays(values: Sequence[float]) -> float:

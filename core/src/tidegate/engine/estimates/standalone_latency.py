@@ -219,6 +219,9 @@ class StandaloneLatency:
         alone again.
         """
         model = requests[0].model
+        if (features := self._features.get(model)) and all(request.feature for request in requests):
+            rows = sum(request.rows for request in requests)
+            features.add_batch([request.feature for request in requests], rows, device_class, log(max(1, duration_ns)))
         law = self._law_of(model, device_class)
         if law.seen >= MIN_BATCHES and law.seen % BATCH_SAMPLING_INTERVAL:
             law.seen += 1
@@ -363,7 +366,7 @@ class ProbeCounts:
 
     def ran_alone(self, request: Request) -> None:
         """Count a request that ran alone."""
-        for known, _ in self._counted(request, 0):
+        for known, _ in self._counted(request, 1):
             known.arrived = 0
             known.seen = min(MAX_SEEN, known.seen + 1)
 
@@ -372,7 +375,7 @@ class ProbeCounts:
         of_model = self._applications.setdefault(request.model, {})
         name = _client_app(request)
         wanted_of = {name: FIRST_REPORT_STAGES} if name else {}
-        if request.feature:
+        if request.feature and samples:
             wanted_of[""] = samples
         for each, wanted in wanted_of.items():
             if each in of_model or len(of_model) < MAX_APPS:
