@@ -3,6 +3,7 @@
 from collections.abc import Sequence, Set
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -17,6 +18,7 @@ from tidegate.control import (
     ControllerChoice,
     ControllerOptions,
     LayoutRevision,
+    LayoutSteps,
     Observation,
     QueryController,
     StartWorker,
@@ -26,7 +28,7 @@ from tidegate.control import (
 )
 from tidegate.control.capacity import capacities
 from tidegate.observation import ChangeProgressed
-from tidegate.schemas import Layout, Mps
+from tidegate.schemas import Device, Layout, Mig, Mps
 
 S = 1_000_000_000
 
@@ -39,7 +41,7 @@ class Says(Controller):
         self.answers = list(answers)
         self.asked = 0
 
-    def step(self, observation: Observation) -> Layout | None:
+    def step(self, observation: Observation) -> Layout | LayoutSteps | None:
         self.asked += 1
         answer: Any = self.answers.pop(0) if self.answers else None
         if isinstance(answer, Exception):
@@ -80,7 +82,9 @@ def test_a_controller_that_raises_changes_nothing_and_is_asked_again() -> None:
     says = Says(ValueError("broken"), 7, None)
     loop = loop_of(says, layout(workers_of(1)))
     assert reason(advance(loop, 10 * S)) == "ValueError: broken"
-    assert reason(advance(loop, 20 * S)) == "TypeError: a controller answers with a Layout or None, not with 7"
+    assert reason(advance(loop, 20 * S)) == (
+        "TypeError: a controller answers with a Layout, LayoutSteps or None, not with 7"
+    )
     assert (advance(loop, 30 * S), says.asked) == ([], 3)
 
 
@@ -88,6 +92,76 @@ def test_a_layout_that_does_not_add_up_is_refused() -> None:
     homeless = layout({"w0": ["m"], "w1": ["n"]})
     loop = loop_of(Says(homeless.model_copy(update={"workers": homeless.workers[:1]})), homeless)
     assert "its layout does not add up: " in reason(advance(loop, 10 * S))
+
+
+FULL = {f"old {start}": ["m"] for start in (0, 4)}
+"""A GPU with two slices, both of which have to go before larger ones come."""
+HALF_SLICES = {"old 0": Mig("3g.20gb", 0), "old 4": Mig("3g.20gb", 4), "new 0": Mig("4g.20gb", 0)}
+
+
+def cut(*workers: str, models: Sequence[str] = ("m",)) -> Layout:
+    """The workers on one GPU, each on a slice of its own."""
+    whole = layout(dict.fromkeys(workers, models), slices=HALF_SLICES, on=dict.fromkeys(workers, 0))
+    devices = [worker.model_copy(update={"device": Device("node", 0, "A100-40GB")}) for worker in whole.workers]
+    return whole.model_copy(update={"workers": tuple(devices)})
+
+
+def test_slices_change_in_steps_without_a_rest_between_them() -> None:
+    """The old slice stops before the new one starts in its place."""
+    steps = LayoutSteps((cut("old 4"), cut("old 4", "new 0")), keep=0.5, gain=0.2)
+    loop = loop_of(Says(steps, None), cut(*FULL))
+    orders = advance(loop, 10 * S)
+    assert states(orders) == ["starting", "switched"], "there is nothing to start first"
+    orders = followed(loop, 11 * S, loop.on_worker_drained(11 * S, 0))
+    assert [type(order).__name__ for order in orders if not isinstance(order, ChangeProgressed)] == [
+        "StopWorker",
+        "StartWorker",
+    ]
+    assert states(orders) == ["done", "starting"]
+    orders = followed(loop, 40 * S, loop.on_worker_warm(40 * S, 2))
+    assert states(orders) == ["switched", "done"]
+    assert [worker.name for worker in loop.revision.layout.workers] == ["old 4", "new 0"]
+    assert loop.change is None
+    assert loop.next_wake_ns == 50 * S
+
+
+def test_the_same_change_in_one_step_has_no_room() -> None:
+    loop = loop_of(Says(cut("old 4", "new 0")), cut(*FULL))
+    assert "its new workers cannot start beside those that serve" in reason(advance(loop, 10 * S))
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        (LayoutSteps((cut("old 4"), cut("old 4", "new 0")), 0.6, 0.2), "would have 50% of its capacity meanwhile: 60%"),
+        (LayoutSteps((cut("old 4"), cut("old 4", "new 0")), 0.5, 0.01), "it sustains +1% load"),
+        (LayoutSteps((cut("old 4", "new 0"),), 0.5, 0.2), "its new workers cannot start beside"),
+        (LayoutSteps((), 0.5, 0.2), "ValueError: its change has no steps"),
+    ],
+)
+def test_steps_that_take_too_much_or_gain_too_little_are_refused(steps: LayoutSteps, why: str) -> None:
+    loop = loop_of(Says(steps), cut(*FULL), min_improvement=0.05)
+    assert why in reason(advance(loop, 10 * S))
+    assert loop.change is None
+
+
+def test_a_step_that_fails_ends_the_change_where_it_is() -> None:
+    steps = LayoutSteps((cut("old 4"), cut("old 4", "new 0")), keep=0.5, gain=0.2)
+    loop = loop_of(Says(steps, None), cut(*FULL))
+    advance(loop, 10 * S)
+    followed(loop, 11 * S, loop.on_worker_drained(11 * S, 0))
+    assert states(followed(loop, 12 * S, loop.on_worker_failed(12 * S, 2, "no memory"))) == ["undone"]
+    assert [worker.name for worker in loop.revision.layout.workers] == ["old 4"]
+    assert loop.change is None
+
+
+def test_halt_ends_a_change_after_its_step() -> None:
+    steps = LayoutSteps((cut("old 4"), cut("old 4", "new 0")), keep=0.5, gain=0.2)
+    loop = loop_of(Says(steps), cut(*FULL))
+    advance(loop, 10 * S)
+    assert loop.halt(11 * S) == [], "the step has switched"
+    assert states(followed(loop, 12 * S, loop.on_worker_drained(12 * S, 0))) == ["done"]
+    assert loop.change is None
 
 
 def test_a_refusal_is_told_once() -> None:

@@ -35,12 +35,14 @@ def test_what_came_is_what_ended_and_what_waits_more_than_before() -> None:
     assert second.period_ns == 2 * S
     m, n = second.models["m"], second.models["n"]
     assert (m.rate_rps, m.largest_rows, m.ended, m.attainment) == (0.5, 3, 2, 0.5)
+    assert (m.sizes, n.sizes) == ({1: 2}, {2: 1}), "of those that ended, without cancelled ones"
     assert (n.rate_rps, n.rows_per_s, n.largest_rows, n.ended, n.attainment) == (1.0, 1.5, 2, 1, 0.0)
     assert second.busy == {"w0": 0.0, "w1": 0.5}
     assert second.load == 0.25
     assert second.advice == Advise(-1)
 
     third = monitor.observe(5 * S, revision, [])
+    assert third.models["m"].sizes == {}
     assert third.models["m"].rate_rps == 0  # the one that waited came before
     assert third.models["m"].largest_rows == 3
     assert third.advice is None

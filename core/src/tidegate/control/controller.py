@@ -3,7 +3,7 @@
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pydantic import ValidationError
@@ -27,6 +27,8 @@ class ModelLoad:
     """Number of requests that ended, without those that clients cancelled."""
     attainment: float
     """Fraction of the ended requests that were answered on time; 1 if none ended."""
+    sizes: Mapping[int, int] = field(default_factory=dict)
+    """Number of ended requests by rows."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,20 @@ class ControllerOptions(DocumentSection):
     """Base class of a controller's options, validated; an unknown name is an error that lists the known ones."""
 
 
-ControllerAnswer = Layout | str | None
-"""Result of a controller: a layout, None (no change), or a string: why it failed."""
+@dataclass(frozen=True)
+class LayoutSteps:
+    """A change in several steps, for devices that must be freed before new workers start there, such as MIG slices."""
+
+    layouts: tuple[Layout, ...]
+    """The layouts that serve one after another; the last one is the target. At least one."""
+    keep: float
+    """Fraction of each model's capacity, current or target, whichever is less, that serves throughout."""
+    gain: float
+    """Relative gain of the target in sustained load, by the controller's own estimate."""
+
+
+ControllerAnswer = Layout | LayoutSteps | str | None
+"""Result of a controller: a layout, steps to one, None (no change), or a string: why it failed."""
 
 
 class Controller(ABC):
@@ -87,8 +101,8 @@ class Controller(ABC):
         self.rng = random.Random(seed)
 
     @abstractmethod
-    def step(self, observation: Observation) -> Layout | None:
-        """Return the layout that should serve from now on; None or the current layout: no change.
+    def step(self, observation: Observation) -> Layout | LayoutSteps | None:
+        """Return the layout that should serve from now on, or steps to it; None or the current layout: no change.
 
         A worker that both layouts have (same device, slice and partitions) keeps running, whatever its name. SLOs and
         network of the current layout stay. Raises PlanningError if there is no such layout. Any exception is logged
@@ -107,19 +121,27 @@ class ControllerSpec:
 
 
 def controller_answer(controller: Controller, observation: Observation) -> ControllerAnswer:
-    """Return a controller's answer to an observation: a consistent layout, None, or why it failed. It may take long."""
+    """Return a controller's answer to an observation: consistent layouts, None, or why it failed. It may take long."""
     try:
         return _validated(controller.step(observation))
     except Exception as fault:  # a controller may raise anything
         return f"{type(fault).__name__}: {fault}"
 
 
-def _validated(answer: object) -> Layout | None:
-    """Return an answer as a consistent layout, however it was made. Raises TypeError and ValueError."""
+def _validated(answer: object) -> Layout | LayoutSteps | None:
+    """Return an answer as consistent layouts, however they were made. Raises TypeError and ValueError."""
     if answer is None:
         return None
+    if isinstance(answer, LayoutSteps):
+        if not answer.layouts:
+            raise ValueError("its change has no steps: answer None for no change")
+        return LayoutSteps(tuple(map(_consistent, answer.layouts)), answer.keep, answer.gain)
     if not isinstance(answer, Layout):
-        raise TypeError(f"a controller answers with a Layout or None, not with {answer!r}")
+        raise TypeError(f"a controller answers with a Layout, LayoutSteps or None, not with {answer!r}")
+    return _consistent(answer)
+
+
+def _consistent(answer: Layout) -> Layout:
     try:
         return Layout.model_validate_json(answer.model_dump_json())
     except ValidationError as error:

@@ -3,7 +3,8 @@
 A controller may be wrong, unstable or broken: the current layout keeps serving.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise, starmap
 from math import inf
 
 from pydantic import ValidationError
@@ -14,6 +15,8 @@ from tidegate.control.layout_revision import LayoutRevision
 from tidegate.control.settings import ControllerChoice
 from tidegate.schemas import Layout, field_errors
 
+CAPACITY_TOLERANCE = 0.01
+"""Relative error of capacities that is ignored: batches that are not full may carry more."""
 MAX_DOUBLINGS = 6
 """Maximum number of times that the cooldown is doubled: to 64 times its length."""
 
@@ -41,21 +44,33 @@ class Governor:
         self._wanted_since_ns = None
 
     def rejection_reason(
-        self, present: LayoutRevision, wanted: LayoutRevision, observed: Observation, away: Collection[int] = ()
+        self,
+        present: LayoutRevision,
+        wanted: LayoutRevision,
+        observed: Observation,
+        away: Collection[int] = (),
+        *,
+        steps: Sequence[LayoutRevision] = (),
+        keep: float = 0.0,
+        gain: float | None = None,
     ) -> str:
         """Return why a layout is rejected, as text; empty: it is permitted.
 
         `present`: current revision; `wanted`: the controller's; `observed`: the current observation; `away`: ids of
-        unavailable workers.
+        unavailable workers; `steps`: revisions that serve before the wanted one; `keep`: fraction of each model's
+        capacity, current or wanted, whichever is less, that each of them must have; `gain`: gain in sustained load by
+        the controller's estimate, which knows the sizes of requests; None: by full batches.
         """
+        path = [present, *steps, wanted]
         if self._wanted_since_ns is None:
             self._wanted_since_ns = observed.now_ns
         objection = (
             self.unserved_requests_reason(
                 present, wanted, {name: load.largest_rows for name, load in observed.models.items()}, away
             )
-            or _has_no_room(present, wanted)
-            or self._is_worse(present, wanted, observed, away)
+            or next(filter(None, starmap(_has_no_room, pairwise(path))), "")
+            or next(filter(None, (_keeps_less(path, step, keep) for step in steps)), "")
+            or self._is_worse(present, wanted, observed, away, gain)
         )
         if objection:
             self._wanted_since_ns = None
@@ -79,7 +94,12 @@ class Governor:
         return _takes_less(wanted.layout, largest_rows) or _is_away(present, wanted, away)
 
     def _is_worse(
-        self, present: LayoutRevision, wanted: LayoutRevision, observed: Observation, away: Collection[int]
+        self,
+        present: LayoutRevision,
+        wanted: LayoutRevision,
+        observed: Observation,
+        away: Collection[int],
+        gain: float | None,
     ) -> str:
         rows_per_s = {name: load.rows_per_s for name, load in observed.models.items()}
         before, after = (load_of(_here(revision, away), rows_per_s) for revision in (present, wanted))
@@ -87,9 +107,9 @@ class Governor:
             return ""  # a model has no worker that is there: whatever helps
         if after > max(1.0, before):
             return f"it would not sustain the load: {after:.0%} of its capacity, {before:.0%} of the present one"
-        if before > after and observed.attainment < 1 - self._limits.max_miss_rate:
+        if gain is None and before > after and observed.attainment < 1 - self._limits.max_miss_rate:
             return ""  # requests are lost: whatever helps
-        more = before / after - 1 if after else 0.0
+        more = gain if gain is not None else before / after - 1 if after else 0.0
         fewer = 1 - gpus_of(wanted.layout) / gpus_of(present.layout)
         if max(more, fewer) < self._limits.min_improvement:
             wants = f"{self._limits.min_improvement:.0%} is wanted"
@@ -141,6 +161,22 @@ def _has_no_room(present: LayoutRevision, wanted: LayoutRevision) -> str:
     except ValidationError as error:
         return f"its new workers cannot start beside those that serve: {field_errors(error, Layout)[0]}"
     return ""
+
+
+def _keeps_less(path: Sequence[LayoutRevision], step: LayoutRevision, keep: float) -> str:
+    """Whether a model would have less than this fraction of its capacity meanwhile, in full batches."""
+    before, after, meanwhile = (_full_batches(each.layout) for each in (path[0], path[-1], step))
+    for name, rows_per_s in meanwhile.items():
+        least = min(before.get(name, 0.0), after.get(name, 0.0))
+        if rows_per_s < keep * least * (1 - CAPACITY_TOLERANCE):
+            return f"model {name!r} would have {rows_per_s / least:.0%} of its capacity meanwhile: {keep:.0%} is wanted"
+    return ""
+
+
+def _full_batches(layout: Layout) -> dict[str, float]:
+    """The rows per second of each model, however long its batches take."""
+    models = tuple(model.model_copy(update={"slo_ms": None}) for model in layout.models)
+    return capacities(layout.model_copy(update={"models": models}))
 
 
 _ANY = {

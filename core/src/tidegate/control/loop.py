@@ -4,10 +4,10 @@ Pure, like the engine: a driver calls `advance` when `next_wake_ns` has come, re
 out the actions that each call returns.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from tidegate.api import NEVER_NS, Request
-from tidegate.control.controller import ControllerAnswer, Observation
+from tidegate.control.controller import ControllerAnswer, LayoutSteps, Observation
 from tidegate.control.governor import Governor, changes_nothing
 from tidegate.control.layout_change import Action, LayoutChange, QueryController, progress
 from tidegate.control.layout_revision import LayoutRevision
@@ -38,6 +38,8 @@ class ControlLoop:
         """The current revision of the layout."""
         self.change: LayoutChange | None = None
         """Change in progress."""
+        self._steps: list[Layout] = []
+        """Layouts that follow the change in progress, without a rest."""
         self.away: set[int] = set()
         """The workers of the revision that are not there."""
         self.monitor = Monitor(now_ns)
@@ -127,6 +129,7 @@ class ControlLoop:
     def halt(self, now_ns: int) -> list[Action]:
         """Stop all control at once: undo a change before its switch; draining continues."""
         self._enabled = False
+        self._steps = []
         return [] if self.change is None else self._follow(now_ns, self.change.undo(now_ns, "control was stopped"))
 
     def resume(self, now_ns: int) -> None:
@@ -139,13 +142,17 @@ class ControlLoop:
         if isinstance(answer, str):
             self._governor.reset_stabilization()
             return self._refuse(now_ns, None, answer)
-        wanted = None if answer is None else self.revision.followed_by(answer, self._next_id)
-        if wanted is None or changes_nothing(self.revision, wanted):
+        keep, gain = (answer.keep, answer.gain) if isinstance(answer, LayoutSteps) else (0.0, None)
+        path = self._path(answer.layouts if isinstance(answer, LayoutSteps) else filter(None, [answer]))
+        if not path or changes_nothing(self.revision, path[-1]):
             self._governor.reset_stabilization()
             return []
+        wanted = path[-1]
         # What came while the controller thought counts, too.
         largest_rows = self.monitor.largest_rows(self._unanswered())
-        objection = self._governor.rejection_reason(self.revision, wanted, observed, self.away)
+        objection = self._governor.rejection_reason(
+            self.revision, wanted, observed, self.away, steps=path[:-1], keep=keep, gain=gain
+        )
         if objection := objection or self._governor.unserved_requests_reason(
             self.revision, wanted, largest_rows, self.away
         ):
@@ -153,10 +160,26 @@ class ControlLoop:
         if self._governor.in_cooldown(now_ns):
             return []
         self._refused = None
-        self._number += 1
         if self._choice.dry_run:
+            self._number += 1
             self._governor.on_change_over(now_ns)
             return [progress(now_ns, self._number, "proposed", self.revision, wanted)]
+        self._steps = [each.layout for each in path]
+        return self._begin_step(now_ns)
+
+    def _path(self, layouts: Iterable[Layout]) -> list[LayoutRevision]:
+        """The revisions that follow each other, the target last."""
+        path, revision, next_id = list[LayoutRevision](), self.revision, self._next_id
+        for layout in layouts:
+            revision = revision.followed_by(layout, next_id)
+            next_id = max(next_id, *(number + 1 for number in revision.ids))
+            path.append(revision)
+        return path
+
+    def _begin_step(self, now_ns: int) -> list[Action]:
+        """Begin the change to the next layout."""
+        wanted = self.revision.followed_by(self._steps.pop(0), self._next_id)
+        self._number += 1
         self._next_id = max(self._next_id, *(number + 1 for number in wanted.ids))
         self.change = LayoutChange(
             self._number,
@@ -182,6 +205,9 @@ class ControlLoop:
             return actions
         if change.is_over:
             self.change = None
+            if change.state == "done" and self._steps:
+                return [*actions, *self._begin_step(now_ns)]
+            self._steps = []
             self._governor.on_change_over(now_ns, undone=change.state == "undone")
             self._due_ns = now_ns + self._every_ns
             self.monitor.skip_to(now_ns, self._unanswered())

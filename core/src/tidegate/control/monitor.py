@@ -1,6 +1,6 @@
 """Computes observations for a controller from an engine's event stream."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from tidegate.api import Advise, Batch, Request
@@ -29,6 +29,8 @@ class Monitor(OutcomeListener):
         """How many that ended have come, by model."""
         self._came_rows: Counter[str] = Counter()
         self._ended: Counter[str] = Counter()
+        self._sizes: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        """How many that ended had how many rows, by model."""
         self._on_time: Counter[str] = Counter()
         self._busy_ns: Counter[int] = Counter()
         self._advice: Advise | None = None
@@ -64,6 +66,7 @@ class Monitor(OutcomeListener):
     def _end(self, request: Request) -> None:
         self._come(request)
         self._ended[request.model] += 1
+        self._sizes[request.model][request.rows] += 1
 
     def _come(self, request: Request) -> None:
         model, rows = request.model, request.rows
@@ -106,6 +109,7 @@ class Monitor(OutcomeListener):
                 largest_rows=largest.get(name, 0),
                 ended=ended,
                 attainment=self._on_time[name] / ended if ended else 1.0,
+                sizes=self._sizes.get(name, {}),
             )
         busy = {worker.name: min(1.0, self._busy_ns[number] / period_ns) for number, worker in revision.workers.items()}
         gone = frozenset(worker.name for number, worker in revision.workers.items() if number in away)

@@ -14,7 +14,7 @@ from unittest import SkipTest
 from pydantic import ValidationError
 
 from tidegate.api import Advise, PlanningError
-from tidegate.control import Controller, ControllerSpec, ModelLoad, Observation
+from tidegate.control import Controller, ControllerSpec, LayoutSteps, ModelLoad, Observation
 from tidegate.host import make_controller
 from tidegate.schemas import Device, Layout, LayoutModel, LayoutPartition, LayoutPipeline, LayoutWorker, field_errors
 from tidegate.testing.conformance import ConformanceError, PluginConformance, ask_other_process
@@ -99,6 +99,8 @@ def answers(
             answer = controller.step(observed)
         except PlanningError:
             answer = None
+        if isinstance(answer, LayoutSteps):
+            answer = answer.layouts[-1]
         layouts.append(answer)
         if isinstance(answer, Layout) and rng.random() < 0.8:  # else the governor refused it
             layout = answer

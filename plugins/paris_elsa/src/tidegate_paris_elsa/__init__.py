@@ -16,6 +16,7 @@ instances       the MIG instances of a GPU; repartitioning: which GPU becomes wh
                 partitions with as many slices
 steps           which instances of a GPU stay, and how the others change, in which order and parallelism
 reconfigure     the planner, and the rate that a layout's slices serve
+replanning      the controller that plans again when sizes have drifted, and changes the slices wave by wave
 
 The policy:
 policy       ELSA

@@ -5,12 +5,14 @@ from typing import Any, cast
 
 from tidegate.api import PlannerSpec, PolicySpec, hookimpl
 from tidegate.api.late_import import imported_late
+from tidegate.control import ControllerSpec
 from tidegate.schemas import Layout
 from tidegate_paris_elsa.change_plan import Reconfiguration, ReconfigurationProblem
 from tidegate_paris_elsa.layout import layout_of
 from tidegate_paris_elsa.plan import MigPlan
 from tidegate_paris_elsa.policy import Elsa
 from tidegate_paris_elsa.problem import MigProblem, problem_of
+from tidegate_paris_elsa.replanning import Replanning
 
 
 @hookimpl
@@ -49,6 +51,12 @@ def tidegate_planners() -> list[PlannerSpec]:
         _new_layout,
     )
     return [*planners, reconfigure]
+
+
+@hookimpl
+def tidegate_controllers() -> list[ControllerSpec]:
+    """Return the controller that changes MIG slices at run time."""
+    return [ControllerSpec("paris-replanning", "Plans MIG slices again when the sizes of requests change", Replanning)]
 
 
 def _new_layout(problem: ReconfigurationProblem, plan: Reconfiguration) -> Layout:

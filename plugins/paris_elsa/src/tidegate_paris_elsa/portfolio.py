@@ -1,11 +1,13 @@
 """Choice among plans of one problem, each simulated with ELSA."""
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heapreplace
 from itertools import accumulate
 from random import Random
 
 from tidegate.api import PlanningError, Progress
+from tidegate.schemas import Layout
 from tidegate_paris_elsa.plan import MigPlan
 from tidegate_paris_elsa.problem import MigModel, MigProblem
 from tidegate_paris_elsa.slices import SliceSpeed, offers_of
@@ -145,6 +147,40 @@ def _loads(problem: MigProblem, plans: Mapping[str, MigPlan], requests: int, *, 
             rate_rps = simulated.sustained_rps(slices) if simulated else planned.rate_rps
             loads[method] = min(loads[method], rate_rps / model.weight)
     return loads
+
+
+def layout_load(problem: MigProblem, layout: Layout, *, requests: int = FINAL_REQUESTS, seed: int = 3) -> float:
+    """Return the load, relative to the models' weights, that the slices of a layout sustain under ELSA.
+
+    A model without an SLO has all sizes wherever they fit. `requests`, `seed`: of the simulation. Raises PlanningError
+    for a model that was not measured on the slices.
+    """
+    offers = offers_of(problem.model_copy(update={"gpcs": None}))
+    number_of = {slice_type.name: number for number, slice_type in enumerate(offers.slice_types)}
+    model_of = {part.name: part.model for part in layout.partitions}
+    slices: defaultdict[str, Counter[int]] = defaultdict(Counter)
+    for worker in layout.workers:
+        slice_type = number_of.get(worker.device.device_class(worker.slice))
+        if slice_type is None:
+            raise PlanningError(f"worker {worker.name!r} is on no slice type of the problem: plan its layout from it")
+        for name in worker.hosts:
+            slices[model_of[name]][slice_type] += 1
+    loads = []
+    for model, speeds in zip(problem.models, offers.speeds, strict=True):
+        known = {speed.slice_type for speed in speeds}
+        mine = {slice_type: count for slice_type, count in slices[model.name].items() if slice_type in known}
+        if not mine:
+            loads.append(0.0)
+        elif model.slo_ms is None:
+            rate_rps = sum(
+                count / sum(share / speed.throughput_rps(rows) for rows, share in model.shares.items())
+                for speed in speeds
+                if (count := mine.get(speed.slice_type))
+            )
+            loads.append(rate_rps / model.weight)
+        else:
+            loads.append(SliceSimulation(model, speeds, requests, seed).sustained_rps(mine) / model.weight)
+    return min(loads)
 
 
 def buckets(sizes: Sequence[int], most: int) -> list[tuple[int, int]]:

@@ -14,7 +14,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.api import NEVER_NS
-from tidegate.control import Action, ControlLoop, LayoutRevision, QueryController, StartWorker, StopWorker, Switch
+from tidegate.control import (
+    Action,
+    ControlLoop,
+    LayoutRevision,
+    LayoutSteps,
+    QueryController,
+    StartWorker,
+    StopWorker,
+    Switch,
+)
 from tidegate.observation import ChangeProgressed
 from tidegate.schemas import Layout
 from tidegate_proxy.app.actuation.controller_process import ControllerProcess
@@ -37,6 +46,10 @@ AFTERWARDS_S: Final = 10.0
 """Seconds after its startup timeout at which a process that was not stopped ends by itself."""
 MAX_REPORTED_STEPS: Final = 100
 """Number of the latest steps of changes that are reported."""
+NO_STEPS: Final = (
+    "it changes MIG instances, which nothing here creates: set dry_run: true, and carry out what it proposes"
+)
+"""Reason why steps of a layout are not carried out."""
 AT_A_TIME: Final = 4
 """Number of workers that start at once: each uses all its cores while it loads its models."""
 
@@ -185,6 +198,8 @@ class Actuator:
 
     async def _ask(self, action: QueryController) -> None:
         answer = await self._controller.ask(action.observation)
+        if isinstance(answer, LayoutSteps) and self.changes_layout:
+            answer = NO_STEPS
         await self._with_lock(lambda: self._look() + self.loop.on_answer(time.monotonic_ns(), answer))
         self._poked.set()
 
