@@ -17,7 +17,8 @@ from tests.command_line import invoke
 from tests.conftest import eventually
 from tidegate.api import Plan, PlannerSpec, PlanningError, Progress, VersionedDocument
 from tidegate.api.late_import import imported_late
-from tidegate.commands.plan import run_under_bar
+from tidegate.commands.common import print_table
+from tidegate.commands.plan import _columns, run_under_bar
 from tidegate.host import Plugins
 from tidegate_symphony.subclusters_plan import SubclusterPlan
 
@@ -183,3 +184,16 @@ def test_what_a_planner_imports_takes_none_of_its_time(tmp_path: Path, monkeypat
     )
     run_under_bar(planner, VersionedDocument(), 1.0, Console(file=io.StringIO()))
     assert begun == [True]
+
+
+def test_a_plan_that_does_not_fit_loses_columns_of_one_value_first(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"model": f"detector-{number}", "batch": "1", "blocks": f"0-{number}", "rate /s": f"{number}00"}
+        for number in (1, 2)
+    ]
+    console = Console(width=34)
+    print_table(console, _columns(rows), rows)
+    said = capsys.readouterr().out
+    assert "Not shown at 34 columns: batch." in said.replace("\n", " ")
+    assert "detector-2" in said
+    assert "rate /s" in said

@@ -13,9 +13,12 @@ import typer
 from tidegate.commands.flags import check_output_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from rich.console import Console
 
     from tidegate.api import Plan, PlannerSpec, VersionedDocument
+    from tidegate.commands.common import TableColumn
 
 
 def plan(
@@ -47,10 +50,8 @@ def plan(
 
     tidegate plan ppipe problem.yaml --from plan.json --layout layout.json
     """
-    from rich.table import Table
-
     from tidegate.api import PlanningError
-    from tidegate.commands.common import console_for_errors, console_for_tables, errors_in_a_line
+    from tidegate.commands.common import console_for_errors, console_for_tables, errors_in_a_line, print_table
     from tidegate.host import PluginError, Plugins
     from tidegate.schemas import DocumentError, read_document, write_document
 
@@ -71,14 +72,8 @@ def plan(
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
         return
-    rows = found.table
-    table = Table(*(rows[0] if rows else ()), title=f"{name}: {problem}")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in rows:
-        table.add_row(*row.values())
     console = console_for_tables()
-    console.print(table)
+    print_table(console, _columns(found.table), found.table, f"{name}: {problem}")
     console.print(found.summary, markup=False)
     far = (
         "unknown"
@@ -91,6 +86,26 @@ def plan(
     for what, written in (("plan", output), ("layout", layout)):
         if written is not None:
             console.print(f"{what}: {written}", markup=False, style="dim")
+
+
+def _columns(rows: "Sequence[Mapping[str, str]]") -> "list[TableColumn]":
+    """Return the columns of a plan; where they do not fit, those with one value are left out first, then the last."""
+    from rich.markup import escape
+
+    from tidegate.commands.common import TableColumn
+
+    def cell_of(name: str) -> "Callable[[Mapping[str, str]], str]":
+        return lambda row: escape(row[name])
+
+    names = [*rows[0]] if rows else []
+    return [
+        TableColumn(
+            name,
+            cell_of(name),
+            place and place + len(names) * (len({row[name] for row in rows}) == 1),
+        )
+        for place, name in enumerate(names)
+    ]
 
 
 @contextmanager

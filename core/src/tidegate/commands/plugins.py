@@ -86,7 +86,9 @@ def offers_of(plugins: Plugins) -> list[PluginOffer]:
 def _list(offers: list[PluginOffer], broken: dict[str, str]) -> None:
     from rich.table import Table
 
-    table = Table("kind", "name", "from", "what it is", "options")
+    table = Table()
+    for heading in ("kind", "name", "from", "what it is", "options"):
+        table.add_column(heading, overflow="fold")
     for offer in offers:
         options = ", ".join(option.name for option in offer.options)
         table.add_row(offer.kind, offer.name, offer.source, offer.summary, options)
