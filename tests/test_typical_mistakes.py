@@ -417,6 +417,11 @@ MISTAKES = {
         "check a.yaml",
         "error: a.yaml: event_log: there is no folder {folder}/nowhere",
     ),
+    "verdicts in a folder that is not there": (
+        CONFIGURATION + "rollouts: {verdict_file: nowhere/verdicts.json}\n",
+        "check a.yaml",
+        "error: a.yaml: rollouts.verdict_file: there is no folder {folder}/nowhere",
+    ),
     "a certificate by its long name": (
         CONFIGURATION + "tls: {certificate: a.yaml, key: a.yaml}\n",
         "check a.yaml",

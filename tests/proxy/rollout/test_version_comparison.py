@@ -93,7 +93,7 @@ def _drawn_by_client(clients: dict[str, tuple[bool, RequestEnd]]) -> RequestComp
     return comparison
 
 
-ANSWERED, INVALID, FAILED = RequestEnd.ANSWERED, RequestEnd.INVALID, RequestEnd.FAILED
+ANSWERED, REJECTED, INVALID, FAILED = RequestEnd
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,18 @@ ANSWERED, INVALID, FAILED = RequestEnd.ANSWERED, RequestEnd.INVALID, RequestEnd.
     [
         # One client of the candidate, with others that are answered: it hinders the promotion, and undoes nothing.
         ({"a": (True, INVALID), "b": (True, ANSWERED), "c": (False, ANSWERED)}, False, Verdict.NONE),
-        # Two of them are no coincidence, nor is a candidate that answers none.
+        # Two of them are no coincidence.
         (
             {"a": (True, INVALID), "b": (True, INVALID), "c": (True, ANSWERED), "d": (False, ANSWERED)},
             True,
             Verdict.WORSE,
         ),
-        ({"a": (True, INVALID), "b": (False, ANSWERED)}, True, Verdict.WORSE),
+        # A candidate that has one client, whatever the error: that gets the stable version again.
+        ({"a": (True, INVALID), "b": (False, ANSWERED)}, False, Verdict.NONE),
+        ({"a": (True, FAILED), "b": (False, ANSWERED)}, False, Verdict.NONE),
+        ({"a": (True, FAILED), "b": (True, ANSWERED), "c": (False, ANSWERED)}, False, Verdict.NONE),
+        # Nor do requests that Tidegate rejects, which are late.
+        ({"a": (True, REJECTED), "b": (True, ANSWERED), "c": (False, ANSWERED)}, False, Verdict.NONE),
         # Other errors are not excused by it.
         (
             {"a": (True, INVALID), "b": (True, FAILED), "c": (True, ANSWERED), "d": (False, ANSWERED)},
@@ -118,12 +123,12 @@ ANSWERED, INVALID, FAILED = RequestEnd.ANSWERED, RequestEnd.INVALID, RequestEnd.
         ({"a": (False, INVALID), "b": (False, ANSWERED), "c": (True, ANSWERED)}, False, Verdict.AS_GOOD),
         (
             {"a": (False, INVALID), "b": (False, ANSWERED), "c": (True, ANSWERED), "d": (True, FAILED)},
-            True,
-            Verdict.WORSE,
+            False,
+            Verdict.NONE,
         ),
     ],
 )
-def test_invalid_requests_of_one_client_undo_nothing_where_versions_are_drawn_by_client(
+def test_requests_of_one_client_undo_nothing_where_versions_are_drawn_by_client(
     clients: dict[str, tuple[bool, RequestEnd]], is_hopeless: bool, verdict: Verdict
 ) -> None:
     comparison = _drawn_by_client(clients)

@@ -1,10 +1,12 @@
 """A new version of a model gets copies of requests, then some of them, at a real Triton, and is promoted or undone."""
 
+import gzip
 import json
 import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -37,6 +39,8 @@ class TritonPythonModel:
         self.version = int(args["model_version"])
 
     def execute(self, requests):
+        if any(pb_utils.get_input_tensor_by_name(request, "X").as_numpy().min() < 0 for request in requests):
+            raise ValueError("no version takes this")
         if self.version == 6:
             time.sleep(0.02)
         if self.version == 3:
@@ -87,7 +91,13 @@ def roll_out(
     monkeypatch.setattr(comparison, "SETTLING_BLOCKS", 100)  # an answer on a busy machine takes its time,
     monkeypatch.setattr(comparison, "MAX_BLOCKS", 100_000)  # and so do all of them
 
-    def start(candidate: int | None, tenants: Any = None, slo_ms: int | None = 60_000, **settings: Any) -> ProxyHere:
+    def start(
+        candidate: int | None,
+        tenants: Any = None,
+        slo_ms: int | None = 60_000,
+        verdict_file: Path | None = None,
+        **settings: Any,
+    ) -> ProxyHere:
         rollout = {"stable": GOOD, "candidate": candidate, **settings}
         triton = {"grpc": six_versions.grpc_address, "http": six_versions.http_address}
         proxy: ProxyHere = serve_here(
@@ -95,7 +105,7 @@ def roll_out(
             tritons=[triton],
             listen=LISTEN,
             models={"model": {"slo_ms": slo_ms}} if slo_ms else {},
-            rollouts={"versions": {"model": rollout}},
+            rollouts={"versions": {"model": rollout}, "verdict_file": verdict_file},
             tenants=tenants,
         )
         return proxy
@@ -269,34 +279,59 @@ def test_versions_are_drawn_by_tenant_where_there_are_tenants(roll_out: Callable
     assert set.union(*found) == {"1", "2"}
 
 
-def test_one_tenant_with_invalid_requests_undoes_no_candidate_and_two_do(
+TENANTS = [f"tenant-{number}" for number in range(8)]
+
+
+def _infer_as(call: Make, proxy: ProxyHere, tenant: str, message: bytes) -> str:
+    """The version that answers a request of a tenant, or the status of its failure."""
+    code, answer, *_ = call(proxy, "ModelInfer", message, metadata=[("x-tenant", tenant)])
+    if code is not grpc.StatusCode.OK:
+        return str(code.name)
+    return str(service_pb2.ModelInferResponse.FromString(answer).model_version)
+
+
+def _roll_out_by_tenant(roll_out: Callable[..., ProxyHere], candidate: int) -> ProxyHere:
+    tenants = {"by": "metadata", "key": "x-tenant", "named": {name: {"weight": 2} for name in TENANTS}}
+    proxy = roll_out(candidate, tenants=tenants, canary="50%", sticky=True)
+    eventually(lambda: _document(proxy)["state"] == "canary", "both versions to be ready")
+    return proxy
+
+
+def _invalid_request() -> bytes:
+    message = service_pb2.ModelInferRequest.FromString(_request())
+    message.inputs[0].datatype = "INT32"
+    return bytes(message.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [(_invalid_request(), "INVALID_ARGUMENT"), (_request(-1.0), "INTERNAL")],
+    ids=["invalid ones", "what no version takes"],
+)
+def test_tenants_whose_requests_fail_at_both_versions_undo_no_candidate(
+    message: bytes, status: str, roll_out: Callable[..., ProxyHere], call: Make
+) -> None:
+    proxy = _roll_out_by_tenant(roll_out, EQUAL)
+    failing = [name for name in TENANTS if _infer_as(call, proxy, name, _request()) == str(EQUAL)][:2]
+    rollout = proxy.serving.rollout.versions.of_model["model"]
+    for name in failing:
+        for _ in range(60):
+            assert _infer_as(call, proxy, name, message) == status
+        assert proxy.in_loop(rollout.requests.why_hopeless) == ""
+        assert _infer_as(call, proxy, name, _request()) == str(GOOD)
+    assert proxy.in_loop(lambda: rollout.requests.clients.undecided) == 0
+    assert _document(proxy)["state"] == "canary"
+
+
+def test_one_tenant_whose_requests_fail_at_the_candidate_alone_undoes_it(
     roll_out: Callable[..., ProxyHere], call: Make
 ) -> None:
-    names = [f"tenant-{number}" for number in range(8)]
-    tenants = {"by": "metadata", "key": "x-tenant", "named": {name: {"weight": 2} for name in names}}
-    proxy = roll_out(EQUAL, tenants=tenants, canary="50%", sticky=True)
-    eventually(lambda: _document(proxy)["state"] == "canary", "both versions to be ready")
-    invalid = service_pb2.ModelInferRequest.FromString(_request())
-    invalid.inputs[0].datatype = "INT32"
-
-    def infer(name: str, message: bytes) -> Any:
-        return call(proxy, "ModelInfer", message, metadata=[("x-tenant", name)])
-
-    def version_of(name: str) -> str:
-        return str(service_pb2.ModelInferResponse.FromString(infer(name, _request())[1]).model_version)
-
-    first, second, *_ = [name for name in names if version_of(name) == str(EQUAL)]
-
-    def send(name: str) -> None:
-        for _ in range(100):
-            assert infer(name, invalid.SerializeToString())[0] is grpc.StatusCode.INVALID_ARGUMENT
-
-    send(first)
-    rollout = proxy.serving.rollout.versions.of_model["model"]
-    assert proxy.in_loop(rollout.requests.why_hopeless) == ""
-    assert _document(proxy)["state"] == "canary"
-    send(second)
-    eventually(lambda: _document(proxy)["state"] == "undone", "the second client with invalid requests")
+    proxy = _roll_out_by_tenant(roll_out, FAILING)
+    first = next(name for name in TENANTS if _infer_as(call, proxy, name, _request()) == "INTERNAL")
+    answered = Counter(_infer_as(call, proxy, first, _request()) for _ in range(60))
+    assert answered["INTERNAL"] <= 20
+    eventually(lambda: _document(proxy)["state"] == "undone", "the verdict")
+    assert "at the stable one, which it got again" in _document(proxy)["why"]
 
 
 def test_a_model_without_an_slo_is_copied_beside_no_request(roll_out: Callable[..., ProxyHere], call: Make) -> None:
@@ -325,6 +360,48 @@ def test_requests_over_http_that_name_a_version_are_not_copied(roll_out: Callabl
     infer("")
     eventually(copied, "the copy of the request that names no version")
     assert copied() == 1
+
+
+@pytest.mark.parametrize("form", ["JSON", "binary", "gzip"])
+def test_requests_over_http_that_bypass_are_copied(form: str, roll_out: Callable[..., ProxyHere]) -> None:
+    proxy = roll_out(WRONG, slo_ms=None, shadow="100%")
+    eventually(lambda: _document(proxy)["state"] == "shadow", "both versions to be ready")
+    tensor: dict[str, Any] = {"name": "X", "datatype": "FP32", "shape": [1, 3]}
+    headers, contents = {}, b""
+    if form == "binary":
+        contents = np.ones((1, 3), np.float32).tobytes()
+        tensor["parameters"] = {"binary_data_size": len(contents)}
+    else:
+        tensor["data"] = [1, 1, 1]
+    body = json.dumps({"inputs": [tensor]}).encode()
+    if form == "binary":
+        headers["Inference-Header-Content-Length"] = str(len(body))
+    elif form == "gzip":
+        body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
+    request = urllib.request.Request(
+        f"http://{proxy.serving.http_address}/v2/models/model/infer", body + contents, headers
+    )
+
+    def is_undone() -> bool:
+        with urllib.request.urlopen(request) as answer:
+            assert answer.status == 200
+        return bool(_document(proxy)["state"] == "undone")
+
+    eventually(is_undone, "copies")
+    assert "output 'Y': 3 of 3 elements" in _document(proxy)["why"]
+
+
+def test_a_verdict_survives_a_restart(roll_out: Callable[..., ProxyHere], call: Make, tmp_path: Path) -> None:
+    file = tmp_path / "verdicts.json"
+    proxy = roll_out(FAILING, verdict_file=file, canary="50%")
+    _send_until(call, proxy, "undone")
+    eventually(file.exists, "the file")
+    again = roll_out(FAILING, verdict_file=file, canary="50%")
+    assert _document(again)["state"] == "undone"
+    assert _document(again)["why"] == _document(proxy)["why"]
+    assert {_version(call, again) for _ in range(20)} == {"1"}
+    other = roll_out(FAILING, verdict_file=file, canary="40%")
+    assert _document(other)["state"] in ("waiting", "canary"), "it is another rollout"
 
 
 def test_requests_over_http_are_given_versions_and_compared(roll_out: Callable[..., ProxyHere]) -> None:

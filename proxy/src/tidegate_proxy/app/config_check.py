@@ -42,6 +42,8 @@ def check_offline(config: ServeConfig, plugins: Plugins) -> list[FieldError]:
     problems = plugin_problems(config, plugins)
     if config.event_log is not None and not config.event_log.parent.is_dir():
         problems.append(FieldError("event_log", f"there is no folder {config.event_log.parent}"))
+    if (kept := config.rollouts.verdict_file) is not None and not kept.parent.is_dir():
+        problems.append(FieldError("rollouts.verdict_file", f"there is no folder {kept.parent}"))
     if config.listen.http and "listen" in config.model_fields_set:
         named = [("", config.tritons)] if not config.shards else []
         named += [(f"shards.{number}.", shard.tritons) for number, shard in enumerate(config.shards)]

@@ -368,6 +368,9 @@ class RolloutsConfig(ConfigSection):
     versions: dict[Name, VersionRolloutConfig] = Field(
         default_factory=dict, description="Versions by model, for requests that name none; default: Triton's choice"
     )
+    verdict_file: OutputFile | None = Field(
+        default=None, description="File that keeps the verdicts on new versions over restarts; default: none"
+    )
 
 
 class BatchVerification(ConfigSection):

@@ -103,6 +103,15 @@ def signature_of(config: model_config_pb2.ModelConfig) -> ModelSignature:
     )
 
 
+def signature_of_any(config: model_config_pb2.ModelConfig) -> ModelSignature:
+    """Return the signature of a model with or without a batch dimension; without one the first size is not checked."""
+    signature = signature_of(config)
+    if config.max_batch_size > 0:
+        return signature
+    inputs = {name: replace(spec, dims=spec.dims[1:]) for name, spec in signature.inputs.items()}
+    return replace(signature, inputs=inputs)
+
+
 def concurrency_of(config: model_config_pb2.ModelConfig) -> int:
     """Return how many requests, or sequences, a model runs at once on one Triton, by its config."""
     each = 1

@@ -301,9 +301,9 @@ def _student(freedom: int) -> float:
     return Z + 2.8 / freedom
 
 
-def wilson(share: float, requests: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a fraction of this many requests."""
-    z2 = Z * Z
+def wilson(share: float, requests: int, z: float = Z) -> tuple[float, float]:
+    """Return Wilson's interval of the fraction `share` of this many requests: 95 %, or `z` standard deviations."""
+    z2 = z * z
     middle = (share + z2 / (2 * requests)) / (1 + z2 / requests)
-    half = Z * math.sqrt(share * (1 - share) / requests + z2 / (4 * requests**2)) / (1 + z2 / requests)
+    half = z * math.sqrt(share * (1 - share) / requests + z2 / (4 * requests**2)) / (1 + z2 / requests)
     return middle - half, middle + half

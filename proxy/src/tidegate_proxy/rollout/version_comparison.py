@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from tidegate_proxy.messages.merging import ScatterError, read_answer
+from tidegate_proxy.rollout.client_outcomes import ClientOutcomes
 from tidegate_proxy.rollout.comparison import Comparison, ModelComparison, wilson
 from tidegate_proxy.service import batch_verification
 
@@ -49,9 +50,7 @@ class RequestComparison:
     It is the comparison of the canary of policies, in the same blocks of time; an error counts at once as well.
 
     Invalid requests are errors in both groups alike, which cancels out where versions are drawn by request. Where they
-    are drawn by client, one client can have all of them. So those of the first such client of the stable version are
-    no errors. Those of the candidate's first such client hinder its promotion, and undo it only beside a second one,
-    or if the candidate answers no request at all.
+    are drawn by client, one client can have all of them: `ClientOutcomes`.
     """
 
     def __init__(self, model: str, tolerance: float, begins_ns: int = 0) -> None:
@@ -60,17 +59,8 @@ class RequestComparison:
         self._tolerance = tolerance
         self._comparisons = {"attainment": Comparison(begins_ns), "errors": Comparison(begins_ns)}
         self._compared: dict[str, ModelComparison] = {}
-        self._ended = {True: 0, False: 0}
-        """Requests that have ended, by whether the candidate had them."""
-        self._errors = {True: 0, False: 0}
-        self._has_answered = False
-        """Whether the candidate has answered a request."""
-        self._first_invalid: dict[bool, str] = {}
-        """The first client of each group with an invalid request, where versions are drawn by client."""
-        self._invalid_of_first = 0
-        """Number of the candidate's invalid requests from its first such client."""
-        self._several_invalid = False
-        """Whether another client of the candidate has invalid requests as well."""
+        self.clients = ClientOutcomes(tolerance)
+        """Outcomes in total, and by client."""
 
     def began(self, now_ns: int, *, is_candidate: bool) -> None:
         """Record that a version was given a request."""
@@ -84,34 +74,19 @@ class RequestComparison:
         `began_ns`, `ended_ns`: instants of its beginning and end; `slo_ns`: SLO of the model; `client`: whose version
         was drawn; "": it was drawn for this request.
         """
-        self._ended[is_candidate] += 1
         took_ns = ended_ns - began_ns
-        if end in (RequestEnd.ANSWERED, RequestEnd.INVALID):  # to find a request invalid takes its time as well
+        is_error = end in (RequestEnd.INVALID, RequestEnd.FAILED)
+        has_time = end in (RequestEnd.ANSWERED, RequestEnd.INVALID)  # to find a request invalid takes its time as well
+        is_returned = self.clients.is_returned(client) and not is_candidate
+        is_late = not has_time or took_ns > slo_ns
+        self.clients.add(client, is_candidate=is_candidate, is_late=is_late, is_error=is_error)
+        if is_returned:
+            return
+        if has_time:
             self._comparisons["attainment"].answered(began_ns, self._model, took_ns, slo_ns, scheduled=is_candidate)
-        self._has_answered |= is_candidate and end is RequestEnd.ANSWERED
         self._comparisons["errors"].drew(began_ns, self._model, scheduled=is_candidate)
-        if end is RequestEnd.FAILED or (
-            end is RequestEnd.INVALID and self._is_error(client, is_candidate=is_candidate)
-        ):
-            self._errors[is_candidate] += 1
-        else:
+        if not is_error:
             self._comparisons["errors"].answered(began_ns, self._model, took_ns, NO_LIMIT_NS, scheduled=is_candidate)
-
-    def _is_error(self, client: str, *, is_candidate: bool) -> bool:
-        """Count an invalid request of a client; return whether it is an error."""
-        if not client:
-            return True
-        is_first = self._first_invalid.setdefault(is_candidate, client) == client
-        if is_candidate:
-            self._several_invalid |= not is_first
-            self._invalid_of_first += is_first
-            return True
-        return not is_first
-
-    @property
-    def _excused(self) -> int:
-        """Number of the candidate's errors that may be one client's own, so that they undo nothing."""
-        return self._invalid_of_first if self._has_answered and not self._several_invalid else 0
 
     def verdict(self, now_ns: int) -> tuple[Verdict, str]:
         """Settle blocks up to now; return the verdict and its reason."""
@@ -126,27 +101,33 @@ class RequestComparison:
             low, high = gain
             words.append(f"{_NAMES[name]} {100 * low:+.1f} to {100 * high:+.1f} percentage points")
         said = "; ".join(words)
-        worse = {name for name, gain in gains.items() if gain and gain[1] < -self._tolerance}
-        if worse - ({"errors"} if self._excused else set()):
+        worse = [name for name, gain in gains.items() if gain and gain[1] < -self._tolerance]
+        if any(map(self.clients.persists, worse)):
             return Verdict.WORSE, said
-        if all(gain and gain[0] >= -self._tolerance for gain in gains.values()):
+        if worse:
+            return Verdict.NONE, f"{said}; without one client it is not worse"
+        if undecided := self.clients.undecided:
+            return Verdict.NONE, f"{said}; clients that failed and got the stable version again: {undecided}"
+        is_as_good = all(gain and gain[0] >= -self._tolerance for gain in gains.values())
+        if is_as_good and not self.clients.hides("errors"):
             return Verdict.AS_GOOD, said
         return Verdict.NONE, said
 
     def why_hopeless(self) -> str:
         """Return why the candidate's errors leave no doubt; "" if they do."""
-        errors = self._errors[True] - self._excused
-        if self._ended[True] < MIN_REQUESTS_TO_REJECT:
+        if words := self.clients.fault():
+            return words
+        new = self.clients.rest("errors", is_candidate=True)
+        stable = self.clients.rest("errors", is_candidate=False)
+        if new.ended < MIN_REQUESTS_TO_REJECT:
             return ""
-        low, _ = wilson(errors / self._ended[True], self._ended[True])
-        most = 1.0
-        if self._ended[False]:
-            _, most = wilson(self._errors[False] / self._ended[False], self._ended[False])
+        low, _ = wilson(new.errors / new.ended, new.ended)
+        most = wilson(stable.errors / stable.ended, stable.ended)[1] if stable.ended else 1.0
         if low <= most + self._tolerance:
             return ""
         return (
-            f"{errors} of {self._ended[True]} requests of the new version failed, and "
-            f"{self._errors[False]} of {self._ended[False]} of the stable one"
+            f"{new.errors} of {new.ended} requests of the new version failed, and "
+            f"{stable.errors} of {stable.ended} of the stable one"
         )
 
     def intervals(self) -> dict[str, tuple[float, float] | None]:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
@@ -18,8 +18,10 @@ from prometheus_client.registry import Collector
 
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.configuration.config import ServeConfig, VersionRolloutConfig
+from tidegate_proxy.messages import guards
 from tidegate_proxy.messages.request import PassedThrough
 from tidegate_proxy.messages.wire import first_string, lacks_model_version, with_model_version, with_other_model_version
+from tidegate_proxy.rollout.verdict_file import StoredVerdict, VerdictFile
 from tidegate_proxy.rollout.version_comparison import (
     RequestComparison,
     RequestEnd,
@@ -52,6 +54,8 @@ INVALID_CODES: Final = frozenset(
     }
 )
 """Status codes of Triton for an invalid request; over HTTP those of 400 to 499."""
+CopiedRequest = bytes | Callable[[], Awaitable[bytes | None]]
+"""Serialized ModelInferRequest to copy, or a function that returns it, if it can; called once no client waits."""
 SEQUENCE_WORDS: Final = "its sequence_batching needs all requests of a sequence at one version"
 _OK_STATUS: Final = 200
 _CLIENT_LEFT_STATUS: Final = 499
@@ -144,6 +148,11 @@ class VersionRollout:
         model = self._directory.catalog.models.get(self.model)
         return NO_SLO_NS if model is None or model.slo_ns is None else model.slo_ns
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings other than defaults, as the file with verdicts has them."""
+        return self.config.model_dump(mode="json", exclude_defaults=True)
+
     def choose(self, key: str, *, is_compared: bool) -> ChosenVersion | None:
         """Return the version for a request that names none; None: any. `key`: see `rollouts.versions.NAME.sticky`.
 
@@ -156,6 +165,8 @@ class VersionRollout:
             return None
         if self.state != "canary" or not is_compared or not has_candidate or self._has_sequences:
             return ChosenVersion(self._stable)
+        if key and self.requests.clients.is_returned(key):
+            return ChosenVersion(self._stable, self, client=key)
         drawn = zlib.crc32(f"{self.model}/{key}".encode()) / (1 << 32) if key else self._random.random()
         is_candidate = drawn < (self.config.canary or 0.0)
         version = self._candidate if is_candidate else self._stable
@@ -217,6 +228,16 @@ class VersionRollout:
         """Undo a canary whose errors leave no doubt, without waiting for blocks of time to settle."""
         if self.state == "canary" and (words := self.requests.why_hopeless()):
             self._enter("undone", words, now_ns)
+
+    def restore(self, stored: StoredVerdict) -> None:
+        """Take up a verdict of an earlier run."""
+        self.state, self.verdict = stored.state, stored.why
+
+    def to_store(self) -> StoredVerdict | None:
+        """Return the verdict; None if there is none yet."""
+        if self.state not in ("promoted", "undone"):
+            return None
+        return StoredVerdict(self.model, self.settings, self.state, self.verdict)
 
     def describe(self) -> str:
         """Describe the rollout in one sentence."""
@@ -288,21 +309,31 @@ class VersionRollouts(Collector):
         self._random = Random(config.seed)
         self._has_tenants = False
         """Whether a client's identity begins with its tenant; tenants that applications name are not known here."""
-        self._samples: asyncio.Queue[tuple[VersionRollout, bytes]] = asyncio.Queue(maxsize=1)
+        self._samples: asyncio.Queue[tuple[VersionRollout, CopiedRequest]] = asyncio.Queue(maxsize=1)
         """The next request to copy."""
         self.of_model: dict[str, VersionRollout] = {}
         """Rollouts by model; empty: no model has one."""
+        self._verdicts = VerdictFile(config.rollouts.verdict_file)
         self.follow(config)
 
     def follow(self, config: ServeConfig) -> None:
         """Begin the rollouts that have changed, and end those that are gone; the others go on."""
         self._has_tenants = config.tenants is not None and config.tenants.by != "application"
+        if config.rollouts.verdict_file != self._verdicts.path:
+            self._verdicts = VerdictFile(config.rollouts.verdict_file)
         self.of_model = {
             model: self.of_model[model]
             if model in self.of_model and self.of_model[model].config == wanted
-            else VersionRollout(model, wanted, self._directory, self._random)
+            else self._begun(model, wanted)
             for model, wanted in config.rollouts.versions.items()
         }
+
+    def _begun(self, model: str, config: VersionRolloutConfig) -> VersionRollout:
+        """Return a rollout that begins, or has its verdict from an earlier run."""
+        rollout = VersionRollout(model, config, self._directory, self._random)
+        if stored := self._verdicts.find(rollout.model, rollout.settings):
+            rollout.restore(stored)
+        return rollout
 
     def route(self, message: bytes, call: RpcCall) -> tuple[bytes, RpcCall]:
         """Name a version in a ModelInferRequest that names none, and have its outcome compared."""
@@ -312,7 +343,8 @@ class VersionRollouts(Collector):
         chosen = rollout.choose(self._key(rollout, call.owner), is_compared=True)
         if chosen is None:
             return message, call
-        self._copy(rollout, message)
+        if self.wants_copy(rollout.model):
+            self.copy(rollout.model, message)
         named = with_model_version(message, chosen.version)
         return named, ComparedCall(call, chosen) if chosen.is_compared else call
 
@@ -330,10 +362,23 @@ class VersionRollouts(Collector):
         rollout = self.of_model.get(model)
         return rollout.choose(self._key(rollout, owner), is_compared=is_compared) if rollout else None
 
-    def copy(self, message: bytes) -> None:
-        """Send copies of a request to both versions if its model's rollout wants that."""
-        if rollout := self.of_model.get(first_string(message)):
-            self._copy(rollout, message)
+    def wants_copy(self, model: str) -> bool:
+        """Draw whether to copy the next inference of a model, which names no version: see `copy`."""
+        rollout = self.of_model.get(model)
+        if rollout is None or not rollout.copies():
+            return False
+        if self._samples.full():
+            rollout.responses.left_out += 1
+            return False
+        return True
+
+    def copy(self, model: str, request: CopiedRequest) -> None:
+        """Send copies of a request to both versions of its model."""
+        if rollout := self.of_model.get(model):  # it may be gone meanwhile
+            if self._samples.full():
+                rollout.responses.left_out += 1
+            else:
+                self._samples.put_nowait((rollout, request))
 
     async def run(self, driver: Driver) -> None:
         """Run forever: look for verdicts, and compare copies while their Triton is idle."""
@@ -347,12 +392,15 @@ class VersionRollouts(Collector):
                     now_ns = time.monotonic_ns()
                     rollout.fail_early(now_ns)
                     rollout.look(now_ns)
+            verdicts = [stored for rollout in self.of_model.values() if (stored := rollout.to_store())]
+            if self._verdicts.differs(verdicts):
+                await asyncio.to_thread(self._verdicts.write, verdicts)
 
     async def _compare_copies(self, driver: Driver) -> None:
         while True:
-            rollout, message = await self._samples.get()
+            rollout, copied = await self._samples.get()
             with faults.contained("comparing versions of a model"):  # requests do not depend on it
-                await self._compare(rollout, message, driver)
+                await self._compare(rollout, copied, driver)
 
     def document(self) -> list[dict[str, Any]]:
         """Return all rollouts as JSON for GET /rollouts."""
@@ -396,22 +444,15 @@ class VersionRollouts(Collector):
             return ""
         return owner.partition("/")[0] if self._has_tenants else owner
 
-    def _copy(self, rollout: VersionRollout, message: bytes) -> None:
-        if not rollout.copies():
-            return
-        if self._samples.full():
-            rollout.responses.left_out += 1
-        else:
-            self._samples.put_nowait((rollout, message))
-
-    async def _compare(self, rollout: VersionRollout, message: bytes, driver: Driver) -> None:
+    async def _compare(self, rollout: VersionRollout, copied: CopiedRequest, driver: Driver) -> None:
         """Ask both versions on the same Triton, and compare what they answer.
 
         Each is asked when the Triton is idle, so that clients do not wait.
         """
-        request = PassedThrough.of(message)
+        message = copied if isinstance(copied, bytes) else await copied()
+        request = PassedThrough.of(message or b"")
         living = [each for each in self._directory.catalog.takers(rollout.model, request.header) if each.alive]
-        if not living or request.regions or request.sequence or request.header is None:
+        if message is None or not living or not _may_be_copied(request):
             rollout.responses.left_out += 1
             return
         backend = rollout.any_of(living)
@@ -430,6 +471,13 @@ class VersionRollouts(Collector):
             took[version] = answer, time.monotonic_ns() - began_ns
         if backend.alive:  # what a lost Triton says is no fault of a version
             await rollout.compare(took)
+
+
+def _may_be_copied(request: PassedThrough) -> bool:
+    """Return whether a request can be sent to any Triton twice, and harms none."""
+    if request.header is None or request.regions or request.sequence:
+        return False
+    return not guards.shape_problem((tensor.name, tensor.shape) for tensor in request.header.inputs)
 
 
 def _percent(fraction: float | None) -> str:

@@ -8,7 +8,7 @@ from tidegate_proxy.access.tenants import why_rejected
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.configuration.apis import Protocol
 from tidegate_proxy.messages.forwarded_metadata import fits, keys_of
-from tidegate_proxy.messages.model_signature import STRINGS_ASIDE_FROM, ModelSignature
+from tidegate_proxy.messages.model_signature import STRINGS_ASIDE_FROM, ModelSignature, signature_of_any
 from tidegate_proxy.messages.request import (
     ApplicationTags,
     AsyncPendingRequest,
@@ -144,6 +144,15 @@ class Inference:
             return signature
         graph = catalog.graphs.get(model)
         return graph.signature if graph and not bypasses and self._graphs.expands(graph) else None
+
+    def tensors_of(self, model: str) -> ModelSignature | None:
+        """Return the tensors of a model by its config, scheduled or not; None if they are unknown."""
+        catalog = self._directory.catalog
+        for backend in catalog.hosts.get(model, ()):
+            for loaded in catalog.loaded.get(backend, ()):
+                if loaded.config.name == model and loaded.config.input:
+                    return signature_of_any(loaded.config)
+        return None
 
     def has_slots(self, message: bytes) -> bool:
         """Return whether a serialized ModelInferRequest is for a model with slots."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -168,14 +169,15 @@ class HttpApplication:
         self, exchange: HttpExchange, body: RequestBody, route: routes.Route, versions: VersionRollouts
     ) -> None:
         """Answer an inference that names no version, by the version that its model's rollout chooses."""
-        chosen = versions.choose(route.model, exchange.owner, is_compared=route.pattern == routes.INFER_PATH)
+        is_whole = route.pattern == routes.INFER_PATH
+        chosen = versions.choose(route.model, exchange.owner, is_compared=is_whole)
         if chosen is None:
             await self._answer_route(exchange, body, route, is_inference=True)
             return
         exchange.path = routes.with_version(exchange.path, chosen.version)
-        await self._answer_route(
-            exchange, body, replace(route, version=chosen.version), is_inference=True, versions=versions
-        )
+        copies = versions if is_whole and versions.wants_copy(route.model) else None
+        route = replace(route, version=chosen.version)
+        await self._answer_route(exchange, body, route, is_inference=True, copies=copies)
         chosen.ended(end_of_http(exchange.status, is_rejected=exchange.is_rejected))
 
     async def _answer_route(
@@ -185,9 +187,9 @@ class HttpApplication:
         route: routes.Route | None,
         *,
         is_inference: bool,
-        versions: VersionRollouts | None = None,
+        copies: VersionRollouts | None = None,
     ) -> None:
-        """Answer a request. `versions`: gets a copy of it, because it chose the version; None: the client did."""
+        """Answer a request. `copies`: gets a copy of it."""
         if route is None:
             await self._forward(exchange, body, routes.NO_ROUTE)
         elif (
@@ -195,7 +197,7 @@ class HttpApplication:
             and exchange.method == "POST"
             and (known := self._scheduled(route.model, exchange))
         ):
-            await self._infer(exchange, body, known, route, versions)
+            await self._infer(exchange, body, known, route, copies)
         elif route.pattern in SHARED_MEMORY_CHANGES and exchange.method == "POST":
             await self._change_regions(exchange, await body.whole(), route)
         elif handler := self._handler(exchange.method, route):
@@ -204,7 +206,7 @@ class HttpApplication:
             await self._screened(exchange, call.body)
             await exchange.reply(await handler(call))
         else:
-            await self._forward(exchange, body, route, is_inference=is_inference)
+            await self._forward(exchange, body, route, is_inference=is_inference, copies=copies)
 
     async def _change_regions(self, exchange: HttpExchange, content: bytes, route: routes.Route) -> None:
         exchange.watch()
@@ -228,32 +230,54 @@ class HttpApplication:
         body: RequestBody,
         signature: ModelSignature,
         route: routes.Route,
-        versions: VersionRollouts | None,
+        copies: VersionRollouts | None,
     ) -> None:
         content = await body.whole()
         exchange.watch()
         try:
             message, form = await self._translate(exchange, content, signature, route.version)
-            if versions:
-                versions.copy(message)
+            if copies:
+                copies.copy(route.model, message)
+                copies = None
             answer = await self._inference.infer(message, None, exchange.metadata, exchange.owner)
         except NotSchedulable as why:
             if words := self._inference.why_not_bypassed(route.model, str(why)):
                 await exchange.reply(infer_response.error(400, words))
-            else:
-                await self._pass_on(exchange, content, route, is_inference=True)
+                return
+            if copies:
+                copies.copy(route.model, partial(self._as_message, exchange, content, route))
+            await self._pass_on(exchange, content, route, is_inference=True)
             return
         except RequestFailed as failed:
             await exchange.reply(infer_response.failure(failed))
             return
         await exchange.reply(await self._response(exchange, answer, form))
 
+    async def _as_message(self, exchange: HttpExchange, content: bytes, route: routes.Route) -> bytes | None:
+        """Return an inference that bypassed scheduling as a message, without its headers; None if it has no such form.
+
+        Call it while nothing waits for the answer: memory for what was compressed is not counted.
+        """
+        signature = self._inference.tensors_of(route.model)
+        if signature is None or (not signature.max_rows and exchange.json_length == 0):
+            return None  # the shape of a raw body is that of one row
+        with suppress(NotSchedulable, RefusedRequest, TooLarge):
+            message, _ = await self._translate(exchange, content, signature, route.version, hold=_hold_nothing)
+            return message
+        return None
+
     async def _translate(
-        self, exchange: HttpExchange, content: bytes, signature: ModelSignature, version: str
+        self,
+        exchange: HttpExchange,
+        content: bytes,
+        signature: ModelSignature,
+        version: str,
+        hold: Callable[[int], None] | None = None,
     ) -> tuple[bytes, infer_request.ResponseForm]:
+        """Return an inference as a message. `hold`: see `_plain`. Raises NotSchedulable, RefusedRequest, TooLarge."""
         if exchange.odd:
             raise NotSchedulable("a header is repeated, or is no number")
-        content = await self._plain(exchange, content)
+        content = await self._plain(exchange, content, hold)
         json_bytes = len(content) if exchange.json_length is None else exchange.json_length
         if json_bytes > len(content):
             raise NotSchedulable("less body than JSON")
@@ -276,15 +300,23 @@ class HttpApplication:
         return HttpAnswer(200, headers, b"".join(pieces))
 
     async def _forward(
-        self, exchange: HttpExchange, body: RequestBody, route: routes.Route, *, is_inference: bool = False
+        self,
+        exchange: HttpExchange,
+        body: RequestBody,
+        route: routes.Route,
+        *,
+        is_inference: bool = False,
+        copies: VersionRollouts | None = None,
     ) -> None:
         # A sequence's id may stand at the end, and a slot is not for a client that is still sending.
         whole = is_inference and (
-            self._routing.looks_inside(route.model) or self._inference.waits_for_slot(route.model)
+            copies is not None or self._routing.looks_inside(route.model) or self._inference.waits_for_slot(route.model)
         )
         beginning = await (body.whole() if whole else body.beginning(_STREAMED_FROM))
         if body.complete:
             exchange.watch()
+            if copies:
+                copies.copy(route.model, partial(self._as_message, exchange, beginning, route))
             await self._pass_on(exchange, beginning, route, is_inference=is_inference)
         else:
             pieces = _then_watched(exchange, body.pieces(beginning))
@@ -346,12 +378,16 @@ class HttpApplication:
                 return await self._aside.outline(plain[:json_bytes], exchange.owner)
         return NO_SEQUENCE, None
 
-    async def _plain(self, exchange: HttpExchange, content: bytes) -> bytes:
-        """A body as it was before it was compressed. Raises NotSchedulable for an unknown encoding, TooLarge."""
+    async def _plain(self, exchange: HttpExchange, content: bytes, hold: Callable[[int], None] | None = None) -> bytes:
+        """A body as it was before it was compressed. Raises NotSchedulable for an unknown encoding, TooLarge.
+
+        `hold`: counts bytes held after decompression; None: for the exchange.
+        """
+        hold = hold or exchange.hold
         if exchange.content_encoding in compression.COMPRESSED_ENCODINGS:
             if len(content) < _COMPRESSED_ASIDE:
-                return compression.decompress(content, self._limit, exchange.hold)
-            return await asyncio.to_thread(compression.decompress, content, self._limit, exchange.hold)
+                return compression.decompress(content, self._limit, hold)
+            return await asyncio.to_thread(compression.decompress, content, self._limit, hold)
         if exchange.content_encoding not in (b"", b"identity"):
             raise NotSchedulable("an unknown encoding")
         return content
@@ -371,6 +407,10 @@ class HttpApplication:
             await _look(screen, body)
             return body
         return _looked_at(screen, body, exchange)
+
+
+def _hold_nothing(_size: int) -> None:
+    """Count no bytes."""
 
 
 async def _look(screen: RequestScreen, piece: bytes) -> None:
