@@ -67,3 +67,29 @@ def test_within_a_tenth_of_the_workers_that_the_load_needs(load: float) -> None:
     for change in advised[1:]:  # the first interval begins with nothing in flight
         needed = workers * load
         assert workers + change == pytest.approx(needed, abs=max(1, 0.1 * needed))
+
+
+def test_slots_of_streams_are_no_workers() -> None:
+    """Four workers at twice the load that they carry, beside many slots whose streams are all on time."""
+    workers, rate_rps, seconds = 4, 2 * 10_900 / 4, 2.5
+    models = Model("m", 64, ms_to_ns(25)), Model("s", 1, ms_to_ns(1000), merge_limit=1, streams=True)
+    batching = tuple(Worker(number, f"w{number}", ("m",)) for number in range(workers))
+    slots = tuple(Worker(100 + number, f"s{number}", ("s",), server="a") for number in range(32))
+    profiles = (
+        Profile.linear("m", alpha_ms=1.053, beta_ms=5.072, max_rows=64),
+        Profile.linear("s", alpha_ms=1, beta_ms=1, max_rows=1),
+    )
+    setup = Setup(models, (*batching, *slots), profiles)
+    effects = EffectLog()
+    engine = Engine(Symphony(setup, SymphonyOptions(advice_every_s=1)), name="symphony", learn=False, strict=True)
+    simulation = Simulation(engine, listeners=[effects])
+    events = [
+        RequestArrived(at, Request(2 * number + place, model.name, 1, at, at + (model.slo_ns or 0)))
+        for place, (model, rate) in enumerate(zip(models, (rate_rps, 500.0), strict=True))
+        for number, at in enumerate(Poisson(rate).instants_ns(round(seconds * 1e9), random.Random(place)))
+    ]
+    simulation.feed(sorted(events, key=lambda event: event.now_ns))
+    simulation.run()
+    advised = [effect.workers for _, effect in effects if isinstance(effect, Advise)]
+    assert advised
+    assert [workers + change for change in advised] == pytest.approx([2 * workers] * len(advised), abs=1)

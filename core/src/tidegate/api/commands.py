@@ -67,7 +67,10 @@ class CancelTimer(Command, frozen=True, tag=True):
 
 
 class Advise(Command, frozen=True, tag=True):
-    """Recommend a change of the number of workers: positive, add that many; negative, release that many."""
+    """Recommend a change of the number of workers: positive, add that many; negative, release that many.
+
+    Slots (`Worker.server`) are not counted: the operator says how many there are.
+    """
 
     workers: int
     reason: str = ""

@@ -89,6 +89,8 @@ class IdleWorkers:
 
     def __init__(self, workers: tuple[Worker, ...]) -> None:
         self._workers: dict[int, Worker] = {}
+        self._batching = 0
+        """Number of workers that are no slots."""
         self._pools: dict[tuple[tuple[str, ...], str], _Pool] = {}
         self._pool_of: dict[int, _Pool] = {}
         self._pools_of: dict[str, list[_Pool]] = {}
@@ -97,6 +99,7 @@ class IdleWorkers:
 
     def join(self, worker: Worker) -> None:
         """Add a new worker, which is idle."""
+        self._batching += (worker.id not in self._workers) * (not worker.server)
         self._workers[worker.id] = worker
         pool = self._pools.get((worker.hosts, worker.device_class))
         if pool is None:
@@ -112,7 +115,8 @@ class IdleWorkers:
     def leave(self, worker_id: int) -> None:
         """Remove a worker that is gone."""
         self.occupy(worker_id)
-        if self._workers.pop(worker_id, None):
+        if worker := self._workers.pop(worker_id, None):
+            self._batching -= not worker.server
             pool = self._pool_of.pop(worker_id)
             pool.members.remove(worker_id)
             for server, ids in list(pool.servers.items()):
@@ -191,9 +195,9 @@ class IdleWorkers:
                 shared |= pool.hosts
         return frozenset(shared), sum(len(pool.members) for pool in pools if pool.hosts & shared)
 
-    def count(self) -> int:
-        """Return the number of workers, busy or idle."""
-        return len(self._workers)
+    def count_batching(self) -> int:
+        """Return the number of workers, busy or idle, that run batches: all but slots."""
+        return self._batching
 
     def count_idle(self, partition: str) -> int:
         """Return the number of idle workers that host the partition."""

@@ -174,7 +174,8 @@ class Symphony(QueueingPolicy[ModelThread]):
             load = self._begin_load((request.model, request.shape), now_ns)
         rate_of_key = load.rate_of_key(queue_key(request, self.models[request.model])[2], now_ns)
         if not self.is_readmitted(request):
-            self._autoscaler.arrived()
+            if not self.models[request.model].streams:
+                self._autoscaler.arrived()
             if load.outlook is None or now_ns + load.outlook.profile.upper_ns(1) <= request.deadline_ns:
                 # What is too late as it comes asks for no batch.
                 load.rate.observe(now_ns, request.rows)
@@ -234,9 +235,11 @@ class Symphony(QueueingPolicy[ModelThread]):
         return commands
 
     def on_stage_finished(self, event: StageFinished) -> Commands:
-        """Update the load; return a worker recommendation if one is due."""
-        self._autoscaler.ran(event.ended_ns - event.started_ns)
-        return self._autoscaler.advice(event.now_ns, self.idle.count())
+        """Update the load; return a worker recommendation if one is due. Slots of streams do not count."""
+        worker = self.idle.get(event.worker_id)
+        if worker and not worker.server:
+            self._autoscaler.ran(event.ended_ns - event.started_ns)
+        return self._autoscaler.advice(event.now_ns, self.idle.count_batching())
 
     def on_timer_latency_updated(self, event: TimerLatencyUpdated) -> Commands:
         """Move the timers of all candidates."""
@@ -284,7 +287,8 @@ class Symphony(QueueingPolicy[ModelThread]):
         """Dispatch what is schedulable now; leave a candidate that waits for its moment, or for a worker."""
         while thread and (outlook := self._outlook(thread.model_shape)):
             if hopeless := thread.count_hopeless(outlook, now_ns):
-                self._autoscaler.dropped(hopeless)
+                if not thread.model.streams:
+                    self._autoscaler.dropped(hopeless)
                 self._precedence.dropped(hopeless)
                 commands.extend(Drop(request.id, "deadline_unreachable") for request in self.take(thread, hopeless))
                 continue

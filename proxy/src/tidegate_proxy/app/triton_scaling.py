@@ -232,13 +232,13 @@ class TritonScaling:
             await asyncio.sleep(DRAIN_POLL_S)
 
     def _advised(self, tritons: int) -> int:
-        """Replicas that the policy wants added: it counts workers, of which a Triton may have several."""
+        """Replicas that the policy wants added: it counts workers that run batches, several of a Triton."""
         counts = self._metrics.counts
         advised_ns = counts.advised_at_ns
         if advised_ns is None or time.monotonic_ns() - advised_ns > ADVICE_HOLDS_NS or counts.advised <= 0:
             return 0
-        workers = sum(worker.up for worker in counts.workers.values())
-        return math.ceil(counts.advised * tritons / max(1, workers))
+        workers = sum(map(len, self._tritons.batch_workers().values()))
+        return math.ceil(counts.advised * tritons / workers) if workers else 0
 
 
 class StatefulSetScale:
