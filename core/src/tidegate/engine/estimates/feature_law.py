@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import exp, log, sqrt
+from operator import add
 from statistics import fmean, median
 from typing import NamedTuple
 
@@ -31,9 +32,9 @@ MIN_GAIN_FRACTION = 0.1
 """Minimum fraction of the mean deviation, from names or from nothing, that the law must explain."""
 MAX_STRAY = 1.0
 """Maximum deviation from the median of like requests, as a logarithm, that a sample counts with."""
-LEVEL_RATIO = 1.2
+LEVEL_RATIO = 1.1
 """Ratio of the latency of neighboring levels."""
-MAX_LEVELS = 48
+MAX_LEVELS = 64
 """Maximum number of levels of a model, from the fastest."""
 LEVEL_PREFIX = "~"
 """Prefix of the names of levels; the expected latency follows."""
@@ -196,7 +197,10 @@ class FeatureLaw:
         own = [each - self._of_app.get(sample.app, 0.0) for sample, each in zip(samples, logarithms, strict=True)]
         self._curve = monotone_curve([sample.feature for sample in samples], own)
         predicted = [self._curve(each.feature) + self._of_app.get(each.app, 0.0) for each in samples]
-        self._predicted = sorted(zip(predicted, found.residuals, strict=True))
+        # A level is a range of predictions: how far its requests are from its center belongs to their spread.
+        from_center = [each - _level(each) * log(LEVEL_RATIO) for each in predicted]
+        residuals = map(add, from_center, found.residuals)
+        self._predicted = sorted(zip(predicted, residuals, strict=True))
         lowest, highest = _level(min(predicted)), _level(max(predicted))
         self._bounds = lowest, min(highest, lowest + MAX_LEVELS - 1)
 
