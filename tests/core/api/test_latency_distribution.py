@@ -28,9 +28,3 @@ def test_a_batch_is_padded_to_its_longest() -> None:
     alone = distribution(tuple(sorted(rng.randint(1, 1000) for _ in range(64))), fixed_ns=500, scale=0.5)
     drawn = [500 + 0.5 * 4 * max(rng.choices(alone.times_ns, k=4)) for _ in range(20_000)]
     assert alone.expected_batch_ns(4) == pytest.approx(sum(drawn) / len(drawn), rel=0.02)
-
-
-@given(times, st.integers(0, 10**9))
-def test_the_share_that_is_done_within_a_time(times_ns: tuple[int, ...], within_ns: int) -> None:
-    share = sum(each_ns <= within_ns for each_ns in times_ns) / len(times_ns)
-    assert distribution(times_ns).share_within(within_ns) == share

@@ -1,6 +1,6 @@
 """Latency distribution of one application's requests that run alone, for models whose latency depends on the data."""
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, islice
 from math import ceil, exp, hypot, log, sqrt
@@ -41,10 +41,6 @@ class LatencyDistribution(msgspec.Struct, frozen=True):
     def mean_ns(self) -> float:
         """Mean of the times, in ns."""
         return sum(self.times_ns) / len(self.times_ns)
-
-    def share_within(self, time_ns: float) -> float:
-        """Return the probability that a request takes at most `time_ns`: the distribution function F."""
-        return bisect_right(self.times_ns, time_ns) / len(self.times_ns)
 
     def expected_batch_ns(self, requests: int) -> float:
         """Return the expected latency, in ns, of a batch of `requests` requests: c0 + c1 * k * E[max of k]."""

@@ -10,7 +10,7 @@ OUTCOME_COLORS: Mapping[str, str] = {
 }
 """Outcomes of requests, best first, with their colors."""
 WAITING, EXECUTING = "waiting", "executing"
-INK, MUTED, OTHER = "ink", "muted", "other"
+INK, OTHER = "ink", "other"
 MODELS, CONTENDERS = 10, 8
 """Number of models and of contenders (policies, servers) with colors of their own; further ones share a color."""
 DASH_PATTERNS = ("", "7 3", "2 3")

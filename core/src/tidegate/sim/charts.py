@@ -48,7 +48,6 @@ MAX_COLORED = len(DASH_PATTERNS)
 """Maximum number of models with a color and a dash pattern: those with the most misses."""
 MAX_POINTS = 200
 """Maximum number of points of a curve."""
-Bars = list[StackedBar]
 
 
 def outcomes(results: Sequence[RunResult], contender: str = "policy") -> Chart:

@@ -12,9 +12,6 @@ from prometheus_client.registry import Collector
 
 from tidegate_proxy.configuration.settings import SettingsHolder
 
-BEAT_S = 0.5
-"""Interval in seconds at which an idle part gives a sign of life."""
-
 
 class Liveness(Collector):
     """Parts of Tidegate with their last signs of life; as a Prometheus collector it exports the silence of each."""

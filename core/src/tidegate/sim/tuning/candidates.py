@@ -33,11 +33,6 @@ class PolicyCandidate(msgspec.Struct, frozen=True):
         return (self.policy, self.options) == (other.policy, other.options)
 
 
-def is_tuned(plugins: Plugins, policy: str) -> bool:
-    """Whether a policy of this name is tuned while it serves. Raises UnknownPlugin."""
-    return issubclass(plugins.policy(policy).policy.Options, TuningOptions)
-
-
 def first_candidate(plugins: Plugins, policy: str, options: dict[str, Any]) -> PolicyCandidate:
     """Return the policy that a tuned one starts as: that of its base class, with the options that are not the
     tuner's."""
