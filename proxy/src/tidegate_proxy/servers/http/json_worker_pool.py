@@ -66,6 +66,11 @@ class FairQueue(Generic[Place]):
                 heapify(self._waiting)
             raise
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a task waits for a place."""
+        return any(not turn.done() for *_, turn in self._waiting)
+
     def give_back(self, place: Place) -> None:
         """Give a place back, to the next in the queue if there is one."""
         while self._waiting:
@@ -83,8 +88,8 @@ class FairQueue(Generic[Place]):
 
 FROM_BYTES: Final = 1 << 18
 """Size in bytes from which a worker is used: smaller JSON takes at most 30 ms, a round trip to a process 2 ms."""
-TURN_FROM_BYTES: Final = 1 << 13
-"""Size in bytes from which JSON waits for its turn: it takes more than a millisecond of the event loop."""
+QUEUED_FROM_BYTES: Final = 1 << 14
+"""Size in bytes from which JSON is queued for the event loop, of which it takes about two milliseconds."""
 _PROCESSES: Final = 2
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -103,8 +108,8 @@ class JsonWorkerPool:
     def __init__(self) -> None:
         self._processes = [_JsonProcess() for _ in range(_PROCESSES)]
         self._queue = FairQueue(self._processes)
-        self._loop_turn = FairQueue(["event loop"])
-        """Place of the one text that the event loop parses or writes in an iteration."""
+        self._loop_queue = FairQueue(["event loop"])
+        """Queue for the one text that the event loop parses or writes in an iteration."""
         self._starting: list[asyncio.Task[None]] = []
         self._rendering: asyncio.Future[infer_response.ResponseBody] | None = None
         """The response that a thread renders."""
@@ -176,14 +181,17 @@ class JsonWorkerPool:
         *arguments: Arguments.args,
         **named: Arguments.kwargs,
     ) -> Result:
-        """Do work in the event loop: of a crowd's, one an iteration, so that others' requests go on in between."""
-        if size < TURN_FROM_BYTES:
+        """Do work in the event loop, on one queued text in each iteration, so that other requests go on in between."""
+        if size < QUEUED_FROM_BYTES:
             return work(*arguments, **named)
-        turn = await self._loop_turn.take(owner, size)
+        place = await self._loop_queue.take(owner, size)
         try:
             return work(*arguments, **named)
         finally:
-            asyncio.get_running_loop().call_soon(self._loop_turn.give_back, turn)
+            if self._loop_queue.is_awaited:  # the next one runs in the next iteration
+                self._loop_queue.give_back(place)
+            else:
+                asyncio.get_running_loop().call_soon(self._loop_queue.give_back, place)
 
     def _is_up(self) -> bool:
         """Whether a process is up; if not, all are started, unless they are being started."""
