@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.controllers import step
 from tests.plugins.inss.problems import INTERFERENCE, problem, tenant
 from tidegate.api import PlanningError
 from tidegate.control import Controller, ControllerSpec, ModelLoad, Observation
@@ -61,24 +62,24 @@ def percents(layout: Layout) -> dict[tuple[str, int | str], int]:
 
 def test_shares_stay_while_they_bear_what_comes() -> None:
     controller = made("share-replanning")
-    assert controller.step(observed(FIRST)) is None
-    assert controller.step(observed(FIRST, quick=0.3, slow=0.5)) is None
+    assert step(controller, observed(FIRST)) is None
+    assert step(controller, observed(FIRST, quick=0.3, slow=0.5)) is None
 
 
 def test_a_neighbor_gives_way_before_anybody_moves() -> None:
     """As the one is asked for more and its neighbors for less, shares change, and nobody moves."""
     controller = made("share-replanning")
-    changed = controller.step(observed(FIRST, quick=1.4, slow=0.2, calm=0.4))
+    changed = step(controller, observed(FIRST, quick=1.4, slow=0.2, calm=0.4))
     assert changed is not None
     before, after = percents(FIRST), percents(changed)
     assert before.keys() == after.keys()
     (gpu,) = {device for name, device in before if name == "quick"}
     assert after["quick", gpu] > before["quick", gpu]
-    assert controller.step(observed(changed, quick=1.4, slow=0.2, calm=0.4)) is None
+    assert step(controller, observed(changed, quick=1.4, slow=0.2, calm=0.4)) is None
 
 
 def test_models_move_where_other_shares_will_not_do() -> None:
-    changed = made("share-replanning").step(observed(FIRST, quick=2.1, slow=0.2, calm=0.3))
+    changed = step(made("share-replanning"), observed(FIRST, quick=2.1, slow=0.2, calm=0.3))
     assert changed is not None
     assert percents(changed).keys() != percents(FIRST).keys()
     assert sum(name == "quick" for name, _ in percents(changed)) == 2
@@ -86,10 +87,10 @@ def test_models_move_where_other_shares_will_not_do() -> None:
 
 def test_what_was_planned_for_is_not_planned_for_again() -> None:
     controller = made("share-replanning")
-    first = controller.step(observed(FIRST, quick=1.4, slow=0.2, calm=0.4))
+    first = step(controller, observed(FIRST, quick=1.4, slow=0.2, calm=0.4))
     assert first is not None
-    assert controller.step(observed(FIRST, quick=1.4, slow=0.2, calm=0.4)) is first
-    assert controller.step(observed(FIRST, quick=1.0, slow=1.0)) is None
+    assert step(controller, observed(FIRST, quick=1.4, slow=0.2, calm=0.4)) is first
+    assert step(controller, observed(FIRST, quick=1.0, slow=1.0)) is None
 
 
 def changes_of(controller: Controller, steps: int = 12) -> int:
@@ -99,7 +100,7 @@ def changes_of(controller: Controller, steps: int = 12) -> int:
     for _ in range(steps):
         chance = {name: rng.gauss(1, (RATES[name] * 10) ** -0.5) for name in overload}
         times = {name: factor * chance[name] for name, factor in overload.items()}
-        wanted = controller.step(observed(layout, **times)) or layout
+        wanted = step(controller, observed(layout, **times)) or layout
         changes += percents(wanted) != percents(layout)
         layout = wanted
     return changes
@@ -121,14 +122,14 @@ def test_a_change_for_which_a_gpu_has_no_memory_is_refused() -> None:
     present = layout_of(tight, plan_shares(tight, time_limit_s=1, progress=lambda **_: 0.0))
     controller = make_controller(Plugins.installed().controller("share-replanning"), present, {"problem": tight})
     with pytest.raises(PlanningError, match=r"the current and the new processes take \d+ MiB, and it has 1000"):
-        controller.step(observed(present, quick=1.4, slow=0.2, calm=0.4))
+        step(controller, observed(present, quick=1.4, slow=0.2, calm=0.4))
 
 
 @pytest.mark.parametrize("planner", ["inss", "igniter"])
 def test_others_may_plan(planner: str) -> None:
     controller = made("share-replanning", planner=planner)
-    assert controller.step(observed(FIRST)) is None
-    changed = controller.step(observed(FIRST, quick=2.1, slow=0.2, calm=0.3))
+    assert step(controller, observed(FIRST)) is None
+    changed = step(controller, observed(FIRST, quick=2.1, slow=0.2, calm=0.3))
     assert changed is not None
     assert percents(changed) != percents(FIRST)
 
@@ -141,7 +142,7 @@ def test_a_planner_that_is_none_is_refused() -> None:
 def test_the_loop_takes_a_step_at_a_time_and_moves_nobody() -> None:
     controller, layout = made("gslice-loop"), FIRST
     for _ in range(12):
-        layout = controller.step(observed(layout, quick=0.5)) or layout
+        layout = step(controller, observed(layout, quick=0.5)) or layout
         assert percents(layout).keys() == percents(FIRST).keys()
     before, after = percents(FIRST), percents(layout)
     assert sum(after.values()) < 0.9 * sum(before.values())

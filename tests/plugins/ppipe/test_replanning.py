@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.controllers import step
 from tests.plugins.ppipe.problems import profile
 from tests.plugins.ticks import Ticks
 from tidegate.api import PlanningError
@@ -69,19 +70,19 @@ def gpus(layout: Layout | None) -> tuple[int, int]:
 def test_it_plans_anew_when_the_mix_has_drifted() -> None:
     controller = make_controller(SPEC, FIRST, {"problem": EQUAL})
     assert gpus(FIRST) == (3, 3)
-    assert controller.step(observed(FIRST, 100, 100)) is None
-    assert controller.step(observed(FIRST, 100, 110)) is None
-    drifted = controller.step(observed(FIRST, 200, 40))
+    assert step(controller, observed(FIRST, 100, 100)) is None
+    assert step(controller, observed(FIRST, 100, 110)) is None
+    drifted = step(controller, observed(FIRST, 200, 40))
     assert gpus(drifted) == (5, 1)
     assert drifted is not None
-    assert controller.step(observed(drifted, 200, 40)) is None  # it is planned for that now
-    assert gpus(controller.step(observed(drifted, 120, 120))) == (3, 3)
+    assert step(controller, observed(drifted, 200, 40)) is None  # it is planned for that now
+    assert gpus(step(controller, observed(drifted, 120, 120))) == (3, 3)
 
 
 def test_a_plan_that_was_refused_is_made_again() -> None:
     controller = make_controller(SPEC, FIRST, {"problem": EQUAL})
-    assert gpus(controller.step(observed(FIRST, 200, 40))) == (5, 1)
-    assert gpus(controller.step(observed(FIRST, 200, 40))) == (5, 1)
+    assert gpus(step(controller, observed(FIRST, 200, 40))) == (5, 1)
+    assert gpus(step(controller, observed(FIRST, 200, 40))) == (5, 1)
 
 
 CHEAP = PpipeProblem(
@@ -101,49 +102,49 @@ SMALL = layout_of(CHEAP, plan_ppipe(CHEAP, time_limit_s=10, progress=Ticks()))
 def test_rates_that_all_gpus_cannot_sustain_get_all_of_them() -> None:
     controller = make_controller(SPEC, SMALL, {"problem": CHEAP})
     assert gpus(SMALL) == (1, 1)
-    everything = controller.step(observed(SMALL, 900, 300))
+    everything = step(controller, observed(SMALL, 900, 300))
     assert gpus(everything) == (3, 1)
     assert everything is not None
-    assert controller.step(observed(everything, 900, 300)) is None
-    assert gpus(controller.step(observed(everything, 50, 50))) == (1, 1)
+    assert step(controller, observed(everything, 900, 300)) is None
+    assert gpus(step(controller, observed(everything, 50, 50))) == (1, 1)
 
 
 def test_lost_gpus_are_planned_without_at_once_and_tried_again_later() -> None:
     controller = make_controller(SPEC, SMALL, {"problem": CHEAP, "lost_gpu_retry_s": 60})
     first = SMALL.workers[0]
-    assert controller.step(observed(SMALL, 50, 50)) is None
-    moved = controller.step(observed(SMALL, 50, 50, away=(first.name,)))
+    assert step(controller, observed(SMALL, 50, 50)) is None
+    moved = step(controller, observed(SMALL, 50, 50, away=(first.name,)))
     assert moved is not None
     assert first.device not in {worker.device for worker in moved.workers}
     assert gpus(moved) == (1, 1)
-    assert controller.step(observed(SMALL, 50, 50, away=(first.name,), now_s=2)) is moved, "it was refused meanwhile"
-    assert controller.step(observed(moved, 50, 50, now_s=50)) is None
-    back = controller.step(observed(moved, 50, 50, now_s=70))
+    assert step(controller, observed(SMALL, 50, 50, away=(first.name,), now_s=2)) is moved, "it was refused meanwhile"
+    assert step(controller, observed(moved, 50, 50, now_s=50)) is None
+    back = step(controller, observed(moved, 50, 50, now_s=70))
     assert back is not None
     assert first.device in {worker.device for worker in back.workers}
-    assert controller.step(observed(SMALL, 50, 50, away=(first.name,), now_s=80)) == moved
-    assert controller.step(observed(SMALL, 50, 50, now_s=90)) is None, "the worker came back"
+    assert step(controller, observed(SMALL, 50, 50, away=(first.name,), now_s=80)) == moved
+    assert step(controller, observed(SMALL, 50, 50, now_s=90)) is None, "the worker came back"
 
 
 def test_of_all_gpus_that_are_there_models_get_their_parts() -> None:
     controller = make_controller(SPEC, FIRST, {"problem": EQUAL})
     away = tuple(worker.name for worker in FIRST.workers[:2])
-    assert sum(gpus(controller.step(observed(FIRST, 100, 100, away=away)))) == 4
+    assert sum(gpus(step(controller, observed(FIRST, 100, 100, away=away)))) == 4
     everything = tuple(worker.name for worker in FIRST.workers)
     with pytest.raises(PlanningError, match="the workers of all 6 GPUs are away"):
-        controller.step(observed(FIRST, 100, 100, away=everything))
+        step(controller, observed(FIRST, 100, 100, away=everything))
 
 
 def test_chance_is_no_drift() -> None:
     controller = make_controller(SPEC, FIRST, {"problem": EQUAL})
-    assert controller.step(observed(FIRST, 1.5, 0.5, period_s=4)) is None
-    assert controller.step(observed(FIRST, 0, 0)) is None
-    assert controller.step(observed(FIRST, 1.5, 0.5, period_s=400)) is not None
+    assert step(controller, observed(FIRST, 1.5, 0.5, period_s=4)) is None
+    assert step(controller, observed(FIRST, 0, 0)) is None
+    assert step(controller, observed(FIRST, 1.5, 0.5, period_s=400)) is not None
 
 
 def test_a_model_that_nobody_asks_for_stays_served() -> None:
     controller = make_controller(SPEC, FIRST, {"problem": EQUAL})
-    assert gpus(controller.step(observed(FIRST, 200, 0))) == (5, 1)
+    assert gpus(step(controller, observed(FIRST, 200, 0))) == (5, 1)
 
 
 def test_a_problem_of_other_models_is_refused(tmp_path: Path) -> None:

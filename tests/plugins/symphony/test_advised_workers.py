@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.controllers import step
 from tests.core.control.layouts import layout, workers_of
 from tidegate.api import Advise
 from tidegate.control import ControllerSpec, ModelLoad, Observation
@@ -42,18 +43,18 @@ def names(answer: Layout | None) -> list[str]:
 def test_as_many_join_as_are_advised_and_as_there_are() -> None:
     every, first = layout(workers_of(5)), layout(workers_of(2))
     controller = make_controller(SPEC, first, {"layout": every.model_dump(mode="json")})
-    assert names(controller.step(observed(first, 2))) == ["w0", "w1", "w2", "w3"]
-    assert names(controller.step(observed(first, 9))) == ["w0", "w1", "w2", "w3", "w4"]
-    assert controller.step(observed(every, 1)) is None
-    assert controller.step(observed(first, None)) is None
+    assert names(step(controller, observed(first, 2))) == ["w0", "w1", "w2", "w3"]
+    assert names(step(controller, observed(first, 9))) == ["w0", "w1", "w2", "w3", "w4"]
+    assert step(controller, observed(every, 1)) is None
+    assert step(controller, observed(first, None)) is None
 
 
 def test_those_join_first_that_host_the_model_that_does_worst() -> None:
     every = layout({"w0": ["m", "n"], "w1": ["m"], "w2": ["n"]})
     first = every.model_copy(update={"workers": every.workers[:1]})
     controller = make_controller(SPEC, first, {"layout": every.model_dump(mode="json")})
-    assert names(controller.step(observed(first, 1, attainment={"m": 0.9, "n": 0.5}))) == ["w0", "w2"]
-    assert names(controller.step(observed(first, 1, attainment={"m": 0.4, "n": 0.5}))) == ["w0", "w1"]
+    assert names(step(controller, observed(first, 1, attainment={"m": 0.9, "n": 0.5}))) == ["w0", "w2"]
+    assert names(step(controller, observed(first, 1, attainment={"m": 0.4, "n": 0.5}))) == ["w0", "w1"]
 
 
 @pytest.mark.parametrize(
@@ -64,14 +65,14 @@ def test_those_join_first_that_host_the_model_that_does_worst() -> None:
 def test_the_last_ones_are_released(advice: int, load: float, left: int) -> None:
     every = layout(workers_of(4))
     controller = make_controller(SPEC, every, {"least_workers": 2})
-    answer = controller.step(observed(every, advice, load=load))
+    answer = step(controller, observed(every, advice, load=load))
     assert names(answer or every) == [f"w{number}" for number in range(left)]
 
 
 def test_a_partition_keeps_a_worker() -> None:
     every = layout({"w0": ["m"], "w1": ["m"], "w2": ["n"]})
     controller = make_controller(SPEC, every, {})
-    assert names(controller.step(observed(every, -2))) == ["w0", "w2"]
+    assert names(step(controller, observed(every, -2))) == ["w0", "w2"]
 
 
 def test_what_serves_must_be_among_what_there_may_be(tmp_path: Path) -> None:
