@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from bench.papers.paris_elsa.__main__ import main
-from bench.papers.paris_elsa.design_points import homogeneous
+from bench.papers.paris_elsa.design_points import homogeneous, layout_of
+from bench.papers.paris_elsa.drifting import LARGE, SMALL, cut, problem_of, sizes_of
 from bench.papers.paris_elsa.measured import MIGPERF, PARVAGPU, Case, Curve, read_cases, sizes_of_requests
-from bench.papers.paris_elsa.throughput import Cell, measure
+from bench.papers.paris_elsa.throughput import Cell, measure, scenario_of
+from tidegate.workload import draw_requests
+from tidegate_paris_elsa.problem import MigProblem
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 CASE = Case("m", 24, 28, {size: Curve({rows: 4 + 2.0 * rows / size for rows in ROWS}) for size in (1, 2, 3, 4, 7)})
@@ -86,3 +89,22 @@ def test_what_is_not_there_is_said(
     with pytest.raises(SystemExit):
         main(["--data", str(folder), *words])
     assert re.search(says, capsys.readouterr().err)
+
+
+def test_sizes_drift_to_others_of_which_all_are_planned_for() -> None:
+    means = {name: sum(rows * share for rows, share in sizes_of(name).items()) for name in (SMALL, LARGE)}
+    assert means[LARGE] > 2 * means[SMALL]
+    for name in (SMALL, LARGE):
+        problem = MigProblem.model_validate(problem_of(CASE, sizes_of(name)))
+        assert sum(problem.models[0].shares.values()) == pytest.approx(1)
+        assert problem.models[0].most_rows == 32
+
+
+def test_the_requests_after_the_drift_are_those_that_came_then() -> None:
+    layout = layout_of(CASE, homogeneous(7), sizes_of(SMALL), 100.0)
+    requests = draw_requests(scenario_of(layout, sizes_of(SMALL), 100.0, 10.0), 1)
+    half = cut(requests, len(requests) // 2, len(requests))
+    assert [request.arrival_ns for request in half] == [request.arrival_ns for request in requests][
+        len(requests) // 2 :
+    ]
+    assert [request.rows for request in half] == [request.rows for request in requests][len(requests) // 2 :]
