@@ -90,7 +90,7 @@ class _Said(Collector):
         compared = comparison.ModelComparison("m", side, side, (-0.01, 0.01), "")
         yield from canary.gauges([compared])
         yield from policy_tuning.metrics_of((0.01, 0.02), 1.0)
-        yield from on_demand.metrics_of({"m": 1}, {"m": 1}, {"h:1": (2, 1)})
+        yield from on_demand.metrics_of({"m": 2}, {"m": 1}, {"m": 1}, {"h:1": (2, 1)})
         yield from self._rollouts(compared)
 
     @staticmethod

@@ -22,6 +22,7 @@ from tritonclient.grpc import service_pb2
 from tests.conftest import eventually
 from tests.proxy.fixtures.calls import outcome, request_of, rest_of
 from tests.proxy.fixtures.models import add_model
+from tidegate.control import residency
 from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.service import on_demand as on_demand_models
@@ -121,7 +122,8 @@ def test_two_of_three_are_in_memory_and_the_model_asked_for_is_loaded(
     assert slow.getresponse().status == 200, "it is loaded when the body is there"
     slow.close()
     assert {metric.name for metric in models.collect()} == {
-        "tidegate_on_demand_loads", "tidegate_on_demand_evictions", "tidegate_on_demand_memory_bytes"
+        "tidegate_on_demand_loads", "tidegate_on_demand_prefetches", "tidegate_on_demand_evictions",
+        "tidegate_on_demand_memory_bytes",
     }  # fmt: skip
 
 
@@ -187,6 +189,70 @@ def test_a_stream_without_end_does_not_keep_requests_from_its_model(
     eventually(lambda: proxy.engine.tally.accepted == 2, "the second one to go on")
     gate.open()
     assert [outcome(each)[0] for each in calls] == [OK] * 3
+
+
+def test_a_client_that_fills_the_queue_of_loads_leaves_others_their_share(
+    gate: Any, start_triton: Make, serve_here: Make, start_call: Make, call: Make, tmp_path: Path
+) -> None:
+    for name, gated in (("busy", {"gate": gate.file}), ("other", {})):
+        add_model(tmp_path, name, "max_batch_size: 4", **gated)
+    triton = start_triton([tmp_path], options=EXPLICIT)
+    proxy = serve_here(
+        [],
+        tritons=[{"grpc": triton.grpc_address, "model_memory": "15MiB"}],
+        models={name: {"load": "on-demand", "memory": "10MiB"} for name in ("busy", "other")},
+        clients={"by": "metadata", "key": "who"},
+        limits={
+            "max_queue_size": 10,
+            "reserved_queue_fraction_per_client": 0.1,
+            "reserved_queue_fraction_per_model": 0.0,
+        },
+    )
+    calls = [start_call(proxy, "ModelInfer", request_of("busy", {"X": ROW}), timeout=60)]
+    eventually(gate.somebody_waits, "it to run")
+    waiting = proxy.serving._on_demand._waiting
+
+    def ask_as(client: str) -> Any:
+        return start_call(proxy, "ModelInfer", request_of("other", {"X": ROW}), 60, [("who", client)])
+
+    calls += [ask_as("greedy") for _ in range(10)]
+    eventually(lambda: waiting["other"] == 10, "the queue to be full")
+    code, words, *_ = outcome(ask_as("greedy"))
+    assert (code, words) == (UNAVAILABLE, "Exceeds maximum queue size")
+    calls.append(ask_as("modest"))
+    eventually(lambda: waiting["other"] == 11, "the other client to wait as well")
+    assert outcome(ask_as("modest"))[0] is UNAVAILABLE
+    gate.open()
+    assert {outcome(each)[0] for each in calls} == {OK}
+    assert not proxy.serving._on_demand._waiting_of_client
+
+
+def test_a_model_that_is_asked_for_regularly_is_loaded_before_its_next_request(
+    heavy: EmbeddedTriton, serve_here: Make, call: Make, ask: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(residency, "MIN_VISIT_GAP_NS", 0)
+    monkeypatch.setattr(residency, "QUIET_LOADS", 0)
+    monkeypatch.setattr(residency, "MAX_OVERDUE_INTERVALS", 1e9)
+    monkeypatch.setattr(on_demand_models, "PREFETCH_POLL_S", 0.01)
+    proxy = _serve(serve_here, heavy)
+    models = proxy.serving._on_demand
+    for _ in range(4):
+        assert ask(proxy, "first")[0] is OK
+    assert models.prefetches == {}
+    # Its Triton loses it, as at a restart.
+    call(heavy, "RepositoryModelUnload", service_pb2.RepositoryModelUnloadRequest(model_name="first"))
+    proxy.run(proxy.serving._discovery.refresh(("first",)))
+    eventually(lambda: models.prefetches == {"first": 1} and "first" in _loaded(proxy), "it to be back")
+    assert (models.loads, models.evictions) == ({"first": 2}, {})
+    # The one of three that is not in memory takes the place of none, though it is asked for regularly, too.
+    for model in ("second", "third"):
+        assert {ask(proxy, model)[0] for _ in range(4)} == {OK}
+    in_memory = _loaded(proxy)
+    eventually(lambda: not models._loads, "loads to end")
+    for _ in range(5):
+        proxy.run(models._begin_prefetch())
+    assert (len(in_memory), _loaded(proxy)) == (2, in_memory)
+    assert models.prefetches == {"first": 1}
 
 
 def test_models_that_are_always_busy_take_turns(

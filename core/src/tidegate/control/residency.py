@@ -10,6 +10,16 @@ from typing import Final
 
 MIN_LOAD_NS: Final = 1_000_000
 """Least cost of a load in nanoseconds: one that took no measurable time still interrupts."""
+MIN_VISIT_GAP_NS: Final = 1_000_000_000
+"""Time in nanoseconds from the beginning of a visit within which further requests for the model belong to it."""
+MIN_VISITS: Final = 4
+"""Number of visits from which on a model may be asked for regularly."""
+INTERVAL_WEIGHT: Final = 0.3
+"""Weight of the latest interval between visits in their mean."""
+MAX_OVERDUE_INTERVALS: Final = 2.0
+"""Number of intervals without a request after which a model is not asked for regularly any more."""
+QUIET_LOADS: Final = 4
+"""Time without a load for a request before a model is loaded ahead of its own, in durations of its load."""
 
 
 class BudgetTooSmallError(ValueError):
@@ -28,12 +38,35 @@ class _Known:
     """Requests, of which older ones count less."""
     priority: float = 0.0
     """Value of its place: the lowest one goes first."""
+    visits: int = 0
+    """Number of its visits: requests shortly after one another are one."""
+    visited_ns: int = 0
+    """Beginning of its last visit, if it had any."""
+    interval_ns: float | None = None
+    """Mean time between visits, of which older ones count less; None before the second."""
+
+    def visit(self, now_ns: int) -> None:
+        """Record a request at an instant."""
+        if self.visits:
+            gap_ns = now_ns - self.visited_ns
+            if gap_ns < MIN_VISIT_GAP_NS:
+                return
+            before_ns = gap_ns if self.interval_ns is None else self.interval_ns
+            self.interval_ns = before_ns + INTERVAL_WEIGHT * (gap_ns - before_ns)
+        self.visits += 1
+        self.visited_ns = now_ns
+
+    def is_regular(self, now_ns: int) -> bool:
+        """Return whether it is asked for regularly, and was lately."""
+        if self.visits < MIN_VISITS or self.interval_ns is None:
+            return False
+        return now_ns - self.visited_ns <= MAX_OVERDUE_INTERVALS * self.interval_ns
 
 
 class Residency:
     """Memory budget of one Triton: the models that it holds, and those to evict for another one.
 
-    Knows no clock and no network: the caller reports what happens, and carries out what `evictions_for` returns.
+    Has no clock and no network: the caller reports what happens, and carries out what `evictions_for` returns.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -56,9 +89,10 @@ class Residency:
         """Memory that the loaded models take, or are assumed to take; may be read in any thread."""
         return sum(self._resident.copy().values())
 
-    def on_request(self, model: str) -> None:
-        """Count a request for a model, loaded or not."""
+    def on_request(self, model: str, now_ns: int) -> None:
+        """Count a request for a model, loaded or not, at an instant of a clock that never goes back."""
         known = self._known.setdefault(model, _Known())
+        known.visit(now_ns)
         known.hits += 1.0
         known.priority = self._value(known)
 
@@ -109,6 +143,30 @@ class Residency:
             raise BudgetTooSmallError(f"{model!r} takes {needed} bytes of a budget of {self.budget_bytes}")
         excess = self.used_bytes - self._resident.get(model, 0) + needed - self.budget_bytes
         return self._freeing(excess, (each for each in self._resident if each != model and may_evict(each)))
+
+    def to_prefetch(self, now_ns: int, quiet_ns: int, may_load: Callable[[str], bool]) -> str | None:
+        """Return the model to load before its next request, in memory that no model takes; None if there is none.
+
+        The largest model still fits beside it, so that no next load has to evict because of it. Of those that are asked
+        for regularly it is the one whose load costs its requests the most time, by memory.
+
+        `quiet_ns`: time in ns since a load for a request ended: the next one would wait for this one. `may_load`:
+        whether a model that is not loaded could be loaded now.
+        """
+        largest = max((each.memory_bytes or 0 for each in self._known.values()), default=0)
+        free = self.budget_bytes - self.used_bytes - largest
+        best, best_worth = None, 0.0
+        for model, known in self._known.items():
+            if model in self._resident or not known.is_regular(now_ns) or self.memory_of(model) > free:
+                continue
+            assert known.interval_ns, "it has had several visits"
+            cost_ns = max(MIN_LOAD_NS, known.load_ns or MIN_LOAD_NS)
+            if cost_ns * QUIET_LOADS > quiet_ns:
+                continue
+            worth = cost_ns / known.interval_ns / max(1, self.memory_of(model))
+            if worth > best_worth and may_load(model):
+                best, best_worth = model, worth
+        return best
 
     def evictions_over_budget(self, may_evict: Callable[[str], bool]) -> tuple[str, ...]:
         """Return the models to unload because those that are loaded take more than the budget; () if they do not."""

@@ -216,6 +216,7 @@ async def serving(  # noqa: PLR0915 - the list of all parts
             proxy.look_at_files(),
             proxy.control_layout(),
             rollout.run(driver),
+            on_demand.run(),
             verifier.run(driver, discovery, gate),
         ):
             stack.push_async_callback(cancel, asyncio.create_task(work))

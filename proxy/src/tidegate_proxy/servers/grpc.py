@@ -156,7 +156,7 @@ class GrpcService:
     async def _infer_loaded(self, call: RpcCall, message: bytes, model: str, arrival_ns: int) -> None:
         """Have a request scheduled once its model is loaded."""
         try:
-            await self._inference.load(model, call.remaining_s())
+            await self._inference.load(model, call.remaining_s(), call.owner)
         except RequestFailed as failure:
             _answer(call, failure)
             return

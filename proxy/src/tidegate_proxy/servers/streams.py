@@ -166,7 +166,7 @@ class InferStream:
         self._loading = asyncio.current_task()
         failure: RequestFailed | None = None
         try:
-            await self._inference.load(model, self._call.remaining_s())
+            await self._inference.load(model, self._call.remaining_s(), self._owner)
         except RequestFailed as failed:
             failure = failed
         except asyncio.CancelledError:

@@ -12,6 +12,7 @@ slot_inference      inferences that wait for a slot of their model
 control             every other call: answered by Tidegate, by one Triton, or for all Tritons
 fan_out             calls that concern every Triton, and how their answers are combined
 discovery           keeps the catalog current, and probes whether each Triton is alive
+load_turns          whose model a Triton loads next, by the load time that clients have had
 on_demand           loads models for their first requests, and evicts others where memory is scarce
 batch_verification  checks that a batch gives the responses that its requests get alone
 """

@@ -83,10 +83,13 @@ class Inference:
         model = first_string(message)
         return model if self._on_demand.must_load(model) else ""
 
-    async def load(self, model: str, remaining_s: float | None) -> None:
-        """Wait until a model is loaded. Raises RequestFailed if that takes too long, or is impossible."""
+    async def load(self, model: str, remaining_s: float | None, owner: str) -> None:
+        """Wait until a model is loaded. Raises RequestFailed if that takes too long, or is impossible.
+
+        `remaining_s`: seconds until the client's own deadline, if it has one; `owner`: the client.
+        """
         assert self._on_demand, "it says that models have to be loaded"
-        await self._on_demand.load(model, remaining_s)
+        await self._on_demand.load(model, remaining_s, owner)
 
     def leave_to_streams(self, model: str) -> None:
         """Stop scheduling stream requests to a model in its current version: only a Triton's stream can answer them."""

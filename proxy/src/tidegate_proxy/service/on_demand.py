@@ -9,10 +9,10 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 import grpc
@@ -27,7 +27,9 @@ from tidegate_proxy.base.tasks import cancel
 from tidegate_proxy.configuration.config import ModelConfig, ServeConfig
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.scheduling.driver import Driver
+from tidegate_proxy.scheduling.in_flight import QueueLoad, queue_refusal
 from tidegate_proxy.service.discovery import Discovery
+from tidegate_proxy.service.load_turns import LoadTurns
 from tidegate_proxy.service.open_sequences import DEFAULT_IDLE_S
 from tidegate_proxy.tritons.backend import LOAD_TIMEOUT_S, Backend, BackendError
 from tidegate_proxy.tritons.catalog import CurrentCatalog
@@ -50,6 +52,8 @@ POLL_S: Final = 0.02
 SETTLE_S: Final = 0.1
 MAX_SETTLE_S: Final = 2.0
 """Longest time in seconds to wait before a load until a Triton's memory shrinks no more, if it is measured."""
+PREFETCH_POLL_S: Final = 1.0
+"""Interval in seconds at which Tidegate looks for models to load before their next requests."""
 MIN_COOLDOWN_S: Final = 1.0
 MAX_COOLDOWN_S: Final = 60.0
 """Longest time in seconds after a failed load before the next try; it doubles with each failure."""
@@ -95,8 +99,8 @@ class OnDemandModels(Collector):
         self.names: Collection[str] = ()
         """Names of the models that are loaded on demand; an attribute, since every request reads it."""
         self._budgets: WeakKeyDictionary[Backend, Residency] = WeakKeyDictionary()
-        self._locks: WeakKeyDictionary[Backend, asyncio.Lock] = WeakKeyDictionary()
-        """Held while a Triton loads: one model at a time, so that what it takes can be measured."""
+        self._turns: WeakKeyDictionary[Backend, LoadTurns] = WeakKeyDictionary()
+        """Turns of loads: one model at a time, so that what it takes can be measured."""
         self._cut_off: WeakKeyDictionary[Backend, set[str]] = WeakKeyDictionary()
         """Models whose load ended when their Triton was given up: it may go on there."""
         self._is_explicit: WeakKeyDictionary[Backend, bool] = WeakKeyDictionary()
@@ -113,13 +117,19 @@ class OnDemandModels(Collector):
         """When each load in flight began."""
         self._waiting: Counter[str] = Counter()
         """Requests that wait for a load, by model."""
+        self._waiting_of_client: dict[str, Counter[str]] = {}
+        """The same by client, of each that waits, and model."""
         self._evicting: Counter[str] = Counter()
         self._undrained: dict[str, _Undrained] = {}
         """Models whose requests did not end for an eviction."""
         self._failures: dict[str, _Failure] = {}
         self._process_memory = ProcessMemory()
+        self._demanded_ns = time.monotonic_ns()
+        """When the last load for a request ended."""
         self.loads = Counter[str]()
         """Number of loads until now, by model."""
+        self.prefetches = Counter[str]()
+        """Number of those before a request, by model."""
         self.evictions = Counter[str]()
         """Number of evictions until now, by model."""
         self.follow(config)
@@ -138,29 +148,27 @@ class OnDemandModels(Collector):
             return False
         self._asked_s[model] = time.monotonic()
         for residency in self._budgets.values():
-            residency.on_request(model)
+            residency.on_request(model, time.monotonic_ns())
         hosts = self._directory.catalog.hosts.get(model, ())
         return model in self._evicting or not any(backend.alive for backend in hosts)
 
-    async def load(self, model: str, remaining_s: float | None) -> None:
+    async def load(self, model: str, remaining_s: float | None, owner: str) -> None:
         """Wait until a model is loaded, or can be answered by a Triton, which may not have it.
 
-        `remaining_s`: time until the client's deadline, if any. Raises RequestFailed if the load takes longer than
-        that, or than the model's SLO; the load goes on, so that a later request finds the model.
+        `remaining_s`: time until the client's deadline, if any; `owner`: the client. Raises RequestFailed if the load
+        takes longer than that, or than the model's SLO; the load goes on, so that a later request finds the model.
         """
-        if sum(self._waiting.values()) >= self._in_force.settings.queue.requests:
+        if self._is_full(model, owner):
             raise RequestFailed(grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size", reason=refusal.QUEUE_FULL)
         self._refuse_failed(model)
         limit_s = self._limit_s(model, remaining_s)
-        task = self._loads.get(model)
-        if task is None:
-            task = self._loads[model] = asyncio.create_task(self._load(model))
-            self._began_s[model] = time.monotonic()
-            task.add_done_callback(lambda _: self._loads.pop(model, None))
+        task = self._loads.get(model) or self._begin_load(model, self._load(model))
         expected_s = self._expected_s(model)
         if expected_s is not None and expected_s > limit_s:
             raise self._too_late(model)
         self._waiting[model] += 1
+        of_client = self._waiting_of_client.setdefault(owner, Counter())
+        of_client[model] += 1
         try:
             async with asyncio.timeout(None if limit_s == math.inf else limit_s):
                 await asyncio.shield(task)
@@ -168,8 +176,19 @@ class OnDemandModels(Collector):
             raise self._too_late(model) from None
         finally:
             self._waiting[model] -= 1
+            of_client[model] -= 1
+            if not of_client.total():  # clients come and go
+                del self._waiting_of_client[owner]
             self._asked_s[model] = time.monotonic()
         self._refuse_failed(model)
+
+    async def run(self) -> None:
+        """Load models before their next requests, forever: one at a time, while no request waits for a load."""
+        while True:
+            await asyncio.sleep(PREFETCH_POLL_S)
+            if self._models and not self._loads:
+                with faults.contained("loading a model before its next request"):
+                    await self._begin_prefetch()
 
     async def close(self) -> None:
         """Stop; Tritons finish the loads that they began."""
@@ -183,9 +202,19 @@ class OnDemandModels(Collector):
             backend.address: (residency.budget_bytes, residency.used_bytes)
             for backend, residency in list(self._budgets.items())
         }
-        return metrics_of(self.loads.copy(), self.evictions.copy(), memory)
+        return metrics_of(self.loads.copy(), self.prefetches.copy(), self.evictions.copy(), memory)
 
     # Requests ----------------------------------------------------------------------------------------------------
+
+    def _is_full(self, model: str, owner: str) -> bool:
+        """Whether a request may not wait: as in the queue of the scheduler, with a reserve of each client and model."""
+        of_client = self._waiting_of_client.get(owner, Counter())
+        waiting = (self._waiting.total(), of_client.total(), self._waiting[model])
+        return bool(queue_refusal(self._in_force.settings.queue, *map(QueueLoad, waiting)))
+
+    def _clients_of(self, model: str) -> list[str]:
+        """Return the clients that wait for a model."""
+        return [client for client, models in self._waiting_of_client.items() if models[model]]
 
     def _limit_s(self, model: str, remaining_s: float | None) -> float:
         """How long a request may wait: until its client's deadline, and its SLO if a late one is rejected."""
@@ -221,6 +250,54 @@ class OnDemandModels(Collector):
             raise RequestFailed(grpc.StatusCode.UNAVAILABLE, words, reason=refusal.MODEL_LOADING, retry_after_s=left_s)
 
     # Loads -------------------------------------------------------------------------------------------------------
+
+    def _begin_load(self, model: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loads[model] = asyncio.create_task(work)
+        self._began_s[model] = time.monotonic()
+        task.add_done_callback(lambda _: self._loads.pop(model, None))
+        return task
+
+    async def _begin_prefetch(self) -> None:
+        """Begin to load a model before its next request, on the first Triton that has memory for one."""
+        for backend in [each for each in self._discovery.backends if each.alive and each.model_memory]:
+            with suppress(BackendError):  # one without an answer is looked at again
+                model = await self._to_prefetch(backend)
+                if self._loads:  # a request came meanwhile
+                    return
+                if model:
+                    self._begin_load(model, self._prefetch(backend, model))
+                    return
+
+    async def _to_prefetch(self, backend: Backend) -> str | None:
+        """Return the model to load on a Triton before its next request; None if there is none."""
+
+        def may_load(model: str) -> bool:
+            is_loaded = any(host.alive for host in self._directory.catalog.hosts.get(model, ()))
+            return model in self._models and model not in self._failures and not is_loaded
+
+        residency, now_ns = self._residency(backend), time.monotonic_ns()
+        quiet_ns = now_ns - self._demanded_ns
+        if residency.to_prefetch(now_ns, quiet_ns, may_load) is None or not await self._loads_models(backend):
+            return None
+        repository = await backend.repository()
+        return residency.to_prefetch(now_ns, quiet_ns, lambda model: model in repository and may_load(model))
+
+    async def _prefetch(self, backend: Backend, model: str) -> None:
+        """Load a model where there is memory for it, and evict nothing. A failure is recorded, not raised."""
+        try:
+            async with asyncio.timeout(LOAD_TIMEOUT_S), self._turns[backend].turn(model):
+                if await self._load_instead(backend, model, is_ahead=True):
+                    self.prefetches[model] += 1
+        except (BackendError, TimeoutError) as error:
+            if backend.alive:
+                self._fail(model, str(error) or f"no end of the load within {LOAD_TIMEOUT_S:g} s")
+            else:
+                self._cut_off.setdefault(backend, set()).add(model)
+        except Exception as error:
+            faults.report(f"loading {model!r}", error)
+            self._fail(model, "Tidegate failed; its log says more")
+        if self._waiting[model] and model not in self._failures and not self._directory.catalog.hosts.get(model):
+            await self._load(model)  # there was no memory any more, and requests wait for it now
 
     async def _load(self, model: str) -> None:
         """Load a model on the Triton where that costs the least. A failure is recorded, not raised."""
@@ -278,9 +355,8 @@ class OnDemandModels(Collector):
             residency = self._residency(backend)
             evictions = residency.evictions_for(model, may_evict.__contains__)
             if evictions is not None and backend.alive:
-                is_busy = self._locks[backend].locked()
                 cost = residency.cost_of(evictions)
-                costs.append((is_busy, cost, residency.used_bytes, backend.address, backend))
+                costs.append((self._turns[backend].is_busy, cost, residency.used_bytes, backend.address, backend))
         return min(costs)[-1] if costs else None
 
     def _evictable(self) -> frozenset[str]:
@@ -321,7 +397,7 @@ class OnDemandModels(Collector):
         """
         if (backend := self._cheapest(model, candidates)) is None:
             return False
-        async with self._locks[backend]:  # until there is room, others may be first
+        async with self._turns[backend].turn(model):  # until there is room, others may be first
             if model not in self._evicting and backend in self._directory.catalog.hosts.get(model, ()):
                 return True  # its eviction was given up
             try:
@@ -342,14 +418,18 @@ class OnDemandModels(Collector):
             self._cut_off[backend].discard(model)
         return True
 
-    async def _load_instead(self, backend: Backend, model: str) -> bool:
-        """Evict what has to go now, and load; return False if nothing can go yet."""
+    async def _load_instead(self, backend: Backend, model: str, *, is_ahead: bool = False) -> bool:
+        """Evict what has to go now, and load; return False if nothing can go yet.
+
+        `is_ahead`: no request waits for it, and nothing may go.
+        """
         if not backend.alive:
             raise BackendError(f"Triton at {backend.address} is lost")
         if not await self._has_finished(backend):
             return False
         residency = self._residency(backend)
-        evictions = residency.evictions_for(model, self._evictable().__contains__)
+        may_evict = frozenset[str]() if is_ahead else self._evictable()
+        evictions = residency.evictions_for(model, may_evict.__contains__)
         if evictions is None:
             return False
         with self._leaving(backend, evictions):
@@ -374,14 +454,20 @@ class OnDemandModels(Collector):
             self._tell_memory(each)
         residency.on_loaded(model, load_ns)
         self._loaded_s[model] = time.monotonic()
+        if not is_ahead:
+            self._demanded_ns = time.monotonic_ns()
         self.loads[model] += 1
-        fields = {"model": model, "triton": backend.address, "took_ms": round(load_ns / 1e6)}
-        log.info("model loaded on demand", extra={**fields, "memory_bytes": residency.memory_of(model)})
-        await self._evict_over_budget(backend, residency)
+        fields: dict[str, object] = {"model": model, "triton": backend.address, "took_ms": round(load_ns / 1e6)}
+        fields["memory_bytes"] = residency.memory_of(model)
+        if is_ahead:
+            log.info("model loaded before its next request", extra=fields)
+        else:
+            log.info("model loaded on demand", extra=fields)
+        await self._evict_over_budget(backend, residency, {model} if is_ahead else self._evictable())
         return True
 
-    async def _evict_over_budget(self, backend: Backend, residency: Residency) -> None:
-        if over := residency.evictions_over_budget(self._evictable().__contains__):
+    async def _evict_over_budget(self, backend: Backend, residency: Residency, may_evict: Collection[str]) -> None:
+        if over := residency.evictions_over_budget(may_evict.__contains__):
             with self._leaving(backend, over):
                 if await self._drained(over):
                     for victim in over:
@@ -446,7 +532,7 @@ class OnDemandModels(Collector):
         if residency is None:
             assert backend.model_memory
             residency = self._budgets[backend] = Residency(backend.model_memory)
-            self._locks[backend] = asyncio.Lock()
+            self._turns[backend] = LoadTurns(self._clients_of)
             self._tell_memory(residency)
         loaded = {model.config.name for model in self._directory.whole.loaded.get(backend, ())} & self._models.keys()
         for model in residency.resident - loaded:
@@ -464,20 +550,27 @@ class OnDemandModels(Collector):
 
 
 def metrics_of(
-    loads: Mapping[str, int], evictions: Mapping[str, int], memory: Mapping[str, tuple[int, int]]
+    loads: Mapping[str, int],
+    prefetches: Mapping[str, int],
+    evictions: Mapping[str, int],
+    memory: Mapping[str, tuple[int, int]],
 ) -> list[Metric]:
     """Return metrics of models on demand.
 
     Args:
         loads: number of loads by model.
+        prefetches: number of those before a request, by model.
         evictions: number of evictions by model.
         memory: budget and used bytes by the address of a Triton.
     """
     found: list[Metric] = []
-    for what, counts in (("loads", loads), ("evictions", evictions)):
-        counter = CounterMetricFamily(
-            f"tidegate_on_demand_{what}_total", f"Number of {what} of models on demand.", labels=("model",)
-        )
+    described = (
+        ("loads", "Number of loads of models on demand.", loads),
+        ("prefetches", "Number of loads of models on demand before their next requests.", prefetches),
+        ("evictions", "Number of evictions of models on demand.", evictions),
+    )
+    for what, words, counts in described:
+        counter = CounterMetricFamily(f"tidegate_on_demand_{what}_total", words, labels=("model",))
         for model, count in counts.items():
             counter.add_metric((model,), count)
         found.append(counter)

@@ -156,7 +156,7 @@ class HttpApplication:
             exchange.watch()
             if self._inference.must_load(route.model):
                 try:
-                    await self._inference.load(route.model, None)
+                    await self._inference.load(route.model, None, exchange.owner)
                 except RequestFailed as failed:
                     await exchange.reply(infer_response.failure(failed))
                     return
