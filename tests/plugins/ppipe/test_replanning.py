@@ -1,6 +1,7 @@
 """Plans follow the rates: another division of the GPUs where the mix has drifted, and no request is lost by it."""
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,20 @@ def test_chance_is_no_drift() -> None:
 def test_a_model_that_nobody_asks_for_stays_served() -> None:
     controller = make_controller(SPEC, FIRST, {"problem": EQUAL})
     assert gpus(step(controller, observed(FIRST, 200, 0))) == (5, 1)
+
+
+def test_a_missing_profile_of_the_problem_is_refused_at_the_start(tmp_path: Path) -> None:
+    """Otherwise the controller would serve, and fail each time that the rates have drifted."""
+    document = EQUAL.model_dump(mode="json")
+    for model in document["models"]:
+        model["profile"] = f"{model['name']}.json"
+    (tmp_path / "problem.json").write_text(json.dumps(document))
+    options = {"problem": "problem.json"}
+    write_document(tmp_path / "a.json", EQUAL.models[0].blocks)
+    with pytest.raises(PluginError, match=rf"problem: {tmp_path}/b\.json: No such file"):
+        make_controller(SPEC, FIRST, options, folder=tmp_path)
+    write_document(tmp_path / "b.json", EQUAL.models[1].blocks)
+    make_controller(SPEC, FIRST, options, folder=tmp_path)
 
 
 def test_a_problem_of_other_models_is_refused(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def plan(
     name: Annotated[str, typer.Argument(help="Planner by name (`tidegate plugins` lists them).")],
-    problem: Annotated[Path, typer.Argument(help="Problem file (JSON or YAML).")],
+    problem: Annotated[Path, typer.Argument(help="Problem file (JSON or YAML); its paths are relative to its folder.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the plan to this file.", callback=check_output_file)
     ] = None,

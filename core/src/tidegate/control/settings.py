@@ -7,6 +7,7 @@ from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from tidegate.api import PolicyOptions
 from tidegate.api.planner import DocumentSection
+from tidegate.schemas.document import folder_of
 
 
 class TuningOptions(PolicyOptions):
@@ -75,7 +76,7 @@ class ControllerChoice(DocumentSection):
 
     @model_validator(mode="after")
     def _remember_folder(self, info: ValidationInfo) -> Self:
-        self._folder = Path((info.context or {}).get("folder", "."))
+        self._folder = folder_of(info)
         return self
 
     @property

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
-from pydantic import Field, GetCoreSchemaHandler, ValidationError
+from pydantic import AfterValidator, Field, GetCoreSchemaHandler, ValidationError, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
 from tidegate.api import VersionedDocument
@@ -28,7 +28,7 @@ def read_document(path: Path, kind: type[D]) -> D:
     """Read a document of type `kind`: JSON, or YAML by the file's suffix. Raises DocumentError."""
     data = _parse(path)
     try:
-        return kind.model_validate(data)
+        return kind.model_validate(data, context={"folder": path.parent})
     except ValidationError as error:
         named = kind.model_fields.get("kind")
         wanted = f"a document of kind {named.default!r}" if named else "what this command takes"
@@ -140,6 +140,19 @@ DeviceField = Annotated[Device, _Struct()]
 SliceField = Annotated[Slice, _Struct()]
 
 
+def folder_of(info: ValidationInfo) -> Path:
+    """Return the folder of the file that is read, to which its paths are relative; `info`: that of the validator."""
+    return Path((info.context or {}).get("folder", "."))
+
+
+def _from_folder(given: str, info: ValidationInfo) -> str:
+    return str(folder_of(info) / given)
+
+
+DocumentPath = Annotated[str, AfterValidator(_from_folder)]
+"""Path of another file, relative to the folder of the file that names it."""
+
+
 class PathField:
     """Marks a field that pydantic reads from a path: `layout: Annotated[Layout, PathField()]`.
 
@@ -150,9 +163,8 @@ class PathField:
         def read(given: object, info: core_schema.ValidationInfo) -> object:
             if not isinstance(given, str):
                 return given
-            folder = Path((info.context or {}).get("folder", "."))
             try:
-                return read_document(folder / given, source)
+                return read_document(folder_of(info) / given, source)
             except DocumentError as error:
                 raise ValueError(str(error)) from error
 

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from tidegate.api import Profile
 from tidegate.api.planner import DocumentSection
-from tidegate.schemas.document import Name
+from tidegate.schemas.document import Name, folder_of
 
 Milliseconds = Annotated[float, Field(ge=0, lt=1e9)]
 
@@ -54,11 +54,6 @@ class ProfileSpec(DocumentSection):
         return Profile.linear(
             partition, alpha_ms=self.alpha_ms, beta_ms=self.beta_ms, max_rows=max_rows, device_class=device_class
         )
-
-
-def folder_of(info: ValidationInfo) -> Path:
-    """Return the folder that relative paths in a scenario refer to."""
-    return Path((info.context or {}).get("folder", "."))
 
 
 def read_table(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:

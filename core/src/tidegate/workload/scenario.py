@@ -17,7 +17,7 @@ from tidegate.api.model import DeadlineMissAction
 from tidegate.api.planner import DocumentSection
 from tidegate.control import ControllerChoice
 from tidegate.schemas import DocumentError, Layout, did_you_mean, field_errors, read_document
-from tidegate.schemas.document import Name, Positive
+from tidegate.schemas.document import Name, Positive, folder_of
 from tidegate.schemas.validation_errors import check_each_once
 from tidegate.workload.arrivals import Arrivals, Gamma, Poisson, Uniform, VaryingRate
 from tidegate.workload.distributions import AnyDistribution, Constant
@@ -28,7 +28,6 @@ from tidegate.workload.partitions import (
     PipelineSpec,
     ProfileSpec,
     blocks_of,
-    folder_of,
     of_kind,
     read_table,
 )

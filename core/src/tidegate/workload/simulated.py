@@ -17,8 +17,9 @@ from tidegate.schemas import (
     mig_instance,
     read_document,
 )
+from tidegate.schemas.document import folder_of
 from tidegate.workload.distributions import AnyDistribution, Constant
-from tidegate.workload.partitions import ProfileSpec, folder_of, of_kind
+from tidegate.workload.partitions import ProfileSpec, of_kind
 
 
 class ServiceSpec(DocumentSection):

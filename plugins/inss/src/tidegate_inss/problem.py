@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from tidegate.api import PlanningError, VersionedDocument
 from tidegate.api.planner import DocumentSection
 from tidegate.schemas import Demand, Device, DocumentError, InterferenceModel, Tenant, read_document
-from tidegate.schemas.document import Name
+from tidegate.schemas.document import DocumentPath, Name
 from tidegate.schemas.validation_errors import check_each_once
 
 Positive = Annotated[float, Field(gt=0, lt=1e9)]
@@ -51,7 +51,7 @@ class ShareProblem(VersionedDocument):
 
     kind: Literal["share_problem"] = "share_problem"
     gpus: tuple[GpuPool, ...] = Field(min_length=1, max_length=20)
-    interference: InterferenceModel | str = Field(
+    interference: InterferenceModel | DocumentPath = Field(
         description="Interference file of `tidegate fit-interference`, or its path"
     )
     models: tuple[SharingTenant, ...] = Field(min_length=1, max_length=10_000)

@@ -10,7 +10,7 @@ from tidegate.api import Plan, VersionedDocument
 from tidegate.api.device import Mig, Slice
 from tidegate.api.planner import DocumentSection
 from tidegate.schemas import Layout, LayoutWorker, read_document
-from tidegate.schemas.document import DeviceField, SliceField
+from tidegate.schemas.document import DeviceField, DocumentPath, SliceField
 from tidegate_paris_elsa.problem import MigProblem
 
 Amount = Annotated[float, Field(ge=0)]
@@ -115,8 +115,8 @@ class ReconfigurationProblem(VersionedDocument):
     """Problem of `reconfigure`: the current and the target layout."""
 
     kind: Literal["mig_reconfiguration_problem"] = "mig_reconfiguration_problem"
-    present: Layout | str = Field(description="Current layout, or its path")
-    planned: Layout | str = Field(description="Target layout, or its path; its GPUs may be renumbered")
+    present: Layout | DocumentPath = Field(description="Current layout, or its path")
+    planned: Layout | DocumentPath = Field(description="Target layout, or its path; its GPUs may be renumbered")
     keep: float = Field(
         default=0.5, ge=0, le=1, description="Fraction of each model's capacity that must serve throughout the change"
     )
@@ -129,7 +129,7 @@ class ReconfigurationProblem(VersionedDocument):
         default=None, description="Request rate of each model; default: more than either layout sustains"
     )
 
-    problem: MigProblem | str | None = Field(
+    problem: MigProblem | DocumentPath | None = Field(
         default=None,
         description="Problem with the expected requests, or its path: each layout's sustained rates are computed for "
         "it; default: the rates in the layouts, which are comparable if they were planned for the same "

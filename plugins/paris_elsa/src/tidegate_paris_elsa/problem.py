@@ -21,7 +21,7 @@ from tidegate.schemas import (
     read_document,
     read_profiles,
 )
-from tidegate.schemas.document import Name, Positive
+from tidegate.schemas.document import DocumentPath, Name, Positive
 from tidegate.schemas.validation_errors import check_each_once
 
 Latency = Annotated[float, Field(ge=1e-4, lt=1e9)]
@@ -94,10 +94,10 @@ class MigModel(DocumentSection):
         default=1.0, description="Weight of the model in the load: rates are compared relative to it"
     )
     memory_mib: Positive | None = Field(default=None, description="Minimum memory of its slices in MiB")
-    sizes: dict[Rows, Amount] | str = Field(
+    sizes: dict[Rows, Amount] | DocumentPath = Field(
         description="{rows: number of requests}, or the path of a file of `tidegate batch-histogram`"
     )
-    profiles: tuple[SliceProfile, ...] | str = Field(
+    profiles: tuple[SliceProfile, ...] | DocumentPath = Field(
         description="Measured profiles, or the path of a file of `tidegate profile`"
     )
 

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from tidegate.api import PlanningError, VersionedDocument
 from tidegate.api.planner import DocumentSection
 from tidegate.schemas import BlockProfile, Demand, read_document
-from tidegate.schemas.document import Name, Positive
+from tidegate.schemas.document import DocumentPath, Name, Positive
 from tidegate.schemas.validation_errors import check_each_once
 
 
@@ -35,7 +35,7 @@ class PlannedModel(DocumentSection):
     rate_rps: Positive | None = Field(
         default=None, description="Requests per second to sustain, for the objectives cost and power"
     )
-    profile: BlockProfile | str = Field(description="Block profile of the model, or its path")
+    profile: BlockProfile | DocumentPath = Field(description="Block profile of the model, or its path")
     batch_rate_rps: Positive | None = Field(
         default=None, description="Rate at which batches fill; default: the rate that whole models would sustain"
     )

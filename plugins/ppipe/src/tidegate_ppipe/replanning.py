@@ -14,7 +14,7 @@ from tidegate.api import PlanningError
 from tidegate.api.late_import import imported_late
 from tidegate.control import Controller, ControllerOptions, Observation
 from tidegate.control.rates import check_models, have_drifted
-from tidegate.schemas import Device, Layout, PathField
+from tidegate.schemas import Device, DocumentError, Layout, PathField
 from tidegate_ppipe.layout import layout_of
 from tidegate_ppipe.problem import PpipeProblem
 
@@ -62,6 +62,11 @@ class Replanning(Controller):
         super().__init__(layout, options, seed=seed)
         self._problem = options.problem
         check_models((model.name for model in self._problem.models), layout)
+        try:
+            for model in self._problem.models:
+                model.blocks  # noqa: B018 - a file that cannot be read is named before anything starts
+        except DocumentError as error:
+            raise ValueError(f"problem: {error}") from error
         self._drift, self._spare, self._time_limit_s = options.drift, options.spare, options.time_limit_s
         self._retry_ns = round(options.lost_gpu_retry_s * 1e9)
         self._is_of_parts = self._problem.objective == "throughput"
