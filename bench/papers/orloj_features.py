@@ -22,7 +22,7 @@ from tidegate.workload import PolicyChoice, RequestSequence, Scenario
 from tidegate.workload.scenario import FeatureSpec
 
 CASES: Final = (("eight-modal", 2.0), ("gpt-convAI", 1.5), ("mbart-wmt", 3.0), ("rdinet-cifar", 3.0))
-"""Held-out cases, with the SLO as a multiple of the 99th percentile: nothing was tuned on them."""
+"""Cases on which nothing was tuned, with the SLO as a multiple of the 99th percentile."""
 TUNED_CASES: Final = (("two-modal", 2.0), ("gpt-cornell", 3.0), ("rdinet-cifar", 4.0))
 """Cases on which the constants of the law were chosen."""
 CORRELATIONS: Final = (1.0, 0.7, 0.0)
