@@ -131,10 +131,6 @@ def _graph_of(model: str) -> dict[str, Any]:
             "models.m.max_concurrency: it makes slots, and a layout says which workers there are: leave one",
         ),
         (
-            {"models": {"m": {"max_concurrency": 2}}, "canary": 0.5},
-            "canary: models.m.max_concurrency would hold requests back: leave it out",
-        ),
-        (
             {"models": {"m": {"max_concurrency": 2}}, "shadow": True},
             "shadow: models.m.max_concurrency would hold requests back: leave it out",
         ),

@@ -1,9 +1,13 @@
 """For a share of the time all is scheduled, else all passes as it is, and both are compared."""
 
+import asyncio
+import heapq
+import itertools
 import json
 import urllib.request
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
 import numpy as np
@@ -12,6 +16,8 @@ from tritonclient.grpc import service_pb2
 
 from tests.conftest import eventually
 from tests.proxy.fixtures.here import ProxyHere
+from tidegate.api import Batch, Model, Request, Stage
+from tidegate.observation import StartStage
 from tidegate_proxy.app.dashboard.live import section_of
 from tidegate_proxy.configuration.config_file import ConfigError, read_config
 from tidegate_proxy.rollout import canary, comparison
@@ -136,3 +142,45 @@ def test_what_cannot_be_is_refused_in_words(given: dict[str, Any], says: str) ->
 def test_a_share_may_be_told_in_percent() -> None:
     for given in ("5%", " 5.0 %", "0.05", 0.05):
         assert read_config(flags={"tritons": ["localhost:8001"], "canary": given}).canary == 0.05
+
+
+@pytest.mark.parametrize("ends_after_ns", [300_000_000, 30_000_000_000], ids=["soon", "after its block has settled"])
+def test_streams_are_compared_by_their_first_responses(ends_after_ns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In virtual time: scheduled ones respond after 100 ms, and bypassed ones, which crowd Triton, after 700 ms."""
+    now_ns = 0
+    monkeypatch.setattr(canary, "time", SimpleNamespace(monotonic_ns=lambda: now_ns))
+    catalog = SimpleNamespace(models={"tokens": Model("tokens", 1, 500_000_000, streams=True)}, loaded={}, consents={})
+    directory = cast("Any", SimpleNamespace(catalog=catalog))
+    config = read_config(flags={"tritons": ["localhost:8001"], "canary": 0.5})
+    in_force = cast("Any", SimpleNamespace(settings=SimpleNamespace(canary=0.5)))
+    watched = canary.Canary(config, in_force, directory, lambda: "fifs")
+    events: list[tuple[int, int, Callable[[], object]]] = []
+    order, request_ids = itertools.count(), itertools.count()
+
+    def at(instant_ns: int, work: Callable[[], object]) -> None:
+        heapq.heappush(events, (instant_ns, next(order), work))
+
+    def arrive() -> None:
+        request = Request(next(request_ids), "tokens", 1, now_ns)
+        batch = Batch(request.id, "tokens", (request.id,), (Stage(0, "tokens", now_ns, 0),))
+        first_ns = now_ns + 100_000_000
+        if watched.schedules(cast("Any", SimpleNamespace(model="tokens"))):
+            effect = StartStage(batch, 0, 1)
+            at(first_ns, lambda: watched.first_response(effect, [request], request.arrival_ns, first_ns))
+            at(now_ns + ends_after_ns, lambda: watched.answered(batch, [request], first_ns))
+        else:
+            at(now_ns + 700_000_000, lambda: watched.passed("tokens", request.arrival_ns, 700_000_000, True))
+
+    for number in range(2000):
+        at(200_000_000 * number, arrive)
+        at(200_000_000 * number + 1, lambda: watched.fold(now_ns))
+    while events:
+        now_ns, _, work = heapq.heappop(events)
+        work()
+    asyncio.run(watched._compare())
+    (compared,) = watched.compared
+    assert (compared.scheduled.attainment, compared.passed.attainment) == (1.0, 0.0)
+    assert (compared.scheduled.others, compared.passed.others) == (0, 0), "each counts once"
+    assert compared.gain is not None
+    assert compared.gain[0] > 0.9
+    assert not watched._responded

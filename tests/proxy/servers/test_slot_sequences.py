@@ -280,3 +280,20 @@ def test_a_lost_triton_fails_its_sequences(
     assert call(proxy, "ModelInfer", _step(1 + lost, 7, "se"))[0] is OK
     eventually(lambda: not proxy.engine.in_flight, "all to have ended")
     assert (proxy.engine.tally.answered, proxy.engine.tally.failed) == (2, 1)
+
+
+def test_a_sequence_stays_where_a_canary_lets_it_begin(
+    sums: EmbeddedTriton, serve_here: Make, call: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = {"sums": {"max_concurrency": "instances", "slo_first_ms": 60_000}}
+    proxy = serve_here([sums], canary=0.5, models=models)
+    for sequence, begins, goes_on in ((41, True, False), (42, False, True)):
+        answers = []
+        for value, flags, is_scheduled in ((1, "s", begins), (2, "", goes_on), (3, "e", goes_on)):
+            monkeypatch.setattr(proxy.serving.rollout.canary, "schedules", lambda _, said=is_scheduled: said)
+            answers.append(call(proxy, "ModelInfer", _step(sequence, value, flags)))
+        assert [code for code, _ in answers] == [OK] * 3, answers
+        parsed = [service_pb2.ModelInferResponse.FromString(answer).raw_output_contents[0] for _, answer in answers]
+        assert [float(np.frombuffer(content, np.float32)[0]) for content in parsed] == [1, 3, 6]
+        eventually(lambda: not proxy.engine.in_flight, "its slot to be free")
+        assert proxy.engine.tally.answered == 1, "one of the two had a slot"

@@ -23,6 +23,7 @@ from tests.proxy.fixtures.models import add_model
 from tidegate.control import concurrency_limit
 from tidegate.control.concurrency_limit import INITIAL_LIMIT
 from tidegate_proxy.commands.running import tell_tally
+from tidegate_proxy.rollout import canary, comparison
 from tidegate_proxy.servers import streams as streams_module
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -417,3 +418,39 @@ def test_a_lost_triton_fails_what_was_answered_and_frees_nothing_else(
     eventually(lambda: not proxy.engine.in_flight, "all to have ended")
     tally = proxy.engine.tally
     assert (tally.answered, tally.failed) == (2, 1)
+
+
+def test_a_canary_gives_slots_to_streams_for_a_fraction_of_the_time(
+    tokens: EmbeddedTriton, gate_file: Path, serve_here: Make, open_stream: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are answered alike, and each stream has its first response compared, once."""
+    monkeypatch.setattr(canary, "FOLD_EVERY_S", 0.02)
+    monkeypatch.setattr(comparison, "BLOCK_NS", 20_000_000)
+    monkeypatch.setattr(comparison, "BURN_IN_NS", 0)
+    monkeypatch.setattr(comparison, "SETTLING_BLOCKS", 100)
+    monkeypatch.setattr(comparison, "MAX_BLOCKS", 100_000)
+    gate_file.touch()
+    models = {"tokens": {"max_concurrency": SLOTS, "slo_first_ms": 60_000}}
+    tritons = [{"grpc": tokens.grpc_address, "http": tokens.http_address}]
+    proxy = serve_here([tokens], canary=0.5, models=models, tritons=tritons, listen=LISTEN)
+    row, count = np.ones((1, 1), np.float32), 60
+    for number in range(count):
+        answers, code, _ = rest_of(open_stream(proxy, [request_of("tokens", {"X": row}, id=str(number))] * 2))
+        assert (code, len(answers)) == (grpc.StatusCode.OK, 4)
+    body = b'{"X": 1.0}'
+    for _ in range(count):
+        with urlopen(Request(f"http://{proxy.serving.http_address}/v2/models/tokens/generate_stream", body)) as answer:
+            assert answer.read().count(b"data: ") == 2
+    eventually(lambda: not proxy.engine.in_flight, "its slots to be free")
+    scheduled = proxy.engine.tally.answered
+    assert 0 < scheduled < 3 * count
+
+    def compared() -> list[Any]:
+        return [each for each in proxy.serving.rollout.canary.compared if each.model == "tokens"]
+
+    def is_whole() -> bool:
+        return any(each.scheduled.requests + each.passed.requests == 3 * count for each in compared())
+
+    eventually(is_whole, "all requests in the comparison")
+    (found,) = compared()
+    assert (found.scheduled.requests, found.scheduled.answered) == (scheduled, scheduled)

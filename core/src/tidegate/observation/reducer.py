@@ -71,8 +71,11 @@ class OutcomeListener:
         later. `ended_ns`: time of its end.
         """
 
-    def first_response(self, effect: StartStage, started_ns: int, now_ns: int) -> None:
-        """Handle the first response of a stage that was sent at `started_ns` and goes on."""
+    def first_response(self, effect: StartStage, requests: Sequence[Request], started_ns: int, now_ns: int) -> None:
+        """Handle the first response of a stage that was sent at `started_ns` and goes on.
+
+        `requests`: those not cancelled.
+        """
 
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         """Handle the end of a batch's last stage; `requests`: those not cancelled.
@@ -215,8 +218,9 @@ class Reducer:
         if sent is None or sent.first_response_ns is not None:
             return
         sent.first_response_ns = event.now_ns
+        requests = [each for request_id in sent.effect.batch.request_ids if (each := self.open.get(request_id))]
         for reader in self._readers:
-            reader.first_response(sent.effect, event.started_ns, event.now_ns)
+            reader.first_response(sent.effect, requests, event.started_ns, event.now_ns)
 
     def _end_stage(self, sent: SentStage, started_ns: int, ended_ns: int) -> None:
         batch_id, worker_id = sent.effect.batch.id, sent.worker_id

@@ -111,7 +111,7 @@ class RunRecord(OutcomeListener):
                 waited.executing_ns += ran_ns
                 waited.waiting_ns += ended_ns - at_ns - ran_ns
 
-    def first_response(self, effect: StartStage, started_ns: int, now_ns: int) -> None:
+    def first_response(self, effect: StartStage, requests: Sequence[Request], started_ns: int, now_ns: int) -> None:
         """Record the time to the first response of a stream."""
         self._first_ns[effect.batch.id] = now_ns - started_ns
 

@@ -655,8 +655,9 @@ class ServeConfig(ConfigSection):
                 f"{which}: models of a layout may be split, and split models cannot bypass the scheduler: "
                 "leave layout out"
             )
-        if limited := [name for name, model in self.models.items() if model.max_concurrency is not None]:
-            raise ValueError(f"{which}: models.{limited[0]}.max_concurrency would hold requests back: leave it out")
+        limited = [name for name, model in self.models.items() if model.max_concurrency is not None]
+        if self.shadow and limited:
+            raise ValueError(f"shadow: models.{limited[0]}.max_concurrency would hold requests back: leave it out")
         if delayed := [name for name, model in self.models.items() if model.strip_queue_delay]:
             raise ValueError(f"{which}: models.{delayed[0]}.strip_queue_delay would change the Tritons: leave it out")
 

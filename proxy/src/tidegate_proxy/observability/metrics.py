@@ -362,7 +362,7 @@ class Metrics(OutcomeListener):
         self.accounts.ran(effect, ended_ns - started_ns)
 
     @isolated
-    def first_response(self, effect: StartStage, started_ns: int, now_ns: int) -> None:
+    def first_response(self, effect: StartStage, requests: Sequence[Request], started_ns: int, now_ns: int) -> None:
         """Count the time to the first response of a stream, which is what was planned."""
         self._streaming.add(effect.batch.id)
         planned_ns = effect.batch.stages[effect.stage].duration_ns
@@ -633,17 +633,37 @@ class Observability:
             self.failed(client, failure.category, failure.outcome)
 
     @isolated
-    def passed_through(self, model: str, version: str, *, rows: int, sent_ns: int, ok: bool) -> None:
-        """Record the response to a request that could not be scheduled.
+    def passed_through(
+        self,
+        model: str,
+        version: str,
+        *,
+        rows: int,
+        sent_ns: int,
+        ok: bool,
+        is_compared: bool = True,
+    ) -> None:
+        """Record the response to a request that was not scheduled.
 
-        `sent_ns`: instant of sending; `ok`: whether it succeeded.
+        Args:
+            model: its model.
+            version: its version; "": the latest.
+            rows: its rows.
+            sent_ns: instant of sending.
+            ok: whether it succeeded.
+            is_compared: whether shadow mode and canary compare it.
         """
         total_ns = time.monotonic_ns() - sent_ns
         self.metrics.passed_through(model, ok=ok)
         self.statistics.passed_through(
-            model, version, ok=ok, at_ms=time.time_ns() // 1_000_000, total_ns=total_ns, rows=rows
+            model,
+            version,
+            ok=ok,
+            at_ms=time.time_ns() // 1_000_000,
+            total_ns=total_ns,
+            rows=rows,
         )
-        for watcher in self._watchers:
+        for watcher in self._watchers if is_compared else ():
             watcher(model, sent_ns, total_ns, ok)
 
     @isolated

@@ -1,7 +1,8 @@
 """Canary: schedules requests for a fraction of the time, bypasses them otherwise, and compares both.
 
 It is a switchback experiment: on the same GPUs both groups would disturb each other, so they alternate in randomly
-drawn blocks of time. Requests that cannot be scheduled are bypassed in any case, and not compared.
+drawn blocks of time. Requests that cannot be scheduled are bypassed in any case, and not compared. Streams are compared
+by their first response, and sequences by the first response to their first request: they stay where they begin.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from tidegate.api import Batch, Request
-from tidegate.observation import OutcomeListener
+from tidegate.observation import OutcomeListener, StartStage
 from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages.request import InferenceRequest
@@ -58,6 +59,8 @@ class Canary(OutcomeListener, Collector):
         """Fraction when the comparison began."""
         self._drawn: list[tuple[int, str, bool]] = []
         self._compared: list[ModelComparison] = []
+        self._responded: set[int] = set()
+        """Ids of scheduled requests in slots that had their first response, which is compared, and have not ended."""
 
     @property
     def is_on(self) -> bool:
@@ -94,10 +97,30 @@ class Canary(OutcomeListener, Collector):
             self._drawn.append((now_ns, envelope.model, scheduled))
         return scheduled
 
+    def first_response(self, effect: StartStage, requests: Sequence[Request], started_ns: int, now_ns: int) -> None:
+        """Record the first response to a scheduled stream, whose end may come after its block has settled."""
+        self._responded.update(request.id for request in requests)
+        self._record(effect.batch.model, requests, now_ns)
+
     def answered(self, batch: Batch, requests: Sequence[Request], ended_ns: int) -> None:
         """Record the responses to scheduled requests."""
+        if self._responded:
+            fresh = [request for request in requests if request.id not in self._responded]
+            self._responded.difference_update(request.id for request in requests)
+            requests = fresh
+        self._record(batch.model, requests, ended_ns)
+
+    def failed(self, now_ns: int, request: Request, reason: str) -> None:
+        """Forget a request."""
+        self._responded.discard(request.id)
+
+    def cancelled(self, now_ns: int, request: Request) -> None:
+        """Forget a request."""
+        self._responded.discard(request.id)
+
+    def _record(self, name: str, requests: Sequence[Request], ended_ns: int) -> None:
         if self.is_on:
-            slo_ns = self._slo_ns(batch.model)
+            slo_ns = self._slo_ns(name)
             for request in requests:
                 came_ns, model = request.arrival_ns, request.model
                 self._comparison.answered(came_ns, model, ended_ns - came_ns, slo_ns, scheduled=True)

@@ -249,7 +249,9 @@ class InferStream:
         if self._over or (self._client_done and client is None):
             return
         # One per request where a model sends its responses itself: Triton 2.51 dies of a stream that has two of them.
-        is_alone = client is not None or self._inference.is_left_to_streams(message)
+        # One per stream of a model with slots, too: so its first response is known to be its own.
+        has_many = has_slots and not request.sequence and not self._inference.answers_once(model)
+        is_alone = client is not None or has_many or self._inference.is_left_to_streams(message)
         if is_alone:
             self._alone += 1
             key = (backend, f"{model} {self._alone}")

@@ -216,8 +216,9 @@ class Inference:
     ) -> InferenceRequest | None:
         """Return a request of a model with slots in the form that the driver schedules; None: it is bypassed.
 
-        So are other models' requests, and those of sequences that Tidegate has not seen begin. `message`: the
-        serialized request, empty over HTTP; `request`: facts about it.
+        So are requests of other models, of sequences that Tidegate has not seen begin, and those that a canary does not
+        schedule; the first request of a sequence decides for all. `message`: the serialized request, empty over HTTP;
+        `request`: facts about it.
         """
         catalog = self._directory.catalog
         signature = catalog.slots.get(request.model)
@@ -226,7 +227,11 @@ class Inference:
         may_be_alone = not request.sequence and request.model in catalog.ensembles
         if request.model in catalog.sequential and not may_be_alone and not self._sequences.takes(request):
             return None  # its Triton says what is wrong
-        return slot_request_of(message, request, signature)
+        envelope = slot_request_of(message, request, signature)
+        bypasses, _ = self._rollout
+        if bypasses and not self._sequences.is_open(request) and any(passes(envelope) for passes in bypasses):
+            return None
+        return envelope
 
     def wait_for_slot(
         self, waiter: SlotWaiter, request: PassedThrough, arrival_ns: int, remaining_s: float | None

@@ -305,15 +305,32 @@ class Routing:
         """
         if request.model in self._directory.catalog.versions:
             self._observability.passed_through(
-                request.model, request.version, rows=request.rows, sent_ns=sent_ns, ok=ok
+                request.model,
+                request.version,
+                rows=request.rows,
+                sent_ns=sent_ns,
+                ok=ok,
+                is_compared=self._is_compared(request.model, request.sequence, starts=request.starts_sequence),
             )
 
-    def passed_through_http(self, model: str, version: str, *, sent_ns: int, ok: bool) -> None:
+    def passed_through_http(
+        self, model: str, version: str, sequence: SequencePosition, *, sent_ns: int, ok: bool
+    ) -> None:
         """Count an inference that was forwarded over HTTP. Its rows are unknown: it counts as one.
 
-        `ok`: whether it succeeded.
+        Args:
+            model: its model.
+            version: its version; "": the latest.
+            sequence: its sequence.
+            sent_ns: instant of sending.
+            ok: whether it succeeded.
         """
-        self._observability.passed_through(model, version, rows=1, sent_ns=sent_ns, ok=ok)
+        is_compared = self._is_compared(model, sequence.id, starts=sequence.starts)
+        self._observability.passed_through(model, version, rows=1, sent_ns=sent_ns, ok=ok, is_compared=is_compared)
+
+    def _is_compared(self, model: str, sequence: str, *, starts: bool) -> bool:
+        """Whether a canary compares the response: of a sequence that might have had a slot only the first one."""
+        return starts or not sequence or model not in self._directory.catalog.slots
 
     def forwarded(self, metadata: Metadata) -> list[tuple[str, str | bytes]]:
         """Return the part of a client's metadata to forward to a Triton."""

@@ -26,6 +26,7 @@ from tidegate_proxy.servers.http.interface import (
     HttpAnswer,
     HttpCall,
     HttpLimits,
+    Message,
     Owner,
     Receive,
     Scope,
@@ -339,7 +340,21 @@ class HttpApplication:
             await exchange.reply(infer_response.failure(rejected))
             return
         sent_ns = tried_ns = time.monotonic_ns()
-        is_answered = False
+        is_answered = is_counted = False
+
+        def count(*, ok: bool) -> None:
+            if self._passed_through and is_inference:
+                self._passed_through(model, route.version, inside[0], sent_ns=sent_ns, ok=ok)
+
+        async def count_first(message: Message) -> None:
+            nonlocal is_counted
+            if not is_counted and message["type"] == "http.response.body" and message.get("body"):
+                is_counted = True
+                count(ok=exchange.status == _OK)
+            await exchange.send(message)
+
+        # A stream counts with its first response, as in a slot.
+        send = count_first if is_inference and self._inference.waits_for_slot(model) else exchange.send
         while True:
             routing = self._routing
             if is_inference:
@@ -348,7 +363,7 @@ class HttpApplication:
                 triton = routing.route(model, "http", route.api)
             triton.passes(model)
             try:
-                is_complete = await self._forwarder.stream(triton, call, body, exchange.send)
+                is_complete = await self._forwarder.stream(triton, call, body, send)
                 is_answered = is_complete and exchange.status == _OK
                 if is_inference and is_answered:
                     routing.took(triton, model, tried_ns)
@@ -364,8 +379,8 @@ class HttpApplication:
                     break
             finally:
                 triton.passed(model)
-        if self._passed_through and is_inference:
-            self._passed_through(model, route.version, sent_ns=sent_ns, ok=is_answered)
+        if not is_counted:
+            count(ok=is_answered)
 
     async def _inside(
         self, exchange: HttpExchange, body: bytes | AsyncIterator[bytes], model: str
