@@ -1,6 +1,7 @@
 """The counts that clients see."""
 
 from tidegate_proxy.observability.model_statistics import FAILURE_REASONS, ModelStatistics, RequestCounts
+from tidegate_proxy.tritons.model_graphs import GraphStage
 
 
 def _declared() -> ModelStatistics:
@@ -65,12 +66,28 @@ def test_what_was_not_declared_is_not_counted() -> None:
 
 def test_what_ensembles_run_is_counted_without_its_time() -> None:
     statistics = _declared()
-    statistics.declare_ensemble("inner", [("m", ""), ("unscheduled", "")])
-    statistics.declare_ensemble("outer", [("inner", ""), ("m", "2")])
+    statistics.declare_ensemble(
+        "inner", [GraphStage("m", "", (), (("Y", "Y"),)), GraphStage("unscheduled", "", (), ())]
+    )
+    statistics.declare_ensemble(
+        "outer", [GraphStage("inner", "", (), (("Y", "A"),)), GraphStage("m", "2", (), (("Z", "B"),))]
+    )
     statistics.passed_through("outer", "", ok=True, at_ms=5, total_ns=40, rows=3)
     statistics.passed_through("outer", "", ok=False, at_ms=6, total_ns=40, rows=3)
     expected = RequestCounts(rows=3, executions=1, successes=1, last_ms=5)
     assert statistics.snapshot() == {("m", "2"): expected, ("m", "10"): expected}
+
+
+def test_steps_that_an_ensemble_leaves_out_are_not_counted() -> None:
+    """Those that make no output that the request names, directly or through others."""
+    statistics = _declared()
+    steps = [GraphStage("m", "2", (), (("Y", "between"),)), GraphStage("m", "10", (("X", "between"),), (("Y", "B"),))]
+    statistics.declare_ensemble("chain", [*steps, GraphStage("m", "10", (), (("Y", "A"),))])
+    for wanted, executions in (((), (1, 2)), (("B",), (1, 1)), (("A",), (0, 1))):
+        before = [statistics.snapshot()["m", version].executions for version in ("2", "10")]
+        statistics.passed_through("chain", "", ok=True, at_ms=5, total_ns=40, wanted=wanted)
+        now = [statistics.snapshot()["m", version].executions for version in ("2", "10")]
+        assert tuple(each - was for each, was in zip(now, before, strict=True)) == executions
 
 
 def test_versions_come_and_go() -> None:

@@ -72,6 +72,7 @@ CASES: dict[str, list[Any]] = {
     "unknown model": [_request("echo", "a"), _request("nope", "b"), _request("echo", "c")],
     "unknown version": [service_pb2.ModelInferRequest(model_name="echo", model_version="7", id="a")],
     "no input": [service_pb2.ModelInferRequest(model_name="echo", id="a")],
+    "a reserved parameter": [_request("echo", "a", triton_mine=True), _request("echo", "b")],
     "too many rows": [_request("echo", "a", np.ones((5, 3), np.float32)), _request("echo", "b")],
     "no sequence id": [_request("counter", "a")],
     "what is no message": [_request("echo", "a"), b"\xff" * 12],

@@ -45,6 +45,8 @@ def _messages() -> dict[str, Any]:
     named.parameters["flavor"].string_param = "sweet"
     sequence = request_of("chain", {"X": ROW})
     sequence.parameters["sequence_id"].int64_param = 7
+    reserved = request_of("chain", {"X": ROW})
+    reserved.parameters["triton_mine"].bool_param = True
     unknown = request_of("chain", {"X": ROW})
     unknown.outputs.add(name="Z")
     return {
@@ -62,6 +64,7 @@ def _messages() -> dict[str, Any]:
         "another type": request_of("chain", {"X": ROW.astype(np.int32)}),
         "an unknown output": unknown,
         "a sequence": sequence,
+        "a reserved parameter": reserved,
     }
 
 
@@ -89,8 +92,10 @@ def test_answers_and_errors_are_tritons(
     stages = expanded.engine.tally.accepted
     assert stages >= 2 * 2 + 3 * 2, "stages were scheduled"
     several = [messages["chain"], messages["branches"], messages["a step fails"], messages["one output"]]
-    theirs, ours = (rest_of(open_stream(server, several)) for server in (triton, expanded))
-    assert ours == theirs
+    refused = [messages["no such version"], messages["a reserved parameter"]]
+    for asked in (several, *([each] for each in refused)):
+        theirs, ours = (rest_of(open_stream(server, asked)) for server in (triton, expanded))
+        assert ours == theirs
     assert expanded.engine.tally.accepted > stages
 
 

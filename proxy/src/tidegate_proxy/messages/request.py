@@ -281,7 +281,10 @@ class ApplicationTags:
         return ""
 
 
-PRIVATE_PARAMETERS = frozenset({"timeout", "priority", "slo_ms", "triton_enable_empty_final_response"})
+RESERVED_PARAMETER_PREFIX = "triton_"
+FINAL_RESPONSE_PARAMETER = "triton_enable_empty_final_response"
+"""The only parameter with that prefix that Triton takes from a client."""
+PRIVATE_PARAMETERS = frozenset({"timeout", "priority", "slo_ms", FINAL_RESPONSE_PARAMETER})
 """Parameters that concern one request only: they do not prevent batching, and are not sent with a merged batch."""
 MAX_HEADER_BYTES = 1 << 20
 """Maximum bytes of a request beside its tensors, so that one client's request cannot delay all others by seconds."""
@@ -493,6 +496,8 @@ def _check_parameters(header: service_pb2.ModelInferRequest) -> None:
             raise NotSchedulable(f"{name} is no integer")
         if name == "priority" and value.int64_param < 0:
             raise NotSchedulable("priority is negative")
+        if name.startswith(RESERVED_PARAMETER_PREFIX) and name != FINAL_RESPONSE_PARAMETER:
+            raise NotSchedulable(f"parameter {name!r} is reserved")
 
 
 def _check_inputs(
@@ -655,6 +660,8 @@ class PassedThrough:
     regions: tuple[str, ...] = ()
     """Regions of shared memory that hold some of its tensors, or will."""
     id: str = ""
+    wanted: tuple[str, ...] = ()
+    """Outputs that it names; empty: all."""
     header: service_pb2.ModelInferRequest | None = None
     """Message without its id and its tensors."""
     refusal: str = ""
@@ -702,6 +709,7 @@ class PassedThrough:
                 if REGION_PARAMETER in tensor.parameters
             ),
             name,
+            tuple(output.name for output in header.outputs),
             header,
         )
 

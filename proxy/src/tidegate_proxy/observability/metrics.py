@@ -7,7 +7,7 @@ on the hot path and never raise. `metrics_registry` exports the counters.
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -641,6 +641,7 @@ class Observability:
         rows: int,
         sent_ns: int,
         ok: bool,
+        wanted: Collection[str] = (),
         is_compared: bool = True,
     ) -> None:
         """Record the response to a request that was not scheduled.
@@ -651,6 +652,7 @@ class Observability:
             rows: its rows.
             sent_ns: instant of sending.
             ok: whether it succeeded.
+            wanted: outputs that it names.
             is_compared: whether shadow mode and canary compare it.
         """
         total_ns = time.monotonic_ns() - sent_ns
@@ -662,6 +664,7 @@ class Observability:
             at_ms=time.time_ns() // 1_000_000,
             total_ns=total_ns,
             rows=rows,
+            wanted=wanted,
         )
         for watcher in self._watchers if is_compared else ():
             watcher(model, sent_ns, total_ns, ok)

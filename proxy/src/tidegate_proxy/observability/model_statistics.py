@@ -12,6 +12,8 @@ from typing import Any
 
 from tritonclient.grpc import service_pb2
 
+from tidegate_proxy.tritons.model_graphs import GraphStage, needed_stages
+
 Message = Any
 """Protobuf message; these have no common type."""
 _HTTP_ORDER = (
@@ -59,7 +61,7 @@ class ModelStatistics:
         self._counts: dict[tuple[str, str], RequestCounts] = {}
         self._versions: dict[str, tuple[str, ...]] = {}
         """The latest declaration of each model, most recent last."""
-        self._members: dict[str, tuple[tuple[str, str], ...]] = {}
+        self._ensembles: dict[str, tuple[GraphStage, ...]] = {}
 
     def declare(self, model: str, versions: Iterable[str]) -> None:
         """Declare the loaded versions of a scheduled model; known ones keep their counts."""
@@ -73,13 +75,13 @@ class ModelStatistics:
         for version in loaded:
             self._counts.setdefault((model, version), RequestCounts())
 
-    def declare_ensemble(self, model: str, members: Iterable[tuple[str, str]]) -> None:
-        """Declare the models (name, version, "" for the latest) that a request to an ensemble runs inside Triton.
+    def declare_ensemble(self, model: str, steps: Iterable[GraphStage]) -> None:
+        """Declare the steps that a request to an ensemble runs inside Triton.
 
         perf_analyzer expects the counts of all of them to change. Only Triton knows their durations, which stay with
         the ensemble.
         """
-        self._members[model] = tuple(members)
+        self._ensembles[model] = tuple(steps)
 
     def latest(self, model: str) -> str | None:
         """Return the version that answers requests without one; None for an undeclared model."""
@@ -130,18 +132,44 @@ class ModelStatistics:
         if counts := self._find(model, version):
             counts.executions += 1
 
-    def passed_through(self, model: str, version: str, *, ok: bool, at_ms: int, total_ns: int, rows: int = 1) -> None:
+    def passed_through(
+        self,
+        model: str,
+        version: str,
+        *,
+        ok: bool,
+        at_ms: int,
+        total_ns: int,
+        rows: int = 1,
+        wanted: Collection[str] = (),
+    ) -> None:
         """Count a bypassed request that is answered: all of its time counts as inference.
 
-        `at_ms`: milliseconds since the epoch; `total_ns`: its latency; `ok`: whether it succeeded.
+        Args:
+            model: its model.
+            version: its version; "": the latest.
+            ok: whether it succeeded.
+            at_ms: milliseconds since the epoch.
+            total_ns: its latency.
+            rows: its rows.
+            wanted: outputs that it names, for which an ensemble may leave steps out.
         """
         self.executed(model, version)
         if not ok:
             self.failed(model, version, "BACKEND", total_ns)
             return
         self.answered(model, version, rows, at_ms=at_ms, total_ns=total_ns, queue_ns=0, infer_ns=total_ns)
-        for member, of_version in self._members.get(model, ()):
-            self.passed_through(member, of_version, ok=True, at_ms=at_ms, total_ns=0, rows=rows)
+        steps = self._ensembles.get(model, ())
+        for step in (steps[number] for number in needed_stages(steps, wanted)):
+            self.passed_through(
+                step.model,
+                step.version,
+                ok=True,
+                at_ms=at_ms,
+                total_ns=0,
+                rows=rows,
+                wanted=[name for name, _ in step.outputs],
+            )
 
     def snapshot(self) -> dict[tuple[str, str], RequestCounts]:
         """Return a copy of the counts, by (model, version)."""

@@ -23,6 +23,7 @@ from tidegate_proxy.tritons.backend import Backend, BackendError, LoadedModel
 from tidegate_proxy.tritons.batching_mode import drop_delays, lines_of
 from tidegate_proxy.tritons.catalog import Catalog, CurrentCatalog, catalog_for_layout, discover
 from tidegate_proxy.tritons.initial_profiles import starting_profiles
+from tidegate_proxy.tritons.model_graphs import stages_of
 from tidegate_proxy.tritons.serialization import ModelOutcomes
 
 log = logging.getLogger(__name__)
@@ -403,8 +404,10 @@ def declare(statistics: ModelStatistics, catalog: Catalog) -> None:
     counted = {*catalog.models, *ensembles}
     for model, versions in catalog.versions.items():
         statistics.declare(model, versions if model in counted else ())
-    for ensemble in ensembles:
-        statistics.declare_ensemble(ensemble, catalog.ensembles[ensemble])
+    configs = {model.config.name: model.config for models in catalog.loaded.values() for model in models}
+    for name in ensembles:
+        known = catalog.graphs.get(name)
+        statistics.declare_ensemble(name, known.stages if known else stages_of(configs[name]))
 
 
 def tell(catalog: Catalog, before: Catalog | None = None) -> None:

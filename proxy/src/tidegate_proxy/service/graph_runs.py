@@ -21,6 +21,7 @@ from tidegate_proxy.configuration.apis import Protocol
 from tidegate_proxy.messages import wire
 from tidegate_proxy.messages.merging import ScatterError, read_answer
 from tidegate_proxy.messages.request import (
+    FINAL_RESPONSE_PARAMETER,
     REMEMBERED_BYTES,
     InferenceRequest,
     ParsedHeader,
@@ -42,7 +43,6 @@ MAX_RESPONSE_FORMS: Final = 64
 """Number of sets of outputs per graph whose response form is remembered; bounded, because clients choose them."""
 _OF_ENSEMBLES: Final = frozenset({"sequence_id", "sequence_start", "sequence_end"})
 """Parameters of every response that Triton gives to an ensemble's request."""
-_OF_STREAMS: Final = "triton_enable_empty_final_response"
 
 
 class GraphTensor(NamedTuple):
@@ -152,7 +152,7 @@ class GraphRuns:
             state = self._states[graph.model.name] = _GraphState(graph)
         wanted = client.envelope.heading.wanted
         form = _form_of(graph, wanted) if graph.is_operators else state.forms.get(wanted)
-        if form is None or client.envelope.heading.version not in ("", graph.version):
+        if form is None:
             self._learn(state, wanted, client, end_ns)
             return
         if self.observability.traces:
@@ -453,7 +453,7 @@ def _header_of(stage: GraphStage, heading: ParsedHeader, tensors: Sequence[Graph
     """The header of a stage's request, without its id: the parameters are those of the ensemble's request."""
     header = service_pb2.ModelInferRequest(model_name=stage.model, model_version=stage.version)
     for name, value in heading.header.parameters.items():
-        if name != _OF_STREAMS:
+        if name != FINAL_RESPONSE_PARAMETER:
             header.parameters[name].CopyFrom(value)
     for (name, _), tensor in zip(stage.inputs, tensors, strict=True):
         header.inputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)

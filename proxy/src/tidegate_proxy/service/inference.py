@@ -204,6 +204,9 @@ class Inference:
             envelope = open_known(message, headings)
         except NotSchedulable:
             return None
+        graph = self._directory.catalog.graphs.get(model)
+        if graph and graph.signature is signature and graph.why_bypassed(envelope.heading):
+            return None
         if protocol == "grpc" and (patterns := self._directory.catalog.key_patterns.get(model)):
             envelope.merge_key += keys_of(metadata, patterns)
         for lets_pass in bypasses:

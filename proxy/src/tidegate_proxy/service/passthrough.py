@@ -243,9 +243,11 @@ class Routing:
         if signature is None:
             return "a model of its steps is being unloaded"
         try:
-            open_envelope(message, signature)
+            envelope = open_envelope(message, signature)
         except NotSchedulable as error:
             return str(error)
+        if model in catalog.graphs and (why := catalog.graphs[model].why_bypassed(envelope.heading)):
+            return why
         return "ask again: the model has just changed"
 
     async def ask(
@@ -310,6 +312,7 @@ class Routing:
                 rows=request.rows,
                 sent_ns=sent_ns,
                 ok=ok,
+                wanted=request.wanted,
                 is_compared=self._is_compared(request.model, request.sequence, starts=request.starts_sequence),
             )
 

@@ -78,13 +78,21 @@ class SlotSequences:
         if sequence:
             sequence.add(member)
         elif not request.starts_sequence:
-            words = _NOT_STARTED.format(model=request.model, sequence=request.sequence)
-            waiter.resolve(RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words, queued=False))
+            waiter.resolve(self._not_started(request))
         else:
             idle_s = self._directory.catalog.sequence_idle_s.get(request.model, DEFAULT_IDLE_S)
             sequence = self._open[key] = _SlotSequence(self, key, waiter, idle_s + MIN_IDLE_MARGIN_S)
             sequence.add(member)
             self._admit(sequence.holder, arrival_ns, remaining_s)
+
+    def _not_started(self, request: PassedThrough) -> RequestFailed:
+        """The failure that Triton has for a request of a sequence that has not begun; of an ensemble, a step's."""
+        catalog, model, where = self._directory.catalog, request.model, ""
+        while steps := catalog.ensembles.get(model):
+            where += f"in ensemble '{model}', "
+            model = next((step for step, _ in steps if step in catalog.sequential), steps[0][0])
+        words = where + _NOT_STARTED.format(model=model, sequence=request.sequence)
+        return RequestFailed(grpc.StatusCode.INVALID_ARGUMENT, words, queued=bool(where))
 
     def forget(self, key: tuple[str, str]) -> None:
         """Forget a sequence that has ended."""

@@ -1,7 +1,7 @@
 """Graphs of models: ensembles whose steps Tidegate schedules as stages, and why others bypass."""
 
 import itertools
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -12,6 +12,7 @@ from tidegate.api import Model
 from tidegate.toolkit.stage_graph import StageGraph
 from tidegate_proxy.configuration.section import GraphMode
 from tidegate_proxy.messages.model_signature import ModelSignature, signature_of
+from tidegate_proxy.messages.request import ParsedHeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +47,6 @@ class ModelGraph:
     """Models within ensembles and graphs that are steps, at any depth."""
 
     @cached_property
-    def makers(self) -> Mapping[str, int]:
-        """Number of the stage that makes each tensor, by tensor."""
-        return _makers(self.stages)
-
-    @cached_property
     def order(self) -> StageGraph:
         """Stages that must end before each stage."""
         return _order(self.stages)
@@ -62,16 +58,28 @@ class ModelGraph:
 
     def needed(self, wanted: Iterable[str]) -> frozenset[int]:
         """Return the stages that make these outputs, as Triton prunes others; all stages for no outputs."""
-        found: set[int] = set()
-        rest = [self.makers[name] for name in wanted]
-        if not rest:
-            return frozenset(range(len(self.stages)))
-        while rest:
-            stage = rest.pop()
-            if stage not in found:
-                found.add(stage)
-                rest += self.order.predecessors[stage]
-        return frozenset(found)
+        return needed_stages(self.stages, wanted)
+
+    def why_bypassed(self, heading: ParsedHeader) -> str:
+        """Return why a request is not run in stages, though it fits: Triton refuses it; "" if it is."""
+        if heading.version not in ("", self.version):
+            return f"version {heading.version!r} is not there: it has version {self.version}"
+        return ""
+
+
+def needed_stages(stages: Sequence[GraphStage], wanted: Iterable[str]) -> frozenset[int]:
+    """Return the numbers of the stages that make these outputs, as Triton prunes others; all for no outputs."""
+    makers = _makers(stages)
+    found: set[int] = set()
+    rest = [makers[name] for name in wanted if name in makers]
+    if not rest:
+        return frozenset(range(len(stages)))
+    while rest:
+        stage = rest.pop()
+        if stage not in found:
+            found.add(stage)
+            rest += [makers[tensor] for _, tensor in stages[stage].inputs if tensor in makers]
+    return frozenset(found)
 
 
 def _makers(stages: Iterable[GraphStage]) -> dict[str, int]:
