@@ -218,8 +218,17 @@ def test_a_config_or_option_that_cannot_be_read(start_triton: Callable[..., Embe
 def test_a_taken_port_is_named(start_triton: Callable[..., EmbeddedTriton], repository: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(TritonStartError, match=f"cannot listen on 127.0.0.1:{port}: .*; stop what listens there"):
+        with pytest.raises(TritonStartError, match=f"cannot listen on 127.0.0.1:{port}: .*Stop what listens there"):
             start_triton([repository], grpc_port=port)
+
+
+@pytest.mark.parametrize("port", [0, 8001])
+def test_an_address_of_another_machine_is_named_with_the_remedy(
+    start_triton: Callable[..., EmbeddedTriton], repository: Path, port: int
+) -> None:
+    words = f"the embedded Triton cannot listen on 192.0.2.1:{port}: .*; give an address of this machine"
+    with pytest.raises(TritonStartError, match=words):
+        start_triton([repository], host="192.0.2.1", grpc_port=port)
 
 
 def test_a_port_lost_to_another_process_is_replaced(

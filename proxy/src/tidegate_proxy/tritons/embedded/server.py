@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tidegate_proxy.transport.ports import bind
 from tidegate_proxy.tritons.embedded import guardian
 from tidegate_proxy.tritons.embedded.install import TritonInstall
 from tidegate_proxy.tritons.embedded.log import TritonStartError, failure_reasons, says_port_taken
@@ -218,7 +219,7 @@ class EmbeddedTriton:
     def _launch(self, install: TritonInstall) -> None:
         log = self._open_log()
         self._pid = None
-        for port in filter(None, self._asked_ports):
+        for port in self._asked_ports:
             _require_free(self._host, port)
         self._ports = tuple(port or self._free_port() for port in self._asked_ports)
         folder = Path(tempfile.mkdtemp(prefix="tidegate-triton-"))
@@ -336,11 +337,7 @@ def _open_log(path: Path | None) -> int:
 
 
 def _require_free(host: str, port: int) -> None:
-    with socket.socket() as probe:
-        # As the server binds: connections of an earlier server that still linger are no obstacle.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            why = f"{error.strerror}; stop what listens there, or give another port (0 picks a free one)"
-            raise TritonStartError(f"the embedded Triton cannot listen on {host}:{port}: {why}") from error
+    try:
+        bind(f"{host}:{port}").close()
+    except OSError as error:
+        raise TritonStartError(f"the embedded Triton {error}") from error
