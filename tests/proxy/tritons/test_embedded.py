@@ -248,10 +248,27 @@ def test_repositories_are_checked_first(tmp_path: Path) -> None:
         EmbeddedTriton([tmp_path / "absent"]).start()
     with pytest.raises(TritonStartError, match="holds no models"):
         EmbeddedTriton([tmp_path]).start()
-    (tmp_path / "echo").mkdir()
+    (tmp_path / "echo" / "1").mkdir(parents=True)
     (tmp_path / "echo" / "config.pbtxt").touch()
     with pytest.raises(TritonStartError, match="echo is a model, not a repository: give the folder around it"):
         EmbeddedTriton([tmp_path / "echo"]).start()
+
+
+def test_a_repository_may_have_a_config_of_its_own(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def find() -> None:
+        raise TritonStartError("the repositories pass")
+
+    monkeypatch.setattr(TritonInstall, "find", find)
+    (repository / "config.pbtxt").touch()
+    changes: tuple[Callable[[], object], ...] = (
+        lambda: None,
+        lambda: (repository / "echo").rename(repository / "7"),
+        (repository / "7" / "config.pbtxt").unlink,
+    )
+    for change in changes:
+        change()
+        with pytest.raises(TritonStartError, match="the repositories pass"):
+            EmbeddedTriton([repository]).start()
 
 
 def test_what_the_machine_lacks_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

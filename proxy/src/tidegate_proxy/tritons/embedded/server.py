@@ -318,13 +318,20 @@ def _require_models(repositories: list[Path]) -> None:
                 f"the model repository {repository} does not exist or is no folder: `tidegate generate MODEL.onnx -o "
                 "FOLDER` makes one"
             )
-        if (repository / "config.pbtxt").is_file():
+        if _is_model(repository):
             raise TritonStartError(f"{repository} is a model, not a repository: give the folder around it")
         if not any(path.is_dir() for path in repository.iterdir()):
             raise TritonStartError(
                 f"the model repository {repository} holds no models: each is a folder of its own, "
                 "<model>/config.pbtxt and <model>/<version>/..."
             )
+
+
+def _is_model(folder: Path) -> bool:
+    """Return whether a folder has a config and versions, and none of its folders is a model."""
+    has_versions = any(path.name.isdecimal() and path.is_dir() for path in folder.iterdir())
+    has_models = any(any(folder.glob(pattern)) for pattern in ("*/config.pbtxt", "*/[0-9]*/model.*"))
+    return (folder / "config.pbtxt").is_file() and has_versions and not has_models
 
 
 def _open_log(path: Path | None) -> int:
