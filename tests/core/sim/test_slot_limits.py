@@ -1,19 +1,21 @@
 """`slots: auto` of a scenario: the concurrency limit is found in a simulation as by the proxy."""
 
 import io
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tidegate.api import StageFinished
-from tidegate.control.concurrency_limit import CONCURRENCY_LEVELS, INITIAL_LIMIT
-from tidegate.engine import TopologyChanged
+from tidegate.api import Batch, BatchFailed, Stage, StageFinished
+from tidegate.control.concurrency_limit import CONCURRENCY_LEVELS, INITIAL_LIMIT, ConcurrencyLimit
+from tidegate.engine import ClockAdvanced, FirstResponse, StartStage, TopologyChanged
 from tidegate.host import Plugins
 from tidegate.observation import Recorder, read_log
 from tidegate.sim.build import setup_of
 from tidegate.sim.replay import replay
 from tidegate.sim.run import RunSpec, simulate
-from tidegate.workload import PolicyChoice, Scenario
+from tidegate.sim.slot_limits import SimulatedSlotLimits
+from tidegate.workload import PolicyChoice, Scenario, draw_requests
 
 GAP_MS = 20
 FIFS = PolicyChoice(name="fifs")
@@ -72,6 +74,28 @@ def test_the_policy_sees_the_changes_and_the_log_has_them() -> None:
     assert max(ran) >= INITIAL_LIMIT, "new slots are used"
     policy = Plugins.installed().make_policy("symphony", setup_of(scenario, 1), {})
     assert replay(header, found, policy).difference is None
+
+
+def test_a_preempted_stream_gives_no_further_responses(monkeypatch: pytest.MonkeyPatch) -> None:
+    responses_ns: list[int] = []
+
+    def respond(_: ConcurrencyLimit, now_ns: int) -> bool:
+        responses_ns.append(now_ns)
+        return False
+
+    monkeypatch.setattr(ConcurrencyLimit, "respond", respond)
+    scenario = scenario_of(1)
+    requests = draw_requests(scenario, 1)
+    assert requests.responses is not None
+    assert requests.responses[0] > 2
+    cluster: Any = SimpleNamespace(left_ns=lambda *_: None)
+    unused: Any = None
+    limits = SimulatedSlotLimits(scenario, setup_of(scenario, 1), requests, cluster, unused, unused)
+    batch = Batch(0, "llm", (0,), (Stage(0, "llm", 0, 1),))
+    limits.handled(ClockAdvanced(0), [StartStage(batch, 0, 1)])
+    limits.handled(FirstResponse(10, 0, 0, 0, 0), [])
+    limits.handled(BatchFailed(20, 0, 0, 0, "preempted", retry=True), [])
+    assert responses_ns == [10]
 
 
 @pytest.mark.parametrize(

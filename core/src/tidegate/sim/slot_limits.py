@@ -133,7 +133,9 @@ class SimulatedSlotLimits:
             if stream is ended:
                 stream.position = total
             elif before:
-                left_ns = self._cluster.left_ns(stream.worker_id, batch_id, now_ns) or 0.0
+                left_ns = self._cluster.left_ns(stream.worker_id, batch_id, now_ns)
+                if left_ns is None:
+                    continue  # it was preempted, and has left the cluster
                 done = 1 - left_ns / max(1, rest_ns[stream.request_id])
                 stream.position = min(1 + done * (total - 1), total - MIN_LEFT_RESPONSES)
             pace_ns = (now_ns - since_ns) / max(stream.position - before, MIN_LEFT_RESPONSES)
