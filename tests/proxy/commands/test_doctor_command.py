@@ -1,7 +1,9 @@
 """`tidegate doctor` before a real Triton with a model of every sort, and before what is none."""
 
+import asyncio
 import json
 import socket
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ from typer.testing import CliRunner
 
 from tests.conftest import unused_port
 from tests.proxy.fixtures.models import add_model
+from tidegate_proxy.app.doctor import triton_queries
 from tidegate_proxy.commands.doctor import doctor
+from tidegate_proxy.tritons import restrictions
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 APP = typer.Typer()
@@ -244,3 +248,32 @@ def test_a_grpc_port_in_place_of_the_http_port(triton: EmbeddedTriton) -> None:
     assert status == 1
     assert f"error: tritons.0.http: no HTTP is spoken at {triton.grpc_address}: give its HTTP port" in out
     assert "restricts" not in out
+
+
+def test_a_server_that_hangs_or_speaks_tls_is_no_other_port(
+    triton: EmbeddedTriton, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(*_: object) -> None:
+        return None
+
+    async def listens(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(restrictions, "_asked", silent)
+    monkeypatch.setattr(restrictions, "_listens", listens)
+    with socket.create_server(("127.0.0.1", 0)) as hanging, monkeypatch.context() as patch:
+        patch.setattr(triton_queries, "REACHED_WITHIN_S", 0.2)
+        address = f"127.0.0.1:{hanging.getsockname()[1]}"
+        out = _run("--triton", f"{triton.grpc_address},http={address}")[1]
+        assert f"error: tritons.0.http: the server at {address} did not answer over HTTP within 0.2 s" in out
+        assert "no HTTP is spoken" not in out
+
+    async def why_with_tls() -> tuple[str, str]:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        trustme.CA().issue_cert("localhost").configure_cert(context)
+        async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context) as server:
+            address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            return address, await triton_queries.why_no_http(address)
+
+    address, why = asyncio.run(why_with_tls())
+    assert why.startswith(f"TLS is spoken at {address}: ")

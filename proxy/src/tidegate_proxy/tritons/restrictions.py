@@ -78,7 +78,7 @@ class TritonRestrictions:
 
     @property
     def is_silent(self) -> bool:
-        """Whether a server listens there that answers for no API: it speaks another protocol."""
+        """Whether a server listens there that answers for no API: it hangs, or speaks another protocol."""
         return not self.is_absent and self.unknown == frozenset(_PATHS)
 
 

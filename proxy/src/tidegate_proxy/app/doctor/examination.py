@@ -29,6 +29,7 @@ from tidegate_proxy.app.doctor.triton_queries import (
     listens,
     not_ready,
     unregister_error,
+    why_no_http,
     why_not_ready,
 )
 from tidegate_proxy.configuration.config import ServeConfig
@@ -188,7 +189,7 @@ async def _report(backend: Backend, triton: TritonAddress, config: ServeConfig) 
     found = await of_tritons.find_restrictions(backend, over_http=over_http)
     if "http" in found and found["http"].is_silent:
         del found["http"]
-        problems.append(("http", f"no HTTP is spoken at {triton.http}: give its HTTP port (Triton's default is 8000)"))
+        problems.append(("http", await why_no_http(str(triton.http))))
     if refusals := [*of_tritons.problems(backend, found, config), *of_tritons.wrong_keys(backend, found)]:
         return TritonReport(triton.grpc, False, (*(("grpc", words) for words in refusals), *problems))
     backend.restrict(of_tritons.left_apis(found, config))

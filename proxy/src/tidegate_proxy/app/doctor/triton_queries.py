@@ -162,20 +162,37 @@ async def _why_not_connected(address: str) -> str:
     return ""
 
 
+async def why_no_http(address: str) -> str:
+    """Return why a server that listens does not answer over HTTP, with the remedy."""
+    line, tls = await asyncio.gather(_first_line(address, "/"), _why_no_tls(address, None))
+    if tls:
+        return f"TLS is spoken at {address}: give a port with HTTP without TLS (Triton's default is 8000)"
+    if line is None or line.startswith(b"HTTP/1."):
+        return f"the server at {address} did not answer over HTTP within {REACHED_WITHIN_S:g} s: is it overloaded?"
+    return f"no HTTP is spoken at {address}: give its HTTP port (Triton's default is 8000)"
+
+
 async def _speaks_http(address: str, path: str) -> bool:
     """Whether the path is answered over HTTP/1; of `/` any answer counts."""
+    line = await _first_line(address, path) or b""
+    return line.startswith(b"HTTP/1.") and (path == "/" or b" 200" in line)
+
+
+async def _first_line(address: str, path: str) -> bytes | None:
+    """The first line of the answer over HTTP/1; empty: the connection broke off; None: no answer in time."""
     host = host_of(address).strip("[]")
     try:
         async with asyncio.timeout(REACHED_WITHIN_S):
             reader, writer = await asyncio.open_connection(host, port_of(address))
             try:
                 writer.write(f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
-                line = await reader.readline()
+                return await reader.readline()
             finally:
                 writer.close()
+    except TimeoutError:
+        return None
     except (OSError, ValueError):
-        return False
-    return line.startswith(b"HTTP/1.") and (path == "/" or b" 200" in line)
+        return b""
 
 
 async def _why_no_tls(address: str, tls: TritonTls | None) -> str:
