@@ -1,6 +1,8 @@
 """An ensemble or graph that is a step of another one is expanded within it, or passes as a whole."""
 
+import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -14,6 +16,8 @@ from tests.proxy.fixtures.gate import Gate
 from tests.proxy.fixtures.here import ProxyHere
 from tests.proxy.fixtures.models import BEHIND_GATE, ENSEMBLE, add_model
 from tests.python_models import write_model
+from tidegate_proxy.messages.request import AsyncPendingRequest
+from tidegate_proxy.service.graph_runs import StageRequest
 from tidegate_proxy.tritons.batching_mode import lines_of
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
@@ -178,3 +182,15 @@ def test_a_graph_with_a_step_that_cannot_be_served(nested_triton: EmbeddedTriton
     with pytest.raises(Exception, match=r"graphs\.outer: its step is graph 'inner', which cannot be served") as raised:
         _serve(serve_here, nested_triton, graphs={"outer": outer, "inner": inner})
     assert "graphs.inner.steps.0: no Triton has model 'absent'" in str(raised.value)
+
+
+def test_a_stage_has_the_protocol_of_the_client_at_any_depth() -> None:
+    async def client() -> AsyncPendingRequest:
+        unused: Any = None
+        return AsyncPendingRequest(unused, ())
+
+    def stage_of(request: Any) -> StageRequest:
+        run: Any = SimpleNamespace(client=request)
+        return StageRequest(request.envelope, run, 0)
+
+    assert stage_of(stage_of(asyncio.run(client()))).protocol == "http"

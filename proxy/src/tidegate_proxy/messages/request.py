@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -766,8 +766,6 @@ class PendingRequest(ABC):
         "arrival_ns", "batch_id", "due_ns", "ended_ns", "envelope", "leave_instead", "owner", "refusal", "request_id",
         "runs_apart", "span", "started_ns", "until_ns",
     )  # fmt: skip
-    protocol: ClassVar[Protocol] = "grpc"
-    """Protocol of the client's call."""
 
     def __init__(self, envelope: InferenceRequest, owner: str = "") -> None:
         self.envelope = envelope
@@ -795,6 +793,11 @@ class PendingRequest(ABC):
         """Handles a client that left (`leaves_by`); None: it is scheduled as one request."""
 
     @property
+    def protocol(self) -> Protocol:
+        """Protocol of the client's call."""
+        return "grpc"
+
+    @property
     def metadata(self) -> Metadata:
         """GRPC metadata or HTTP headers of the request."""
         return ()
@@ -817,12 +820,16 @@ class AsyncPendingRequest(PendingRequest):
     """Pending request that awaits its response in an event loop."""
 
     __slots__ = ("_metadata", "answer")
-    protocol: ClassVar[Protocol] = "http"
 
     def __init__(self, envelope: InferenceRequest, metadata: Metadata, owner: str = "") -> None:
         super().__init__(envelope, owner)
         self._metadata = metadata
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    @property
+    def protocol(self) -> Protocol:
+        """Protocol of the client's call: HTTP."""
+        return "http"
 
     @property
     def metadata(self) -> Metadata:

@@ -325,7 +325,7 @@ class GraphRun:
         message = self._message(number, self._state.graph.stages[number])
         if message is None:
             return
-        envelope = runs.open_stage(message, client.metadata, _protocol_of(client))
+        envelope = runs.open_stage(message, client.metadata, client.protocol)
         if envelope is None:  # its Triton says why not, or answers it
             ended = partial(self.stage_ended, number)
             remaining_s = _remaining_s(self._end_ns)
@@ -435,18 +435,13 @@ class StageRequest(PendingRequest):
         return self._run.client.forwarded_metadata
 
     @property
-    def client_protocol(self) -> Protocol:
+    def protocol(self) -> Protocol:
         """Protocol of the graph's client."""
-        return _protocol_of(self._run.client)
+        return self._run.client.protocol
 
     def resolve(self, outcome: Outcome) -> None:
         """Pass the outcome to the graph."""
         self._run.stage_ended(self._number, outcome)
-
-
-def _protocol_of(client: PendingRequest) -> Protocol:
-    """The protocol of a client's call; of a graph that is a stage, that of the client of the whole graph."""
-    return client.client_protocol if isinstance(client, StageRequest) else client.protocol
 
 
 def _header_of(stage: GraphStage, heading: ParsedHeader, tensors: Sequence[GraphTensor]) -> bytes:
