@@ -16,9 +16,11 @@ from tests.proxy.fixtures.gate import Gate
 from tests.proxy.fixtures.here import ProxyHere
 from tests.proxy.fixtures.models import BEHIND_GATE, ENSEMBLE, add_model
 from tests.python_models import write_model
+from tidegate.api import Model
 from tidegate_proxy.messages.request import AsyncPendingRequest
-from tidegate_proxy.service.graph_runs import StageRequest
+from tidegate_proxy.service.graph_runs import GraphRuns, StageRequest
 from tidegate_proxy.tritons.batching_mode import lines_of
+from tidegate_proxy.tritons.catalog import Catalog
 from tidegate_proxy.tritons.embedded import EmbeddedTriton
 
 Make = Callable[..., Any]
@@ -182,6 +184,43 @@ def test_a_graph_with_a_step_that_cannot_be_served(nested_triton: EmbeddedTriton
     with pytest.raises(Exception, match=r"graphs\.outer: its step is graph 'inner', which cannot be served") as raised:
         _serve(serve_here, nested_triton, graphs={"outer": outer, "inner": inner})
     assert "graphs.inner.steps.0: no Triton has model 'absent'" in str(raised.value)
+
+
+class CountedTimes:
+    """Expectations that count how often they are asked."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.asked = 0
+
+    def fastest_ns(self, _partition: str, rows: int) -> int:
+        """Return a time that depends on the version."""
+        self.asked += 1
+        return rows + self.version
+
+
+def test_expected_times_of_deeply_nested_graphs_are_computed_once() -> None:
+    depth = 16
+    ensembles: dict[str, tuple[tuple[str, str], ...]] = {
+        f"e{level}": ((f"e{level + 1}", ""),) * 2 for level in range(depth)
+    }
+    ensembles[f"e{depth - 1}"] = (("m", ""), ("m", ""))
+    times, directory = CountedTimes(), SimpleNamespace(catalog=Catalog({"m": Model("m", 4)}, ensembles=ensembles))
+    driver: Any = SimpleNamespace(engine=SimpleNamespace(expectations=times))
+
+    async def made() -> GraphRuns:
+        unused: Any = None
+        where: Any = directory
+        return GraphRuns(where, driver, unused, unused, unused)
+
+    runs = asyncio.run(made())
+    for _ in range(2):
+        assert runs.expected_ns("e0", 3) == (3 * 2**depth, 4 * 2**depth)
+    assert times.asked == 2, "once for the request, and once for the largest batch"
+    times.version = 1
+    assert runs.expected_ns("e0", 3) == (4 * 2**depth, 5 * 2**depth), "profiles have changed"
+    directory.catalog = Catalog({"m": Model("m", 5)}, ensembles=ensembles)
+    assert runs.expected_ns("e0", 3) == (4 * 2**depth, 6 * 2**depth), "the catalog has changed"
 
 
 def test_a_stage_has_the_protocol_of_the_client_at_any_depth() -> None:

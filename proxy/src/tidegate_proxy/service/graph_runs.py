@@ -104,6 +104,10 @@ class GraphRuns:
         self.loop = asyncio.get_running_loop()
         self._states: dict[str, _GraphState] = {}
         self._groups: tuple[Catalog, dict[str, GraphGroup]] = self.directory.catalog, groups_of(self.directory.catalog)
+        self._expected_of: tuple[Catalog, int] = self.directory.catalog, 0
+        """Catalog and version of the profiles that the cached times are from."""
+        self._expected: dict[tuple[str, int], tuple[int, int]] = {}
+        """Cached times of steps, by name and rows."""
 
     def expands(self, graph: ModelGraph) -> bool:
         """Return whether the next request of a graph runs in stages, or teaches the form of responses.
@@ -165,8 +169,18 @@ class GraphRuns:
         That of an ensemble or graph is the time of its longest path, or of all its steps if Triton runs them. 0:
         unknown. `name`: model, ensemble or graph; `rows`: rows of the request.
         """
-        catalog, expectations = self.directory.catalog, self.driver.engine.expectations
+        catalog, version = self.directory.catalog, self.driver.engine.expectations.version
+        if catalog is not self._expected_of[0] or version != self._expected_of[1]:
+            self._expected_of = catalog, version
+            self._expected.clear()
+        times = self._expected.get((name, rows))
+        if times is None:
+            times = self._expected[name, rows] = self._compute_expected_ns(catalog, name, rows)
+        return times
+
+    def _compute_expected_ns(self, catalog: Catalog, name: str, rows: int) -> tuple[int, int]:
         if model := catalog.models.get(name):
+            expectations = self.driver.engine.expectations
             return expectations.fastest_ns(name, rows), expectations.fastest_ns(name, model.merged_rows)
         times = [self.expected_ns(step, rows) for step, _ in catalog.ensembles.get(name, ())]
         alone, batched = [each for each, _ in times], [each for _, each in times]
