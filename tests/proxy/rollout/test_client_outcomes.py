@@ -3,14 +3,14 @@
 import pytest
 
 from tidegate_proxy.rollout import client_outcomes
-from tidegate_proxy.rollout.client_outcomes import ClientOutcomes
+from tidegate_proxy.rollout.client_outcomes import DEPARTURE_NS, ClientOutcomes
 
 
 def _add(outcomes: ClientOutcomes, client: str, count: int, *, is_candidate: bool, errors: int = 0) -> None:
     """End requests of a client, some of which fail, at even distances."""
     for number in range(count):
         is_error = number * errors // count != (number + 1) * errors // count
-        outcomes.add(client, is_candidate=is_candidate, is_late=is_error, is_error=is_error)
+        outcomes.add(client, 0, is_candidate=is_candidate, is_late=is_error, is_error=is_error)
 
 
 @pytest.fixture
@@ -54,6 +54,29 @@ def test_a_client_that_fails_at_the_candidate_alone_shows_the_fault(outcomes: Cl
     assert outcomes.fault() == (
         "of one client 20 of 20 requests failed at the new version, and 0 of 20 at the stable one, which it got again"
     )
+
+
+def test_a_client_that_departs_is_left_out_and_a_second_one_is_not(outcomes: ClientOutcomes) -> None:
+    _add(outcomes, "good", 100, is_candidate=True)
+    for client, counts in (("a", False), ("b", True)):
+        _add(outcomes, client, 20, is_candidate=True, errors=20)
+        _add(outcomes, client, 19, is_candidate=False)
+        outcomes.settle(DEPARTURE_NS)
+        assert outcomes.undecided > 0, "it may come back"
+        outcomes.settle(DEPARTURE_NS + 1)
+        assert outcomes.undecided == 0
+        assert outcomes.hides("errors") is counts
+        assert outcomes.persists("errors") is counts
+
+
+def test_a_departed_client_that_comes_back_shows_the_fault(outcomes: ClientOutcomes) -> None:
+    _add(outcomes, "a", 20, is_candidate=True, errors=20)
+    outcomes.settle(DEPARTURE_NS + 1)
+    outcomes.add("a", 2 * DEPARTURE_NS, is_candidate=False, is_late=False, is_error=False)
+    outcomes.settle(3 * DEPARTURE_NS)
+    assert outcomes.undecided == 1
+    _add(outcomes, "a", 19, is_candidate=False)
+    assert outcomes.fault().startswith("of one client 20 of 20 requests failed")
 
 
 def test_a_client_without_more_errors_than_others_keeps_the_candidate() -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tidegate_proxy.rollout.client_outcomes import DEPARTURE_NS
 from tidegate_proxy.rollout.version_comparison import (
     RequestComparison,
     RequestEnd,
@@ -134,6 +135,17 @@ def test_requests_of_one_client_undo_nothing_where_versions_are_drawn_by_client(
     comparison = _drawn_by_client(clients)
     assert (comparison.why_hopeless() != "") is is_hopeless
     assert comparison.verdict(AT_THE_END_NS)[0] is verdict
+
+
+def test_a_client_that_departed_hinders_a_promotion_for_some_minutes_only() -> None:
+    comparison = _drawn_by_client({"a": (True, ANSWERED), "b": (False, ANSWERED)})
+    for _ in range(20):
+        comparison.began(0, is_candidate=True)
+        comparison.ended(0, MS, SLO_NS, FAILED, is_candidate=True, client="broken script")
+    found, words = comparison.verdict(AT_THE_END_NS)
+    assert found is Verdict.NONE
+    assert words.endswith("; clients that failed and got the stable version again: 1")
+    assert comparison.verdict(DEPARTURE_NS + 2 * MS)[0] is Verdict.AS_GOOD
 
 
 def test_invalid_requests_that_are_drawn_by_request_count_in_both_groups_alike() -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tidegate_proxy.rollout.comparison import wilson
+from tidegate_proxy.rollout.comparison import BLOCK_NS, wilson
 
 MAX_CLIENTS: Final = 10_000
 """Largest number of clients per version that are distinguished; further ones count as one."""
@@ -11,6 +11,8 @@ MIN_CLIENT_ERRORS: Final = 20
 """Number of a client's errors from which on it gets the stable version again."""
 MIN_CLIENT_REQUESTS: Final = 20
 """Number of its requests at the stable version from which on they are compared with those at the candidate."""
+DEPARTURE_NS: Final = 150 * BLOCK_NS
+"""Time in ns without requests after which a returned client is taken to have departed: 150 blocks, five minutes."""
 CLIENT_Z: Final = 4.0
 """Standard deviations of the intervals of one client: there may be many clients, and each is looked at."""
 _OTHERS: Final = "\0"
@@ -49,6 +51,8 @@ class ClientOutcomes:
     A client whose requests clearly fail at the candidate gets the stable version again. If they fail there as well,
     the client is at fault and left out; if they do not, the candidate is at fault.
 
+    A client that departs before that is left out as well, as long as it is the only one.
+
     Otherwise nothing is said by one client alone: the worst one of each version is left out (`rest`).
     """
 
@@ -61,6 +65,10 @@ class ClientOutcomes:
         """The same by client; empty if versions are drawn by request."""
         self._returned: dict[str, OutcomeCounts] = {}
         """Clients that get the stable version again, with the outcomes of their requests since then."""
+        self._latest_ns: dict[str, int] = {}
+        """End of the latest request of each of them."""
+        self._departed: frozenset[str] = frozenset()
+        """Those that sent too few requests since, and send none any more."""
 
     def is_returned(self, client: str) -> bool:
         """Return whether a client gets the stable version again."""
@@ -69,16 +77,26 @@ class ClientOutcomes:
     @property
     def undecided(self) -> int:
         """Number of returned clients with too few requests since to tell who is at fault."""
-        return sum(since.ended < MIN_CLIENT_REQUESTS for since in self._returned.values())
+        undecided = (client for client, since in self._returned.items() if since.ended < MIN_CLIENT_REQUESTS)
+        return sum(client not in self._departed for client in undecided)
 
-    def add(self, client: str, *, is_candidate: bool, is_late: bool, is_error: bool) -> None:
-        """Count the end of a request, `is_candidate`: at the candidate.
+    def settle(self, now_ns: int) -> None:
+        """Find the undecided clients that have departed: a verdict does not wait for them. One may come back."""
+        self._departed = frozenset(
+            client
+            for client, since in self._returned.items()
+            if since.ended < MIN_CLIENT_REQUESTS and now_ns - self._latest_ns[client] > DEPARTURE_NS
+        )
+
+    def add(self, client: str, ended_ns: int, *, is_candidate: bool, is_late: bool, is_error: bool) -> None:
+        """Count the end of a request at `ended_ns`, `is_candidate`: at the candidate.
 
         `client`: whose version was drawn; "": it was drawn for this request. `is_late`: it was not answered within the
         SLO; `is_error`: it has failed, or was invalid.
         """
         if client in self._returned and not is_candidate:
             self._returned[client].add(is_late=is_late, is_error=is_error)
+            self._latest_ns[client] = ended_ns
             return
         self._total[is_candidate].add(is_late=is_late, is_error=is_error)
         if not client:
@@ -90,6 +108,7 @@ class ClientOutcomes:
         counts.add(is_late=is_late, is_error=is_error)
         if is_candidate and is_error and client != _OTHERS and self._is_to_return(client, counts):
             self._returned[client] = OutcomeCounts()
+            self._latest_ns[client] = ended_ns
 
     def _is_to_return(self, client: str, counts: OutcomeCounts) -> bool:
         """Return whether a client gets the stable version again; that harms none, so few requests there suffice."""
@@ -111,13 +130,13 @@ class ClientOutcomes:
         return ""
 
     def rest(self, comparison: str, *, is_candidate: bool) -> OutcomeCounts:
-        """Return the counts of a version without its worst client, and without clients that are at fault.
+        """Return the counts of a version without its worst client, and without clients that show nothing.
 
         If the stable version has one client only, that one counts. `comparison`: see `OutcomeCounts.bad`.
         """
-        rest = self._without_clients_at_fault() if is_candidate else replace(self._total[False])
+        rest = self._without_excused_clients() if is_candidate else replace(self._total[False])
         clients = self._clients[is_candidate]
-        candidates = [counts for client, counts in clients.items() if not (is_candidate and self._is_at_fault(client))]
+        candidates = [counts for client, counts in clients.items() if not (is_candidate and self._is_excused(client))]
         if candidates and (is_candidate or len(clients) > 1):
             rest.remove(max(candidates, key=lambda counts: counts.bad(comparison)))
         return rest
@@ -133,17 +152,19 @@ class ClientOutcomes:
         if not self._clients[False]:
             return False
         rest = self.rest(comparison, is_candidate=False)
-        return self._loses(comparison, self._without_clients_at_fault(), rest)
+        return self._loses(comparison, self._without_excused_clients(), rest)
 
-    def _without_clients_at_fault(self) -> OutcomeCounts:
-        """Return the counts of the candidate without clients whose requests fail at both versions."""
+    def _without_excused_clients(self) -> OutcomeCounts:
+        """Return the counts of the candidate without clients that fail at both versions, or that departed alone."""
         rest = replace(self._total[True])
         for client in self._returned:
-            if self._is_at_fault(client):
+            if self._is_excused(client):
                 rest.remove(self._clients[True][client])
         return rest
 
-    def _is_at_fault(self, client: str) -> bool:
+    def _is_excused(self, client: str) -> bool:
+        if client in self._departed:
+            return len(self._departed) == 1  # two of them are no coincidence
         since = self._returned.get(client)
         if since is None or since.ended < MIN_CLIENT_REQUESTS:
             return False

@@ -79,7 +79,7 @@ class RequestComparison:
         has_time = end in (RequestEnd.ANSWERED, RequestEnd.INVALID)  # to find a request invalid takes its time as well
         is_returned = self.clients.is_returned(client) and not is_candidate
         is_late = not has_time or took_ns > slo_ns
-        self.clients.add(client, is_candidate=is_candidate, is_late=is_late, is_error=is_error)
+        self.clients.add(client, ended_ns, is_candidate=is_candidate, is_late=is_late, is_error=is_error)
         if is_returned:
             return
         if has_time:
@@ -93,6 +93,7 @@ class RequestComparison:
         for name, comparison in self._comparisons.items():
             comparison.settle(now_ns)
             self._compared[name] = comparison.of(self._model, has_slo=True, groups=GROUP_WORDS)
+        self.clients.settle(now_ns)
         words = []
         gains = self.intervals()
         for name, gain in gains.items():
