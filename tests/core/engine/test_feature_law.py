@@ -20,7 +20,13 @@ from tidegate.engine.estimates.feature_law import (
     is_level,
     monotone_curve,
 )
-from tidegate.engine.estimates.standalone_latency import MODEL_PROBE_INTERVAL, ProbeCounts, StandaloneLatency
+from tidegate.engine.estimates.standalone_latency import (
+    FIRST_REPORT_STAGES,
+    MAX_APPS,
+    MODEL_PROBE_INTERVAL,
+    ProbeCounts,
+    StandaloneLatency,
+)
 from tidegate.sim.run import RunSpec, simulate
 from tidegate.workload import PolicyChoice, Scenario, draw_requests
 
@@ -258,6 +264,23 @@ def test_requests_get_levels_once_the_law_is_used_and_keep_what_the_client_said(
     level = next(times for times in reversed(told) if times.app == request.app)
     assert (level.fixed_ns + level.scale * level.mean_ns) / 1e6 == pytest.approx(ms_of(request.app), rel=0.15)
     assert {times.app for times in alone.known} >= {"chat", request.app}
+
+
+def test_levels_have_room_beside_names() -> None:
+    alone, rng = StandaloneLatency(()), random.Random(9)
+    for number in range(MAX_APPS):
+        for _ in range(FIRST_REPORT_STAGES):
+            alone.observe(of_tokens(0.0, f"app{number}"), "gpu", 1000, PROFILE)
+    for number in range(3 * WINDOW_SAMPLES):
+        request = alone.with_level(of_tokens(10 * 100 ** rng.random(), f"app{rng.randrange(MAX_APPS)}", number))
+        alone.observe(request, "gpu", round(1e3 * request.feature**1.5), PROFILE)
+        lone = of_tokens(0.0, "app0")
+        alone.observe_batch([lone, lone], "gpu", 1800)
+    assert is_level(request.app)
+    known = {times.app for times in alone.known}
+    placed = {alone.with_level(of_tokens(10 * 100 ** (step / 99), "app0")).app for step in range(100)}
+    assert len(placed) > 20
+    assert placed <= known
 
 
 def test_what_has_no_name_and_no_level_is_told_to_nobody() -> None:

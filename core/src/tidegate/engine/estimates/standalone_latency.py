@@ -43,7 +43,7 @@ MAX_SHARE = 0.95
 """Maximum fraction of the shortest time that the fixed cost c0 may be."""
 MAX_APPS = 128
 """Maximum number of applications of a model on one device class; further ones are not learned, because clients name
-them.
+them. As many levels are learned beside them.
 """
 
 Key = tuple[str, str, str]
@@ -89,13 +89,14 @@ class StandaloneLatency:
 
     def __init__(self, given: Iterable[LatencyDistribution]) -> None:
         self._seen: dict[Key, _Seen] = {}
-        self._apps: dict[tuple[str, str], int] = {}
+        self._counts: Counter[tuple[str, str, bool]] = Counter()
+        """Number of applications, and of levels, by (model, device class, whether they are levels)."""
         self._laws: dict[tuple[str, str], BatchLaw] = {}
         """Laws of batches by (model, device class)."""
         self._features: dict[str, FeatureLaw] = {}
         """Laws of latency over the requests' feature, by model."""
         for times in given:
-            seen = self._see((times.model, times.app, times.device_class))
+            seen = self._see((times.model, times.app, times.device_class), is_level=is_level(times.app))
             if seen:
                 seen.published = times
                 seen.first = PRIOR_VALID_STAGES
@@ -179,7 +180,7 @@ class StandaloneLatency:
         """Publish the levels that have moved, on all device classes; `profile`: as in `observe`."""
         for device_class in features.device_classes:
             for level, points_ns in features.levels(device_class):
-                if seen := self._see((model, level, device_class)):
+                if seen := self._see((model, level, device_class), is_level=True):
                     seen.count = max(seen.count, seen.first)
                     seen.know(points_ns, features.samples)
                     if times := self._publish(model, level, device_class, seen, profile):
@@ -256,13 +257,13 @@ class StandaloneLatency:
             law = self._laws[model, device_class] = BatchLaw()
         return law
 
-    def _see(self, key: Key) -> _Seen | None:
+    def _see(self, key: Key, *, is_level: bool = False) -> _Seen | None:
         seen = self._seen.get(key)
         if seen is None:
-            place = key[0], key[2]
-            if self._apps.get(place, 0) >= MAX_APPS:
+            counted = key[0], key[2], is_level
+            if self._counts[counted] >= MAX_APPS:
                 return None
-            self._apps[place] = self._apps.get(place, 0) + 1
+            self._counts[counted] += 1
             seen = self._seen[key] = _Seen()
         return seen
 
