@@ -9,6 +9,7 @@ import pytest
 
 from tidegate.api import LatencyDistribution, Profile, Request
 from tidegate.engine.estimates.feature_law import (
+    FIT_INTERVAL_NS,
     FIT_INTERVAL_SAMPLES,
     LEVEL_RATIO,
     MAX_LEVELS,
@@ -22,6 +23,7 @@ from tidegate.engine.estimates.feature_law import (
 )
 from tidegate.engine.estimates.standalone_latency import (
     FIRST_REPORT_STAGES,
+    LEVELS_PER_REQUEST,
     MAX_APPS,
     MODEL_PROBE_INTERVAL,
     ProbeCounts,
@@ -38,6 +40,7 @@ def fed(
     name: Callable[[float, float], str] = lambda feature, took_ms: "",
     speeds: Mapping[str, float] | None = None,
     seed: int = 1,
+    interval_ns: int = FIT_INTERVAL_NS,
 ) -> FeatureLaw:
     """A law that has seen requests of 10 to 1000 tokens. `name`: application by feature and latency."""
     rng, law = random.Random(seed), FeatureLaw()
@@ -47,7 +50,10 @@ def fed(
         tokens = 10 * 100 ** rng.random()
         took_ms = time_ms(rng, tokens)
         device_class, factor = classes[number % len(classes)]
-        law.add(FeatureSample(tokens, name(tokens, took_ms), device_class, log(1e6 * took_ms * factor)))
+        law.add(
+            FeatureSample(tokens, name(tokens, took_ms), device_class, log(1e6 * took_ms * factor)),
+            number * interval_ns,
+        )
     return law
 
 
@@ -82,8 +88,8 @@ def test_noise_makes_no_levels() -> None:
 def test_a_feature_that_never_varies_makes_no_levels() -> None:
     law = FeatureLaw()
     rng = random.Random(1)
-    for _ in range(WINDOW_SAMPLES):
-        law.add(FeatureSample(7.0, "", "gpu", log(scattered(rng, 1e7, 0.5))))
+    for number in range(WINDOW_SAMPLES):
+        law.add(FeatureSample(7.0, "", "gpu", log(scattered(rng, 1e7, 0.5))), number * FIT_INTERVAL_NS)
     assert not law.is_used
 
 
@@ -119,8 +125,9 @@ def test_names_and_feature_explain_together() -> None:
 def test_the_law_goes_when_the_feature_stops_explaining() -> None:
     law = fed(lambda rng, tokens: 20 + tokens)
     rng = random.Random(4)
-    for _ in range(2 * WINDOW_SAMPLES):
-        law.add(FeatureSample(10 * 100 ** rng.random(), "", "gpu", log(scattered(rng, 1e8, 0.5))))
+    for number in range(WINDOW_SAMPLES, 3 * WINDOW_SAMPLES):
+        sample = FeatureSample(10 * 100 ** rng.random(), "", "gpu", log(scattered(rng, 1e8, 0.5)))
+        law.add(sample, number * FIT_INTERVAL_NS)
     assert not law.is_used
 
 
@@ -137,9 +144,9 @@ def test_levels_keep_their_meaning_when_the_first_device_class_is_gone() -> None
     law = fed(lambda rng, tokens: 20 + tokens, speeds={"fast": 1.0, "slow": 3.0})
     level = law.level_of(200, "")
     rng = random.Random(5)
-    for _ in range(WINDOW_SAMPLES):
+    for number in range(WINDOW_SAMPLES, 2 * WINDOW_SAMPLES):
         tokens = 10 * 100 ** rng.random()
-        law.add(FeatureSample(tokens, "", "slow", log(3e6 * (20 + tokens))))
+        law.add(FeatureSample(tokens, "", "slow", log(3e6 * (20 + tokens))), number * FIT_INTERVAL_NS)
     assert law.level_of(200, "") == level
 
 
@@ -170,6 +177,23 @@ def test_levels_are_few_however_latencies_spread() -> None:
 def test_nothing_is_fitted_before_there_are_enough_samples() -> None:
     assert not fed(lambda rng, tokens: tokens, MIN_SAMPLES - 1).is_used
     assert fed(lambda rng, tokens: tokens, FIT_INTERVAL_SAMPLES).is_used
+
+
+@pytest.mark.parametrize(("rate_rps", "most"), [(1000, 10), (1, 20 * 1000 // FIT_INTERVAL_SAMPLES)])
+def test_fits_are_rare_however_many_requests_run_alone(
+    rate_rps: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits: list[int] = []
+    fit = FeatureLaw._fit
+
+    def counted(law: FeatureLaw) -> None:
+        fits.append(law.samples)
+        fit(law)
+
+    monkeypatch.setattr(FeatureLaw, "_fit", counted)
+    law = fed(lambda rng, tokens: 20 + tokens, 20_000, interval_ns=1_000_000_000 // rate_rps)
+    assert law.is_used
+    assert most <= len(fits) <= most + 2
 
 
 # With policies --------------------------------------------------------------------------------------------------------
@@ -246,16 +270,16 @@ PROFILE = Profile.linear("m", alpha_ms=4, beta_ms=1, max_rows=4)
 
 
 def of_tokens(tokens: float, app: str = "", number: int = 0) -> Request:
-    return Request(number, "m", 1, 0, app=app, feature=tokens)
+    return Request(number, "m", 1, number * FIT_INTERVAL_NS, app=app, feature=tokens)
 
 
 def test_requests_get_levels_once_the_law_is_used_and_keep_what_the_client_said() -> None:
     alone, rng = StandaloneLatency(()), random.Random(6)
     told: list[LatencyDistribution] = []
     request = of_tokens(100, "chat")
-    for _ in range(2 * WINDOW_SAMPLES):
+    for number in range(2 * WINDOW_SAMPLES):
         tokens = 10 * 100 ** rng.random()
-        request = alone.with_level(of_tokens(tokens, "chat"))
+        request = alone.with_level(of_tokens(tokens, "chat", number))
         told += alone.observe(request, "gpu", round(1e6 * (20 + tokens)), PROFILE)
         alone.observe_batch([request, request], "gpu", round(1e6 * (20 + 2 * tokens)))
     assert is_level(request.app)
@@ -266,17 +290,20 @@ def test_requests_get_levels_once_the_law_is_used_and_keep_what_the_client_said(
     assert {times.app for times in alone.known} >= {"chat", request.app}
 
 
-def test_levels_have_room_beside_names() -> None:
+def test_levels_have_room_beside_names_and_are_published_a_few_at_a_time() -> None:
     alone, rng = StandaloneLatency(()), random.Random(9)
     for number in range(MAX_APPS):
         for _ in range(FIRST_REPORT_STAGES):
             alone.observe(of_tokens(0.0, f"app{number}"), "gpu", 1000, PROFILE)
+    most = 0
     for number in range(3 * WINDOW_SAMPLES):
         request = alone.with_level(of_tokens(10 * 100 ** rng.random(), f"app{rng.randrange(MAX_APPS)}", number))
-        alone.observe(request, "gpu", round(1e3 * request.feature**1.5), PROFILE)
+        duration_ns = round(1e3 * request.feature**1.5)
+        most = max(most, len(alone.observe(request, "gpu", duration_ns, PROFILE)))
         lone = of_tokens(0.0, "app0")
         alone.observe_batch([lone, lone], "gpu", 1800)
     assert is_level(request.app)
+    assert most <= LEVELS_PER_REQUEST + 1, "the levels, and the request's application"
     known = {times.app for times in alone.known}
     placed = {alone.with_level(of_tokens(10 * 100 ** (step / 99), "app0")).app for step in range(100)}
     assert len(placed) > 20
@@ -285,8 +312,9 @@ def test_levels_have_room_beside_names() -> None:
 
 def test_what_has_no_name_and_no_level_is_told_to_nobody() -> None:
     alone, rng = StandaloneLatency(()), random.Random(7)
-    for _ in range(WINDOW_SAMPLES):
-        assert not alone.observe(alone.with_level(of_tokens(rng.random())), "gpu", round(1e7 * rng.random()), PROFILE)
+    for number in range(WINDOW_SAMPLES):
+        request = alone.with_level(of_tokens(rng.random(), number=number))
+        assert not alone.observe(request, "gpu", round(1e7 * rng.random()), PROFILE)
     assert alone.known == ()
 
 

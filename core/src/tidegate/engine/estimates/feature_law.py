@@ -9,17 +9,19 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import exp, log, sqrt
-from operator import add
+from operator import add, attrgetter
 from statistics import fmean, median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-WINDOW_SAMPLES = 512
+WINDOW_SAMPLES = 256
 """Number of latest stages of one request to which the law is fitted."""
 MIN_SAMPLES = 32
 """Number of samples before the first fit; the next ones follow at half of it, then at a fixed interval."""
 MAX_SAMPLES_WANTED = 64
 """Maximum number of requests that run alone while it is open whether the feature explains their latency."""
 FIT_INTERVAL_SAMPLES = 64
+FIT_INTERVAL_NS = 2_000_000_000
+"""Minimum time in ns between two fits of a law, because the event loop waits for them."""
 WINDOW_BATCHES, MIN_BATCHES, BATCHES_BETWEEN_LOOKS = 256, 48, 16
 """Number of latest batches, and of the first ones, that show whether latency goes with the feature at all."""
 MAX_KNOTS = 16
@@ -40,9 +42,10 @@ LEVEL_PREFIX = "~"
 """Prefix of the names of levels; the expected latency follows."""
 MIN_NEAR, NEAR_FRACTION = 16, 4
 """Minimum number of samples that make the distribution of a level, and the part of all samples (one in this many)."""
-MAX_POINTS = 64
+MAX_POINTS = 32
 """Number of points of a level's distribution."""
 
+_Value = TypeVar("_Value")
 Curve = Callable[[float], float]
 """Logarithm of the latency by feature."""
 
@@ -62,14 +65,10 @@ class _Explained(NamedTuple):
     """A way to predict the samples, and how well it predicts those that it was not fitted to."""
 
     by_name: bool
-    by_feature: bool
     residuals: list[float]
-    """Difference of each sample's logarithm to what was predicted, in the order of the samples."""
-
-    @property
-    def errors(self) -> list[float]:
-        """Absolute residuals; a stall counts no more than the largest deviation."""
-        return [min(abs(each), MAX_STRAY) for each in self.residuals]
+    """Difference of each sample's logarithm to what was predicted, in the order of their features."""
+    errors: list[float]
+    """Absolute residuals; a stall counts no more than the largest deviation."""
 
 
 class FeatureLaw:
@@ -92,6 +91,7 @@ class FeatureLaw:
         """Rows of each batch, and the logarithms of its largest feature and of its latency."""
         self._batch_count = 0
         self._count = 0
+        self._next_fit_count, self._next_fit_ns = MIN_SAMPLES, 0
         self._samples: deque[FeatureSample] = deque(maxlen=WINDOW_SAMPLES)
         self._shape: str | None = None
         """Shape of the model's requests; None: no request was seen."""
@@ -104,7 +104,10 @@ class FeatureLaw:
         self._bounds = (0, 0)
         """Lowest and highest level."""
         self._predicted: list[tuple[float, float]] = []
-        """Predicted logarithm of each sample, ascending, and its deviation when it was not fitted to."""
+        """Predicted logarithm of each sample, ascending, and its latency as a multiple of its level's.
+
+        The prediction is that of a law that was not fitted to it.
+        """
 
     def level_of(self, feature: float, app: str) -> str:
         """Return the name of a request's latency level; "" while the law is not used."""
@@ -122,15 +125,14 @@ class FeatureLaw:
             self._has_shapes, self.is_used = True, False
         return not self._has_shapes
 
-    def add(self, sample: FeatureSample) -> bool:
-        """Add the latency of a request that ran alone; return whether the levels may have moved."""
+    def add(self, sample: FeatureSample, arrival_ns: int) -> bool:
+        """Add the latency of a request that ran alone and arrived then; return whether the levels may have moved."""
         self._samples.append(sample)
         self._count += 1
-        if self._count < MIN_SAMPLES or self._has_shapes:
+        if self._count < self._next_fit_count or arrival_ns < self._next_fit_ns or self._has_shapes:
             return False
-        interval = MIN_SAMPLES // 2 if self._count <= MAX_SAMPLES_WANTED else FIT_INTERVAL_SAMPLES
-        if self._count % interval:
-            return False
+        interval = MIN_SAMPLES // 2 if self._count < MAX_SAMPLES_WANTED else FIT_INTERVAL_SAMPLES
+        self._next_fit_count, self._next_fit_ns = self._count + interval, arrival_ns + FIT_INTERVAL_NS
         self._fit()
         return self.is_used
 
@@ -155,15 +157,15 @@ class FeatureLaw:
         lowest, highest = self._bounds
         for level in range(lowest, highest + 1):
             center = level * log(LEVEL_RATIO)
-            points = sorted(center + residual for residual in self._residuals_near(center))
-            yield _name(level), tuple(max(1, round(exp(factor + each))) for each in points)
+            time_ns = exp(factor + center)
+            yield _name(level), tuple(round(time_ns * ratio) or 1 for ratio in sorted(self._ratios_near(center)))
 
-    def _residuals_near(self, center: float) -> list[float]:
+    def _ratios_near(self, center: float) -> list[float]:
         """Return the deviations of requests that were predicted to take about as long: their spread may vary."""
         predicted, count = self._predicted, max(MIN_NEAR, len(self._predicted) // NEAR_FRACTION)
         first = max(0, min(len(predicted) - count, bisect_left(predicted, (center,)) - count // 2))
-        near = [residual for _, residual in predicted[first : first + count]]
-        return near[:: -(-len(near) // MAX_POINTS)]
+        near = predicted[first : first + count]
+        return [ratio for _, ratio in near[:: -(-len(near) // MAX_POINTS)]]
 
     @property
     def device_classes(self) -> Iterable[str]:
@@ -176,13 +178,13 @@ class FeatureLaw:
         return len(self._samples)
 
     def _fit(self) -> None:
-        samples = list(self._samples)
+        samples = sorted(self._samples, key=attrgetter("feature"))
         self._factors = _factors_of(samples, self._factors)
-        logarithms = [sample.log_ns - self._factors[sample.device_class] for sample in samples]
-        has_names = len({sample.app for sample in samples}) > 1
-        ways = [(False, False), *([(True, False)] if has_names else [])]
-        without = min((_explain(samples, logarithms, *way) for way in ways), key=_error)
-        found = min((_explain(samples, logarithms, by_name, True) for by_name, _ in ways), key=_error)
+        features, apps, classes, logs = (list(column) for column in zip(*samples, strict=True))
+        logarithms = [each - self._factors[on] for each, on in zip(logs, classes, strict=True)]
+        ways = [(), apps] if len(set(apps)) > 1 else [()]
+        explained = [_explain(features, names, logarithms) for names in ways]
+        without, found = (min(column, key=_error) for column in zip(*explained, strict=True))
         gains = [before - after for before, after in zip(without.errors, found.errors, strict=True)]
         gain = fmean(gains)
         deviation = sqrt(fmean((each - gain) ** 2 for each in gains) / len(gains))
@@ -193,14 +195,14 @@ class FeatureLaw:
             if is_open and self.samples_wanted:
                 self.samples_wanted = min(2 * self.samples_wanted, MAX_SAMPLES_WANTED)
             return
-        self._of_app = _deviations(samples, logarithms) if found.by_name else {}
-        own = [each - self._of_app.get(sample.app, 0.0) for sample, each in zip(samples, logarithms, strict=True)]
-        self._curve = monotone_curve([sample.feature for sample in samples], own)
-        predicted = [self._curve(each.feature) + self._of_app.get(each.app, 0.0) for each in samples]
+        self._of_app = _deviations(apps, logarithms) if found.by_name else {}
+        strays = [self._of_app.get(app, 0.0) for app in apps]
+        self._curve = monotone_curve(features, [each - stray for each, stray in zip(logarithms, strays, strict=True)])
+        predicted = [self._curve(feature) + stray for feature, stray in zip(features, strays, strict=True)]
         # A level is a range of predictions: how far its requests are from its center belongs to their spread.
         from_center = [each - _level(each) * log(LEVEL_RATIO) for each in predicted]
-        residuals = map(add, from_center, found.residuals)
-        self._predicted = sorted(zip(predicted, residuals, strict=True))
+        ratios = map(exp, map(add, from_center, found.residuals))
+        self._predicted = sorted(zip(predicted, ratios, strict=True))
         lowest, highest = _level(min(predicted)), _level(max(predicted))
         self._bounds = lowest, min(highest, lowest + MAX_LEVELS - 1)
 
@@ -227,20 +229,19 @@ def monotone_curve(features: Sequence[float], logarithms: Sequence[float]) -> Cu
     """Return the curve that rises, or falls, all along the features, and is nearest to these logarithms of latencies.
 
     It passes through the means of some `MAX_KNOTS` runs of like features, without strays, and is constant beyond the
-    first and the last one.
+    first and the last one. `features`: ascending.
     """
-    pairs = sorted(zip(features, logarithms, strict=True))
-    most = max(MIN_SAMPLES_PER_KNOT, -(-len(pairs) // MAX_KNOTS))
-    runs: list[list[tuple[float, float]]] = [[]]
-    for pair in pairs:
-        if len(runs[-1]) >= most and pair[0] != runs[-1][-1][0]:
-            runs.append([])
-        runs[-1].append(pair)
-    if len(runs) > 1 and len(runs[-1]) < MIN_SAMPLES_PER_KNOT:
-        runs[-2:] = [runs[-2] + runs[-1]]
-    xs = [fmean(x for x, _ in run) for run in runs]
-    means = [_mean_without_strays([y for _, y in run]) for run in runs]
-    weights = [len(run) for run in runs]
+    count = len(features)
+    most = max(MIN_SAMPLES_PER_KNOT, -(-count // MAX_KNOTS))
+    starts = [0]
+    while (end := starts[-1] + most) < count and (end := bisect_right(features, features[end - 1], end)) < count:
+        starts.append(end)
+    if len(starts) > 1 and count - starts[-1] < MIN_SAMPLES_PER_KNOT:
+        starts.pop()
+    runs = [slice(*each) for each in zip(starts, [*starts[1:], count], strict=True)]
+    weights = [run.stop - run.start for run in runs]
+    xs = [sum(features[run]) / weight for run, weight in zip(runs, weights, strict=True)]
+    means = [_mean_without_strays(logarithms[run]) for run in runs]
     rising = _isotonic(means, weights)
     falling = [-each for each in _isotonic([-each for each in means], weights)]
     ys = min(
@@ -267,8 +268,11 @@ def _error(explained: _Explained) -> float:
 
 
 def _mean_without_strays(values: Sequence[float]) -> float:
-    middle = median(values)
-    return fmean(middle + max(-MAX_STRAY, min(MAX_STRAY, each - middle)) for each in values)
+    ordered = sorted(values)
+    middle = (ordered[len(ordered) // 2] + ordered[~(len(ordered) // 2)]) / 2
+    low, high = middle - MAX_STRAY, middle + MAX_STRAY
+    lower, higher = bisect_left(ordered, low), len(ordered) - bisect_right(ordered, high)
+    return (lower * low + sum(ordered[lower : len(ordered) - higher]) + higher * high) / len(ordered)
 
 
 def _isotonic(values: Sequence[float], weights: Sequence[int]) -> list[float]:
@@ -285,42 +289,51 @@ def _isotonic(values: Sequence[float], weights: Sequence[int]) -> list[float]:
 
 
 def _explain(
-    samples: Sequence[FeatureSample], logarithms: Sequence[float], by_name: bool, by_feature: bool
-) -> _Explained:
-    """Predict every sample by the other parts of the samples."""
-    residuals = [0.0] * len(samples)
+    features: Sequence[float], apps: Sequence[str], logarithms: Sequence[float]
+) -> tuple[_Explained, _Explained]:
+    """Predict every sample by the other parts of the samples: without the feature, and by it.
+
+    `features`: ascending; `apps`: names to predict by as well; empty: none.
+    """
+    without, found = [0.0] * len(features), [0.0] * len(features)
     for fold in range(VALIDATION_FOLDS):
-        others = [at for at in range(len(samples)) if at % VALIDATION_FOLDS != fold]
-        known, their = [samples[at] for at in others], [logarithms[at] for at in others]
-        of_app = _deviations(known, their) if by_name else {}
-        own = [each - of_app.get(sample.app, 0.0) for sample, each in zip(known, their, strict=True)]
-        if by_feature:
-            curve = monotone_curve([sample.feature for sample in known], own)
-        else:
-            curve = _always(_mean_without_strays(own))
-        for at in range(fold, len(samples), VALIDATION_FOLDS):
-            sample = samples[at]
-            residuals[at] = logarithms[at] - curve(sample.feature) - of_app.get(sample.app, 0.0)
-    return _Explained(by_name, by_feature, residuals)
+        part = slice(fold, None, VALIDATION_FOLDS)
+        known, own, wanted = _others(features, part), _others(logarithms, part), logarithms[part]
+        if apps:
+            names = _others(apps, part)
+            of_app = _deviations(names, own)
+            own = [each - of_app[app] for app, each in zip(names, own, strict=True)]
+            wanted = [each - of_app.get(app, 0.0) for app, each in zip(apps[part], wanted, strict=True)]
+        mean, curve = _mean_without_strays(own), monotone_curve(known, own)
+        without[part] = [each - mean for each in wanted]
+        found[part] = [each - curve(feature) for feature, each in zip(features[part], wanted, strict=True)]
+    return _explained(bool(apps), without), _explained(bool(apps), found)
 
 
-def _always(value: float) -> Curve:
-    return lambda _feature: value
+def _explained(by_name: bool, residuals: list[float]) -> _Explained:
+    return _Explained(by_name, residuals, [min(abs(each), MAX_STRAY) for each in residuals])
 
 
-def _deviations(samples: Sequence[FeatureSample], logarithms: Sequence[float]) -> dict[str, float]:
+def _others(values: Sequence[_Value], part: slice) -> list[_Value]:
+    others = list(values)
+    del others[part]
+    return others
+
+
+def _deviations(apps: Sequence[str], logarithms: Sequence[float]) -> dict[str, float]:
     """Return how far each application's mean is from the mean of all; less if few of its requests were seen."""
     mean = _mean_without_strays(logarithms)
     of_app: defaultdict[str, list[float]] = defaultdict(list)
-    for sample, each in zip(samples, logarithms, strict=True):
-        of_app[sample.app].append(each)
+    for app, each in zip(apps, logarithms, strict=True):
+        of_app[app].append(each)
     return {app: (_mean_without_strays(own) - mean) * len(own) / (len(own) + 1) for app, own in of_app.items()}
 
 
-def _factors_of(samples: Iterable[FeatureSample], known: Mapping[str, float]) -> dict[str, float]:
+def _factors_of(samples: Sequence[FeatureSample], known: Mapping[str, float]) -> dict[str, float]:
     """Return the factor of each device class: requests of like features on it and on the first one differ by it.
 
-    `known`: former factors; one of a class that was seen again stays, so that levels keep their meaning.
+    `samples`: in the order of their features. `known`: former factors; one of a class that was seen again stays, so
+    that levels keep their meaning.
     """
     of_class: defaultdict[str, list[FeatureSample]] = defaultdict(list)
     for sample in samples:
@@ -328,6 +341,8 @@ def _factors_of(samples: Iterable[FeatureSample], known: Mapping[str, float]) ->
     anchor = next((device_class for device_class in known if device_class in of_class), next(iter(of_class)))
     factors = {anchor: 0.0, **known}
     own = of_class.pop(anchor)
+    if not of_class:
+        return factors
     curve = monotone_curve([each.feature for each in own], [each.log_ns - factors[anchor] for each in own])
     for device_class, others in of_class.items():
         factors[device_class] = median(each.log_ns - curve(each.feature) for each in others)

@@ -13,9 +13,10 @@ applications (`feature_law.py`).
 """
 
 from bisect import bisect_right
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import ceil, log, sqrt
 
 import msgspec
@@ -45,6 +46,9 @@ MAX_APPS = 128
 """Maximum number of applications of a model on one device class; further ones are not learned, because clients name
 them. As many levels are learned beside them.
 """
+
+LEVELS_PER_REQUEST = 4
+"""Number of levels that are published with one request that ran alone, because the event loop waits for it."""
 
 Key = tuple[str, str, str]
 """(model, application, device class)."""
@@ -93,6 +97,10 @@ class StandaloneLatency:
         """Number of applications, and of levels, by (model, device class, whether they are levels)."""
         self._laws: dict[tuple[str, str], BatchLaw] = {}
         """Laws of batches by (model, device class)."""
+        self._max_noise_cv2: defaultdict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+        """Upper bound of the noise by what was learned of each application, by (model, device class)."""
+        self._unpublished: dict[str, Iterator[LatencyDistribution | None]] = {}
+        """Levels of each model that are yet to be published."""
         self._features: dict[str, FeatureLaw] = {}
         """Laws of latency over the requests' feature, by model."""
         for times in given:
@@ -142,11 +150,12 @@ class StandaloneLatency:
         moved: list[LatencyDistribution] = []
         if request.feature and (law := self._features.get(request.model)):
             sample = FeatureSample(request.feature, _client_app(request), device_class, log(max(1, duration_ns)))
-            is_look = law.add(sample)
+            is_look = law.add(sample, request.arrival_ns)
             # Before batches have shown their fixed cost, levels could make a policy run every request alone, for good.
             if is_look and (law.has_levels or self._law_of(request.model, device_class).seen >= MIN_BATCHES):
-                law.has_levels = True
-                moved += self._published_levels(request.model, law, profile)
+                self._unpublished[request.model] = self._published_levels(request.model, law, profile)
+            levels = islice(self._unpublished.get(request.model, ()), LEVELS_PER_REQUEST)
+            moved += [times for times in levels if times]
         if request.app or request.feature:
             times = self._observe_application(request, device_class, duration_ns, profile)
             moved += [times] if times else []
@@ -176,15 +185,20 @@ class StandaloneLatency:
         self._know(request.model, app, device_class, seen)
         return None
 
-    def _published_levels(self, model: str, features: FeatureLaw, profile: Profile) -> Iterator[LatencyDistribution]:
-        """Publish the levels that have moved, on all device classes; `profile`: as in `observe`."""
+    def _published_levels(
+        self, model: str, features: FeatureLaw, profile: Profile
+    ) -> Iterator[LatencyDistribution | None]:
+        """Publish the levels, on all device classes; yield None for one that has not moved.
+
+        Requests are placed in levels after that. `profile`: as in `observe`.
+        """
         for device_class in features.device_classes:
             for level, points_ns in features.levels(device_class):
                 if seen := self._see((model, level, device_class), is_level=True):
                     seen.count = max(seen.count, seen.first)
                     seen.know(points_ns, features.samples)
-                    if times := self._publish(model, level, device_class, seen, profile):
-                        yield times
+                    yield self._publish(model, level, device_class, seen, profile)
+        features.has_levels = True
 
     def _publish(
         self, model: str, app: str, device_class: str, seen: _Seen, profile: Profile
@@ -203,12 +217,9 @@ class StandaloneLatency:
         """Pass what has just been learned to the law of batches, and return it."""
         law = self._law_of(model, device_class)
         law.know(app, seen.alone)
-        learned = [
-            each.alone.max_noise_cv2
-            for (of_model, _, on), each in self._seen.items()
-            if (of_model, on) == (model, device_class) and each.is_learned
-        ]
-        law.max_noise_cv = sqrt(min(learned))
+        learned = self._max_noise_cv2[model, device_class]
+        learned[app] = seen.alone.max_noise_cv2
+        law.max_noise_cv = sqrt(min(learned.values()))
         return law
 
     def observe_batch(
