@@ -4,11 +4,12 @@ import re
 from typing import Annotated, Any, Literal, Self, get_args
 
 import pytest
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import InitErrorDetails
 from pydantic_core.core_schema import ErrorType
 
-from tidegate.schemas import FieldError, field_errors, format_field_errors
+from tidegate.schemas import FieldError, field_errors, format_field_errors, parse_yaml
 
 
 class Constant(BaseModel):
@@ -146,3 +147,12 @@ def test_nothing_is_said_in_pydantics_words() -> None:
         said = str(field_errors(ValidationError.from_exception_data("Tree", [details]), Tree)[0])
         assert said.startswith("leaves: "), said
         assert not theirs.search(said), said
+
+
+def test_a_merge_is_not_a_field_that_stands_there_twice() -> None:
+    """The merge of a mapping that has a merge itself, which YAML resolves first."""
+    text = "a: &a {k: 1}\nlist:\n - deep: &b {<<: *a, k: 2}\nx: {<<: *b}\n"
+    assert parse_yaml(text) == {"a": {"k": 1}, "list": [{"deep": {"k": 2}}], "x": {"k": 2}}
+    for twice in ("{<<: *a, k: 2, k: 3}", "{l: [{m: {k: 2, k: 3}}]}"):
+        with pytest.raises(yaml.YAMLError, match="'k' stands there twice"):
+            parse_yaml(f"a: &a {{k: 1}}\nb: {twice}\n")

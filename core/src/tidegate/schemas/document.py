@@ -82,16 +82,16 @@ def _loader() -> Any:  # noqa: ANN401 - yaml is untyped
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         """SafeLoader that refuses a field that stands there twice, of which YAML would keep the last."""
 
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: ANN401
-            """Return the mapping, if no key is repeated."""
+        def compose_mapping_node(self, anchor: Any) -> Any:  # noqa: ANN401
+            """Return the mapping before merges (`<<`), if no key is repeated."""
+            node = super().compose_mapping_node(anchor)
             seen = set()
             for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
                 if key.value in seen:
                     words = f"{key.value!r} stands there twice; leave one of them out"
                     raise yaml.MarkedYAMLError(problem=words, problem_mark=key.start_mark)
                 seen.add(key.value)
-            mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-            return mapping
+            return node
 
     return Loader
 
