@@ -38,6 +38,8 @@ def test_azure_functions_arrive_when_their_invocation_starts(tmp_path: Path) -> 
     [
         ("1\nsoon\n", "lines", r"trace.txt:2: 'soon' is no number of seconds"),
         ("1\nnan\n", "lines", r"trace.txt:2: 'nan'"),
+        ("seconds\n1\n", "lines", r"trace.txt:1: 'seconds' is no number of seconds; a heading begins with #$"),
+        ("1.5s\n2\n", "lines", r"trace.txt:1: '1.5s' is no number of seconds$"),
         ("1 a b\n2\n", "lines", r"trace.txt:1: '1 a b' is not `SECONDS \[MODEL\]`"),
         ("1\n2 bert\n", "lines", "name it on all of them or on none"),
         ("1\n", "lines", "at least two arrivals"),

@@ -105,6 +105,6 @@ def _seconds(path: Path, number: int, text: str) -> float:
     except ValueError:
         seconds = float("nan")
     if not isfinite(seconds):
-        remedy = "; a heading begins with #" if number == 1 else ""
+        remedy = "; a heading begins with #" if number == 1 and not any(map(str.isdigit, text)) else ""
         raise TraceError(f"{path}:{number}: {text!r} is no number of seconds{remedy}")
     return seconds
