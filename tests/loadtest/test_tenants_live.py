@@ -105,6 +105,7 @@ def test_headers_that_cannot_be_sent(tmp_path: Path, tenant: dict[str, Any], wor
     [
         (None, "token: No such file or directory; it must hold the bearer token of a tenant"),
         ("# none\n", "token: it has no credential in clear"),
+        ("gehéim\n", "token: its first credential in clear cannot be sent: write a token of printable ASCII"),
         ("sha256:" + "0" * 64, "token: it has no credential in clear, and a request has to show one: write a token"),
     ],
 )
@@ -121,6 +122,24 @@ def test_a_token_that_cannot_be_shown_ends_the_run_before_any_load(
     with pytest.raises(LoadTestError, match="token"):
         compare(read_scenario(path), [Target("t", triton.target)], SendingOptions({}), rounds=1, seed=1)
     assert triton.requests == []
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-tenant": "ZH"}, {"x-client": "ZH/0"}])
+def test_a_name_that_no_header_can_hold_ends_the_run_before_any_load(
+    triton: "FakeTriton", tmp_path: Path, headers: dict[str, str]
+) -> None:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(yaml.safe_dump(SCENARIO | {"tenants": [{"name": "Zürich", "headers": headers}]}))
+    done = invoke("loadtest", path, "--target", triton.target)
+    assert done.exit_code == 1
+    assert "tenants: the name 'Zürich' goes out as x-tenant and x-client: write printable ASCII, " in done.stderr
+    assert triton.requests == []
+
+
+def test_a_name_of_any_letters_needs_headers_of_its_own() -> None:
+    scenario = scenario_of(tenants=[{"name": "Zürich", "headers": {"x-tenant": "ZH", "x-client": "ZH/0"}}])
+    headers = dict(TenantHeaders(draw_requests(scenario, 1), scenario.folder)(0))
+    assert headers == {"x-tenant": "ZH", "x-client": "ZH/0"}
 
 
 def test_the_command_prints_and_writes_each_tenant(triton: "FakeTriton", tmp_path: Path) -> None:

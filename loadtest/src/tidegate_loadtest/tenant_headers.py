@@ -21,7 +21,7 @@ class TenantHeaders:
     """Headers of the requests of a scenario, by their number."""
 
     def __init__(self, requests: RequestSequence, folder: Path) -> None:
-        """Read the credentials of the tenants. Raises LoadTestError for a file without a credential in clear.
+        """Read the credentials of the tenants. Raises LoadTestError for a credential or a name that cannot be sent.
 
         `folder`: folder that the paths of the files start from.
         """
@@ -62,6 +62,11 @@ def tenant_sections(scenario: Scenario) -> dict[str, Any]:
 
 
 def _headers_of(spec: TenantSpec, folder: Path) -> Mapping[str, str]:
+    if {TENANT_HEADER, CLIENT_HEADER} - spec.headers.keys() and not _is_sendable(spec.name):
+        raise LoadTestError(
+            f"tenants: the name {spec.name!r} goes out as {TENANT_HEADER} and {CLIENT_HEADER}: write printable ASCII, "
+            "or give both in its `headers`"
+        )
     headers = {TENANT_HEADER: spec.name, **spec.headers}
     if spec.credentials_file is not None:
         headers["authorization"] = f"Bearer {_credential_in(folder / spec.credentials_file)}"
@@ -79,4 +84,11 @@ def _credential_in(path: Path) -> str:
     in_clear = next((word for word in words if not word.startswith("sha256:")), None)
     if in_clear is None:
         raise LoadTestError(f"{path}: it has no credential in clear, and a request has to show one: write a token")
+    if not _is_sendable(in_clear):
+        raise LoadTestError(f"{path}: its first credential in clear cannot be sent: write a token of printable ASCII")
     return in_clear
+
+
+def _is_sendable(value: str) -> bool:
+    """Whether gRPC metadata takes a value."""
+    return value.isascii() and value.isprintable()
