@@ -111,10 +111,14 @@ COMMANDS_OF: Final = {
 }
 """Commands of each extra of this distribution, to name the extra where it is not installed."""
 _OF_TRITON: Final = "; TLS of a Triton is set in a configuration, as tritons[].tls"
-_IN_SCENARIO: Final = "; options of a policy are in the scenario: --set policies.0.options.NAME=VALUE"
+_OF_CLIENTS: Final = "; TLS for clients is set in a configuration, as tls: {cert: FILE, key: FILE}"
+_IN_SCENARIO: Final = (
+    "; list the policy in the scenario with its options: policies: [{name: NAME, options: {OPTION: VALUE}}]"
+)
 _INSTEAD: Final = {
     ("serve", "--port"): "; the address is --listen HOST:PORT",
-    **{("serve", flag): _OF_TRITON for flag in ("--tls", "--tls-ca", "--tls-cert", "--tls-key")},
+    **{("serve", flag): _OF_TRITON for flag in ("--tls", "--tls-ca")},
+    **{("serve", flag): _OF_CLIENTS + _OF_TRITON for flag in ("--tls-cert", "--tls-key")},
     **{(name, flag): _IN_SCENARIO for name in ("simulate", "sweep", "goodput") for flag in ("--option", "-O")},
     ("explain", "-1"): "; requests are numbered from 0",
 }
