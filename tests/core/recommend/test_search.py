@@ -164,6 +164,7 @@ def test_intervals_hold_the_mean_and_end_where_figures_do() -> None:
 def test_gpus_in_words() -> None:
     assert parse_gpus("2xT4,A100") == ("T4", "T4", "A100")
     assert format_gpus(parse_gpus("A100+3xT4")) == "1xA100,3xT4"
+    assert parse_gpus("2xrtx4090,gtx1080+2xMax1100") == ("rtx4090", "rtx4090", "gtx1080", "Max1100", "Max1100")
     assert parse_offer("A100+3xT4=3.5").cost == 3.5
     assert parse_offer("2xT4").cost == 2
 

@@ -14,8 +14,8 @@ from tidegate.workload.scenario import ModelSpec
 
 _COUNT_WITHOUT_X = re.compile(r"\d{1,2}[A-Z]")
 """Beginning of a count that lacks its x, such as 8T4; a 1080Ti is a product."""
-_COUNT_BEHIND = re.compile(r".+x\d{1,4}")
-"""Product with the count behind it, such as T4x8."""
+_COUNT_BEHIND = re.compile(r".*\dx\d{1,4}")
+"""Product with the count behind it, such as T4x8; an rtx4090 is a product."""
 _ENTRY = re.compile(r"(?:(\d{1,4})\s*[x*]\s*)?([^\s=,+]+)")
 
 
