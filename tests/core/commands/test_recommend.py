@@ -98,6 +98,16 @@ def test_where_nothing_is_missed_it_says_to_change_nothing_and_up_to_which_load(
     assert {path.name for path in (tmp_path / "files").iterdir()} == {"README.md", "scenario.yaml"}
 
 
+@pytest.mark.parametrize(("gpus", "fastest_ms"), [("1xT4,1xH100", None), ("2xT4", 6)])
+def test_an_slo_is_impossible_by_the_gpus_that_are_offered(tmp_path: Path, gpus: str, fastest_ms: int | None) -> None:
+    profiles = {gpu: {"alpha_ms": 1, "beta_ms": beta_ms, "max_batch": 1} for gpu, beta_ms in (("T4", 5), ("H100", 1))}
+    light = {"models": [{"name": "m", "slo_ms": 5, "profiles": profiles}], "arrivals": {"rate_rps": 30}}
+    code, output = ask(written(tmp_path, BUSY | light), "--policy", "fifs", "--gpus", gpus)
+    assert code == 0, output
+    said = f"The SLO of m, 5 ms, is shorter than one row takes by its profile, {fastest_ms} ms."
+    assert [line for line in output.splitlines() if "shorter than" in line] == ([said] if fastest_ms else [])
+
+
 @pytest.mark.slow
 def test_the_cheapest_of_what_could_be_bought(tmp_path: Path) -> None:
     """The quick GPUs are twice as quick and cost four times as much."""

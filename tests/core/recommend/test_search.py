@@ -10,7 +10,7 @@ from tidegate.api import PlanningError
 from tidegate.host import Plugins
 from tidegate.recommend import simulation_runs
 from tidegate.recommend.assess import first_enough, least_around, least_count
-from tidegate.recommend.hardware import format_gpus, parse_gpus, parse_offer
+from tidegate.recommend.hardware import format_gpus, parse_gpus, parse_offer, profiles_on
 from tidegate.recommend.simulation_runs import SimulationOutcome, SimulationRun, SimulationRuns
 from tidegate.recommend.successive_halving import MAX_SCORE_GAP, successive_halving
 from tidegate.schemas import Demand, DemandedModel
@@ -167,6 +167,20 @@ def test_gpus_in_words() -> None:
     assert parse_gpus("2xrtx4090,gtx1080+2xMax1100") == ("rtx4090", "rtx4090", "gtx1080", "Max1100", "Max1100")
     assert parse_offer("A100+3xT4=3.5").cost == 3.5
     assert parse_offer("2xT4").cost == 2
+
+
+def test_profiles_on_gpus_are_those_of_their_parts_too() -> None:
+    """So a model that was measured on slices only is not called impossible by another GPU."""
+    row = {"alpha_ms": 1, "beta_ms": 1, "max_batch": 1}
+    models = [
+        {"name": "m", "profiles": {"T4": row, "A100/1g.5gb": row, "A1000": row}},
+        {"name": "of any", "profile": row},
+    ]
+    given = {"duration_s": 1, "workers": [{"count": 1, "gpu": "T4"}], "models": models, "arrivals": {"rate_rps": 1}}
+    scenario = Scenario.model_validate(given)
+    assert [(each.partition, each.device_class) for each in profiles_on(scenario, ["A100", "T4"])] == [
+        ("m", "T4"), ("m", "A100/1g.5gb"), ("of any", "A100"), ("of any", "T4"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

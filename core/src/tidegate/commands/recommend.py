@@ -101,7 +101,7 @@ def recommend(
     with errors_explained():
         from tidegate.recommend.document import recommend_document
         from tidegate.recommend.files import FolderError, check_folder, write_files
-        from tidegate.recommend.hardware import GpuBundle, parse_gpus, parse_offer
+        from tidegate.recommend.hardware import GpuBundle, parse_gpus, parse_offer, profiles_on
         from tidegate.recommend.page import recommend_page
         from tidegate.recommend.query import RecommendError, RecommendQuery
         from tidegate.recommend.recommendation import recommend as find
@@ -130,7 +130,9 @@ def recommend(
                 requests=requests,
             )
             found = find(question, SimulationRuns(jobs, partial(with_progress, console)))
-            sentences = [*verdicts(found), *impossible_slos(scenario)]
+            offered = {gpu for bundle in question.bundles for gpu in bundle.gpus}
+            usable = [each for each in profiles_on(scenario, offered) if each.partition not in question.blocks]
+            sentences = [*verdicts(found), *impossible_slos(scenario, usable if offered else None)]
             for sentence in sentences:
                 console.print(sentence, markup=False, highlight=False, soft_wrap=True)
             _print_models(console, found)

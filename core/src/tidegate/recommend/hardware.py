@@ -2,12 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
+from tidegate.api import NS_PER_MS, Profile
 from tidegate.schemas import did_you_mean, field_errors
 from tidegate.workload import Scenario, ScenarioError
 from tidegate.workload.scenario import ModelSpec
@@ -77,12 +78,41 @@ def check_measured(models: Iterable[ModelSpec], products: Iterable[str]) -> None
     known = {model.name: list(model.profiles) for model in models if model.profiles}
     for product in dict.fromkeys(products):
         for name, kinds in known.items():
-            if not any(device_class == product or device_class.startswith(f"{product}/") for device_class in kinds):
+            if not any(_is_of(device_class, product) for device_class in kinds):
                 raise ScenarioError(
                     f"{product}: no profile of {name!r} on it{did_you_mean(product, kinds, 'measured on')}. Measure "
                     f"one with `tidegate profile --device-class {product}` and add that to its `profiles`, "
                     "or name other GPUs"
                 )
+
+
+def profiles_on(scenario: Scenario, products: Collection[str]) -> Iterator[Profile]:
+    """Yield the profiles of whole models on GPUs of these products and on parts of them."""
+    for model in scenario.models:
+        for device_class, table in tables_ms(scenario, model, products).items():
+            if any(_is_of(device_class, product) for product in products):
+                points_ms = dict(enumerate(table, 1))
+                yield Profile.from_points(model.name, points_ms, max_rows=len(table), device_class=device_class)
+
+
+def tables_ms(scenario: Scenario, model: ModelSpec, gpus: Iterable[str]) -> dict[str, tuple[float, ...]]:
+    """Return how long batches of a whole model take, by device class, as far as that is known.
+
+    `gpus`: products that a profile for every GPU stands for.
+    """
+    if scenario.layout is not None:
+        return next((dict(part.latency_ms) for part in scenario.layout.partitions if part.name == model.name), {})
+    specs = dict(model.profiles) or {product: model.profile for product in gpus if model.profile is not None}
+    tables = {}
+    for device_class, spec in specs.items():
+        profile = spec.build(model.name, device_class, model.max_rows)
+        tables[device_class] = tuple(profile.expected_ns(rows) / NS_PER_MS for rows in range(1, model.max_rows + 1))
+    return tables
+
+
+def _is_of(device_class: str, product: str) -> bool:
+    """Whether a device class is a product or a part of it, such as `A100/mps-50`."""
+    return device_class == product or device_class.startswith(f"{product}/")
 
 
 def gpus_of_scenario(scenario: Scenario) -> tuple[str, ...] | None:

@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from tidegate.api import NS_PER_MS, PlannerSpec, PlanningError, VersionedDocument
-from tidegate.recommend.hardware import checked, format_gpus
+from tidegate.api import PlannerSpec, PlanningError, VersionedDocument
+from tidegate.recommend.hardware import checked, format_gpus, tables_ms
 from tidegate.recommend.query import RecommendQuery
 from tidegate.schemas import Demand, DemandedModel, DocumentError, InterferenceModel
 from tidegate.workload import Scenario, mean_rate_rps, sizes_of
-from tidegate.workload.scenario import ModelSpec
 
 OF_THE_LAYOUT = ("profile", "profiles", "max_batch", "pipelines")
 """Fields that a layout defines for its models, so a scenario with a layout must not contain them."""
@@ -46,7 +45,7 @@ def demand_of(question: RecommendQuery, gpus: Sequence[str]) -> Demand:
                 rate_rps * weight / sum(weights),
                 model.max_rows,
                 sizes[model.name],
-                _tables_ms(scenario, model, gpus),
+                tables_ms(scenario, model, gpus),
                 question.blocks.get(model.name),
             )
             for model, weight in zip(scenario.models, weights, strict=True)
@@ -56,18 +55,6 @@ def demand_of(question: RecommendQuery, gpus: Sequence[str]) -> Demand:
         interference=measured if isinstance(measured, InterferenceModel) else None,
         gbps=None if scenario.network is None else scenario.network.gbps,
     )
-
-
-def _tables_ms(scenario: Scenario, model: ModelSpec, gpus: Sequence[str]) -> dict[str, tuple[float, ...]]:
-    """How long batches of a whole model take, by device class, as far as that is known."""
-    if scenario.layout is not None:
-        return next((dict(part.latency_ms) for part in scenario.layout.partitions if part.name == model.name), {})
-    specs = dict(model.profiles) or {product: model.profile for product in gpus if model.profile is not None}
-    tables = {}
-    for device_class, spec in specs.items():
-        profile = spec.build(model.name, device_class, model.max_rows)
-        tables[device_class] = tuple(profile.expected_ns(rows) / NS_PER_MS for rows in range(1, model.max_rows + 1))
-    return tables
 
 
 def _with_layout(scenario: Scenario, layout: VersionedDocument, where: str) -> Scenario:

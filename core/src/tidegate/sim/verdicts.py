@@ -1,13 +1,14 @@
 """Sentences at the top of a report: the conclusions from its figures, most important first."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from tidegate.api import Profile
 from tidegate.report import number_format
 from tidegate.report.number_format import listed, plural, rate, share
-from tidegate.sim.build import setup_of
+from tidegate.sim.build import setup_of, with_shapes
 from tidegate.sim.goodput import Goodput
 from tidegate.sim.result import RunResult
 from tidegate.workload import Scenario
@@ -73,11 +74,14 @@ def simulate_verdicts(scenario: Scenario, results: Sequence[RunResult], *, worke
     return said if workers is None else said + impossible_slos(scenario)
 
 
-def impossible_slos(scenario: Scenario) -> list[str]:
-    """Return a sentence for each model whose SLO is shorter than one row takes on its fastest worker."""
+def impossible_slos(scenario: Scenario, profiles: Iterable[Profile] | None = None) -> list[str]:
+    """Return a sentence for each model whose SLO is shorter than one row takes on its fastest worker.
+
+    `profiles`: those of the GPUs that could be used, without those of shapes; None: of the scenario's workers.
+    """
     setup = setup_of(scenario, scenario.seed)
     fastest: dict[str, int] = {}
-    for profile in setup.profiles:
+    for profile in setup.profiles if profiles is None else with_shapes(scenario, profiles, known_to_policy=True):
         fastest[profile.partition] = min(profile.expected_ns(1), fastest.get(profile.partition, sys.maxsize))
     return [
         f"The SLO of {model.name}, {model.slo_ns / 1e6:g} ms, is shorter than one row takes by its profile, "
