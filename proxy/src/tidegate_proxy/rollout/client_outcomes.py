@@ -68,7 +68,7 @@ class ClientOutcomes:
         self._latest_ns: dict[str, int] = {}
         """End of the latest request of each of them."""
         self._departed: frozenset[str] = frozenset()
-        """Those that sent too few requests since, and send none any more."""
+        """Clients among these that sent too few requests since then, and send none any more."""
 
     def is_returned(self, client: str) -> bool:
         """Return whether a client gets the stable version again."""
