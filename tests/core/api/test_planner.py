@@ -46,7 +46,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     [
         ("p.json", "{", "it is no JSON"),
         ("p.yaml", "[", "it is no YAML"),
-        ("p.json", "[]", "must be fields with values, not a list"),
+        ("p.json", "[]", "must be fields with values, such as harbours: ..., not a list"),
         ("p.json", '{"harbours": 3, "piers": 1}', "piers: there is no such field; there are: version, harbours"),
         ("p.json", '{"harbours": "many"}', "harbours: must be a whole number"),
         ("p.json", '{"version": 2, "harbours": 3}', "version: must be 1"),

@@ -25,6 +25,7 @@ from tidegate.api import (
     Commands,
     Dispatch,
     Drop,
+    LatencyDistributionUpdated,
     PolicyOptions,
     Preempt,
     ProfileUpdated,
@@ -53,7 +54,7 @@ from tidegate.toolkit import FirstComeFirstServed
 
 NOT_ON_THE_WAY = {
     "__init__", "_begin", "rebuild_state", "_make_books", "_named_by", "_sent_requests", "close", "flight", "handle",
-    "next_ns", "setup", "timeline", "tell", "validate",
+    "next_ns", "setup", "timeline", "tell", "validate", "_asdict", "_replace",
 }  # fmt: skip
 """At the start, at the end, asked by a driver, or the way back itself: below that there is nothing to fall back on."""
 
@@ -91,6 +92,10 @@ class Restless(FirstComeFirstServed):
         if sent and number % 7 == 0:
             commands.append(Preempt(sent[0].id))
         return [*commands, CancelTimer("never")]
+
+    def on_latency_distribution_updated(self, event: LatencyDistributionUpdated) -> Commands:
+        """That it is overridden lets the engine learn applications and the feature."""
+        return ()
 
     def forget(self, number: int) -> bool:
         return bool(tuple(super().on_request_cancelled(RequestCancelled(0, number))) == ())
@@ -190,6 +195,7 @@ def eventful(world: World) -> None:
         late_until_ns = world.now_ns + 250  # what is dropped may be served late
         request = replace(event.request, client="abc"[number % 3], shape=shape, app="x", late_until_ns=late_until_ns)
         request = replace(request, priority=1 + (number % 5 == 0), tenant="t" if number % 7 == 0 else "")
+        request = replace(request, feature=float(number % 6))
         world.happens(RequestArrived(event.now_ns, request))
         if number % 9 == 0:
             world.passes(world.now_ns + 4)
@@ -204,8 +210,8 @@ def eventful(world: World) -> None:
     world.happens(ProfileUpdated(world.now_ns, PROFILES[0]))
     world.happens(TopologyChanged(world.now_ns, MODELS, SETUP.workers, PROFILES))
     for number in range(20, 44):  # enough of them to learn from
-        event = arrived(number, world.now_ns)
-        world.happens(RequestArrived(event.now_ns, replace(event.request, app="x")))
+        event = arrived(number, world.now_ns, model="mn"[number % 2])
+        world.happens(RequestArrived(event.now_ns, replace(event.request, app="x", feature=float(number))))
         world.cancels(number if number == 25 else -1)  # it runs
         world.passes(world.now_ns + 3)
     world.happens(PolicyOverran(world.now_ns, took_ns=30, within_ns=100, budget_ns=20))
