@@ -158,7 +158,7 @@ def test_errors_of_profile_blocks(
 def test_blocks_that_are_not_there(run: Run, tmp_path: Path) -> None:
     result = run("profile-blocks", tmp_path / "none", "-o", tmp_path / "p.json")
     assert result.exit_code == 1
-    assert "none: No such file" in result.stderr
+    assert "none: there are no blocks: `tidegate split" in result.stderr
 
 
 def test_help_has_examples(run: Run) -> None:

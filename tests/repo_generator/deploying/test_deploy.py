@@ -232,7 +232,7 @@ def test_an_instance_that_is_not_found_starts_nothing(bound: Callable[..., Any],
         (changed(["models", 0, "outputs"], ["z"]), "no partition of ['m.a', 'm.b'] gives its output 'z'"),
         (changed(["models", 0, "pipelines", 0, "batch"], 9), "latency_ms of 'm.a' on 'slow' ends before the batch 9"),
         (changed(["workers", 1, "hosts"], ["m.z"]), "'slow/0' hosts 'm.z', which is no partition"),
-        (changed(["kind"], "plan"), "kind: must be 'layout'"),
+        (changed(["kind"], "plan"), "it is a document of kind 'plan', not 'layout'"),
     ],
 )
 def test_a_layout_that_does_not_fit_the_blocks(run: Run, tmp_path: Path, layout: dict[str, Any], says: str) -> None:
