@@ -61,7 +61,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Overhead:
-    """What a live run adds, in ms."""
+    """Times that a live run adds to a simulated one, in ms."""
 
     execution_ms: dict[str, float]
     """Mean time of an execution beyond the emulated GPU's, by model."""

@@ -310,7 +310,7 @@ def test_levels_have_room_beside_names_and_are_published_a_few_at_a_time() -> No
     assert placed <= known
 
 
-def test_what_has_no_name_and_no_level_is_told_to_nobody() -> None:
+def test_no_distribution_is_published_of_requests_without_name_and_level() -> None:
     alone, rng = StandaloneLatency(()), random.Random(7)
     for number in range(WINDOW_SAMPLES):
         request = alone.with_level(of_tokens(rng.random(), number=number))

@@ -1,4 +1,4 @@
-"""Models that behave as those of Triton's own tests do: written anew for its Python backend, with ensembles of them."""
+"""Models for the Python backend that behave as the models of Triton's own tests do, and ensembles of these models."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -115,7 +115,7 @@ def test_statistics_of_the_ensemble_and_of_each_version_of_its_steps(
         over_grpc(call, through, CASES[name])
 
     def added(server: Served, expected: int) -> Counter[tuple[str, str, str]]:
-        """What as many requests to models add."""
+        """Return the counts that one request to each ensemble adds to the statistics."""
         before = _counts(call, server)
         for name in names:
             assert over_grpc(call, server, CASES[name])[0] is grpc.StatusCode.OK

@@ -88,7 +88,7 @@ class _Scenario:
         return self.call("RepositoryModelUnload", message)
 
     def says(self, model: str) -> list[Any]:
-        """What it says of a model, and of a request to it."""
+        """Return the server's answers about a model, and to an inference by it."""
         ready = service_pb2.ModelReadyRequest(name=model)
         metadata = service_pb2.ModelMetadataRequest(name=model)
         config = service_pb2.ModelConfigRequest(name=model)

@@ -82,7 +82,7 @@ def test_a_full_queue_and_a_timeout_there(
         entered.unlink(missing_ok=True)
         calls = [start_call(server, "ModelInfer", message_of(model, {"INPUT": ROW}))]
         eventually(entered.exists, "the model to run")
-        while not calls[-1].done():  # until one is refused; the third one waits in the queue, whoever is before it
+        while not calls[-1].done():  # until the server refuses one: the third request waits in the queue in each case
             hurried: Parameters = {"timeout": 1000} if len(calls) == 2 else {}
             calls.append(start_call(server, "ModelInfer", message_of(model, {"INPUT": ROW}, hurried)))
             eventually(

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec
+from tidegate_proxy.messages.passed_through import PassedThrough
 from tidegate_proxy.messages.request import (
     MAX_HEADER_BYTES,
     PRIVATE_PARAMETERS,
     NotSchedulable,
     OversizedRequest,
-    PassedThrough,
     open_envelope,
 )
 from tidegate_proxy.messages.wire import MAX_FIELDS

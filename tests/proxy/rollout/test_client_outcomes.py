@@ -43,7 +43,9 @@ def test_a_client_that_fails_at_both_versions_is_left_out(outcomes: ClientOutcom
     rest = outcomes.rest("errors", is_candidate=True)
     assert (rest.ended, rest.errors) == (50, 1)
     stable = outcomes.rest("errors", is_candidate=False)
-    assert (stable.ended, stable.errors) == (200, 0), "requests of returned clients compare nobody else's"
+    assert (stable.ended, stable.errors) == (200, 0), (
+        "requests of returned clients do not count in the comparison of other clients"
+    )
 
 
 def test_a_client_that_fails_at_the_candidate_alone_shows_the_fault(outcomes: ClientOutcomes) -> None:

@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2
 from tests.conftest import eventually
 from tests.proxy.fixtures.calls import outcome, rest_of
 from tests.proxy.fixtures.gate import pending_at
-from tidegate_proxy.messages.request import PassedThrough
+from tidegate_proxy.messages.passed_through import PassedThrough
 from tidegate_proxy.servers import streams
 from tidegate_proxy.service import stream_passthrough as relays
 from tidegate_proxy.service.stream_passthrough import StreamRelay

@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2
 from tests.proxy.fixtures.calls import request_of, rest_of
 from tests.proxy.fixtures.fake_answers import ROW, echo
 from tests.proxy.fixtures.fake_triton import FakeTriton
-from tidegate_proxy.messages.request import PassedThrough
+from tidegate_proxy.messages.passed_through import PassedThrough
 from tidegate_proxy.service.stream_passthrough import BypassedStreamRequest, StreamRelay
 from tidegate_proxy.tritons.backend import Backend
 

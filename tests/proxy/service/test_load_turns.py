@@ -1,4 +1,4 @@
-"""Whose model is loaded next."""
+"""LoadTurns chooses the client whose model a Triton loads next."""
 
 import asyncio
 from collections.abc import Collection, Mapping

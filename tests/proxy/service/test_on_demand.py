@@ -22,7 +22,6 @@ from tritonclient.grpc import service_pb2
 from tests.conftest import eventually
 from tests.proxy.fixtures.calls import outcome, request_of, rest_of
 from tests.proxy.fixtures.models import add_model
-from tidegate.control import residency
 from tidegate_proxy.configuration.config_file import read_config
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.service import on_demand as on_demand_models
@@ -225,34 +224,6 @@ def test_a_client_that_fills_the_queue_of_loads_leaves_others_their_share(
     gate.open()
     assert {outcome(each)[0] for each in calls} == {OK}
     assert not proxy.serving._on_demand._waiting_of_client
-
-
-def test_a_model_that_is_asked_for_regularly_is_loaded_before_its_next_request(
-    heavy: EmbeddedTriton, serve_here: Make, call: Make, ask: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(residency, "MIN_VISIT_GAP_NS", 0)
-    monkeypatch.setattr(residency, "QUIET_LOADS", 0)
-    monkeypatch.setattr(residency, "MAX_OVERDUE_INTERVALS", 1e9)
-    monkeypatch.setattr(on_demand_models, "PREFETCH_POLL_S", 0.01)
-    proxy = _serve(serve_here, heavy)
-    models = proxy.serving._on_demand
-    for _ in range(4):
-        assert ask(proxy, "first")[0] is OK
-    assert models.prefetches == {}
-    # Its Triton loses it, as at a restart.
-    call(heavy, "RepositoryModelUnload", service_pb2.RepositoryModelUnloadRequest(model_name="first"))
-    proxy.run(proxy.serving._discovery.refresh(("first",)))
-    eventually(lambda: models.prefetches == {"first": 1} and "first" in _loaded(proxy), "it to be back")
-    assert (models.loads, models.evictions) == ({"first": 2}, {})
-    # The one of three that is not in memory takes the place of none, though it is asked for regularly, too.
-    for model in ("second", "third"):
-        assert {ask(proxy, model)[0] for _ in range(4)} == {OK}
-    in_memory = _loaded(proxy)
-    eventually(lambda: not models._loads, "loads to end")
-    for _ in range(5):
-        proxy.run(models._begin_prefetch())
-    assert (len(in_memory), _loaded(proxy)) == (2, in_memory)
-    assert models.prefetches == {"first": 1}
 
 
 def test_models_that_are_always_busy_take_turns(

@@ -12,7 +12,7 @@ from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.frontends import frames
 from tidegate_proxy.frontends.frames import MAX_INLINE_BYTES, STREAM_METHOD, FrameType
 from tidegate_proxy.frontends.shard_connection import ShardConnection, failure_in
-from tidegate_proxy.messages.request import PassedThrough
+from tidegate_proxy.messages.passed_through import PassedThrough
 from tidegate_proxy.messages.wire import last_string
 from tidegate_proxy.servers.http.interface import NAMES_EXTENSION, Message, Receive, Scope, Send
 from tidegate_proxy.transport import RpcCall

@@ -9,7 +9,8 @@ from tidegate.schemas import format_shape
 from tidegate_proxy.base.labels import label
 from tidegate_proxy.messages.forwarded_metadata import may_read_headers
 from tidegate_proxy.messages.model_signature import ModelSignature, TensorSpec, datatype_of
-from tidegate_proxy.messages.request import InferenceRequest, ParsedHeader, PassedThrough, priority_in, times_in
+from tidegate_proxy.messages.passed_through import PassedThrough
+from tidegate_proxy.messages.request import InferenceRequest, ParsedHeader, priority_in, times_in
 
 
 def slot_signature_of(config: model_config_pb2.ModelConfig) -> ModelSignature:

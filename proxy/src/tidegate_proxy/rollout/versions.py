@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.configuration.config import ServeConfig, VersionRolloutConfig
 from tidegate_proxy.messages import guards
-from tidegate_proxy.messages.request import PassedThrough
+from tidegate_proxy.messages.passed_through import PassedThrough
 from tidegate_proxy.messages.wire import first_string, lacks_model_version, with_model_version, with_other_model_version
 from tidegate_proxy.rollout.verdict_file import StoredVerdict, VerdictFile
 from tidegate_proxy.rollout.version_comparison import (

@@ -14,7 +14,8 @@ from tidegate_proxy.base import refusal
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
 from tidegate_proxy.configuration.config import ServeConfig, ServerTls
-from tidegate_proxy.messages.request import InferenceRequest, PassedThrough, PendingRequest
+from tidegate_proxy.messages.passed_through import PassedThrough
+from tidegate_proxy.messages.request import InferenceRequest, PendingRequest
 from tidegate_proxy.rollout.versions import VersionRollouts
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.servers.streams import InferStream

@@ -15,7 +15,8 @@ import grpc
 
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import RequestFailed, own_fault
-from tidegate_proxy.messages.request import InferenceRequest, PassedThrough
+from tidegate_proxy.messages.passed_through import PassedThrough
+from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.scheduling.slots import Slot, SlotWaiter
 from tidegate_proxy.service.inference import Inference

@@ -21,7 +21,8 @@ from tidegate_proxy.base import refusal
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import SHUTTING_DOWN, Outcome, RequestFailed, own_fault
 from tidegate_proxy.messages import guards
-from tidegate_proxy.messages.request import InferenceRequest, PassedThrough, PendingRequest, end_of_call_ns
+from tidegate_proxy.messages.passed_through import PassedThrough
+from tidegate_proxy.messages.request import InferenceRequest, PendingRequest, end_of_call_ns
 from tidegate_proxy.messages.wire import encode_varint, first_string
 from tidegate_proxy.rollout.versions import VersionRollouts
 from tidegate_proxy.scheduling.driver import Driver

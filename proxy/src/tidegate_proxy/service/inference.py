@@ -9,13 +9,13 @@ from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.configuration.apis import Protocol
 from tidegate_proxy.messages.forwarded_metadata import fits, keys_of
 from tidegate_proxy.messages.model_signature import STRINGS_ASIDE_FROM, ModelSignature, signature_of_any
+from tidegate_proxy.messages.passed_through import PassedThrough
 from tidegate_proxy.messages.request import (
     ApplicationTags,
     AsyncPendingRequest,
     HeaderCache,
     InferenceRequest,
     NotSchedulable,
-    PassedThrough,
     PendingRequest,
     end_of_call_ns,
     open_known,

@@ -21,7 +21,8 @@ from tidegate_proxy.configuration.apis import Api, Protocol
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages import guards
 from tidegate_proxy.messages.forwarded_metadata import forwarded
-from tidegate_proxy.messages.request import NotSchedulable, PassedThrough, PendingRequest, open_envelope
+from tidegate_proxy.messages.passed_through import PassedThrough
+from tidegate_proxy.messages.request import NotSchedulable, PendingRequest, open_envelope
 from tidegate_proxy.messages.wire import first_string
 from tidegate_proxy.observability.metrics import Observability
 from tidegate_proxy.scheduling.driver import Driver, refuse_stray

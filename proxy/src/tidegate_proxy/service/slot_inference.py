@@ -6,7 +6,7 @@ from collections.abc import Callable
 import grpc
 
 from tidegate_proxy.base.outcome import Outcome, RequestFailed
-from tidegate_proxy.messages.request import PassedThrough
+from tidegate_proxy.messages.passed_through import PassedThrough
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.scheduling.slots import Slot, SlotWaiter
 from tidegate_proxy.service.inference import Inference

@@ -14,7 +14,7 @@ from typing import Final
 import grpc
 
 from tidegate_proxy.base.outcome import RequestFailed
-from tidegate_proxy.messages.request import PassedThrough
+from tidegate_proxy.messages.passed_through import PassedThrough
 from tidegate_proxy.scheduling.driver import Driver
 from tidegate_proxy.scheduling.slots import Slot, SlotWaiter
 from tidegate_proxy.service.open_sequences import DEFAULT_IDLE_S

@@ -10,7 +10,7 @@ from typing import Final
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.base.tasks import cancel
 from tidegate_proxy.messages import guards
-from tidegate_proxy.messages.request import PassedThrough
+from tidegate_proxy.messages.passed_through import PassedThrough
 from tidegate_proxy.service.passthrough import Routing
 from tidegate_proxy.transport import AsyncStream, CallFailed, Metadata
 from tidegate_proxy.tritons.backend import CANCEL_AFTER_S, Backend

@@ -1,4 +1,4 @@
-"""What a live actuator does not carry out: steps that need MIG instances, which nothing here creates."""
+"""The live actuator only proposes steps that need MIG instances: it cannot create these."""
 
 import asyncio
 from types import SimpleNamespace

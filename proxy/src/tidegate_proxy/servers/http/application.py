@@ -14,7 +14,8 @@ from tritonclient.grpc import service_pb2
 from tidegate_proxy.base.internal_errors import faults
 from tidegate_proxy.base.outcome import RequestFailed
 from tidegate_proxy.messages.model_signature import ModelSignature
-from tidegate_proxy.messages.request import InferenceRequest, NotSchedulable, PassedThrough
+from tidegate_proxy.messages.passed_through import PassedThrough
+from tidegate_proxy.messages.request import InferenceRequest, NotSchedulable
 from tidegate_proxy.rollout.versions import VersionRollouts, end_of_http
 from tidegate_proxy.servers.http import compression, infer_request, infer_response, routes
 from tidegate_proxy.servers.http.compression import TooLarge

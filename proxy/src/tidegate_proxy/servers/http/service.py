@@ -15,7 +15,8 @@ from tidegate_proxy.configuration.config import ServeConfig
 from tidegate_proxy.configuration.settings import SettingsHolder
 from tidegate_proxy.messages.forwarded_metadata import HeaderForwarding, own_headers
 from tidegate_proxy.messages.model_signature import ModelSignature
-from tidegate_proxy.messages.request import InferenceRequest, PassedThrough
+from tidegate_proxy.messages.passed_through import PassedThrough
+from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.observability.model_statistics import statistics_json
 from tidegate_proxy.rollout.versions import VersionRollouts
 from tidegate_proxy.servers.http.application import HttpApplication

@@ -7,7 +7,8 @@ from typing import Any
 import grpc
 
 from tidegate_proxy.base.outcome import RequestFailed
-from tidegate_proxy.messages.request import InferenceRequest, PassedThrough
+from tidegate_proxy.messages.passed_through import PassedThrough
+from tidegate_proxy.messages.request import InferenceRequest
 from tidegate_proxy.scheduling.slots import Slot, SlotWaiter
 from tidegate_proxy.servers.http import infer_response
 from tidegate_proxy.servers.http.exchange import HttpExchange
